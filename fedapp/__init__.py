@@ -1,0 +1,3 @@
+"""fedapp: federated learning on heterogeneous data, as a Flower app."""
+
+__version__ = "0.1.0"

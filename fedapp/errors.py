@@ -1,0 +1,10 @@
+"""The one exception for mistakes a user can mend.
+
+Everything that is wrong with an input (a config key, a data folder, a checkpoint) is raised as a
+`UserError` whose text is one sentence: what is wrong, where, and what would be right. The command
+line and the ServerApp print that sentence alone, without a traceback.
+"""
+
+
+class UserError(Exception):
+    """A mistake in the configuration, the data or the environment, explained in one sentence."""

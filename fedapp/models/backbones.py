@@ -1,0 +1,150 @@
+"""Extractors: the networks of the papers' tables, without their last linear layer.
+
+Methods differ in the head, so a backbone ends at the features that the head sees: the
+post-activation values (non-negative) of its last hidden layer. Widths and layers are those of the
+reference codes; small changes make every backbone take images from 8x8 pixels up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from fedapp.errors import UserError
+
+NormLayer = Callable[[int], nn.Module]
+
+_CHANNELS_PER_GROUP = 16
+_SMALL_IMAGE_BELOW = 64
+
+NORMS: dict[str, NormLayer] = {
+    "batch": partial(nn.BatchNorm2d, track_running_stats=False),
+    "running": nn.BatchNorm2d,
+    "group": lambda width: nn.GroupNorm(width // _CHANNELS_PER_GROUP, width),
+}
+
+
+@dataclass(frozen=True)
+class BackboneInfo:
+    """One row of the table of backbones.
+
+    Attributes:
+        description: what it is, and where it comes from.
+        build: makes the extractor from (channels, image size, normalisation layer).
+        feature_dim: number of features d.
+        has_batch_norm: whether the choice of `bn` matters.
+    """
+
+    description: str
+    build: Callable[[int, int, NormLayer], nn.Module]
+    feature_dim: int
+    has_batch_norm: bool
+
+
+def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch") -> nn.Module:
+    """Build an extractor, initialised from torch's global generator.
+
+    Args:
+        name: a key of `BACKBONES`.
+        channels: of the images, 1 or 3.
+        image_size: side of the square images in pixels, 8 or more.
+        bn: "batch" normalises by batch statistics, in evaluation too (no running buffers, as the
+            reference codes do); "running" keeps running averages; "group" is GroupNorm.
+
+    Returns:
+        A module that maps float32 [B, channels, H, W] to features [B, feature_dim], with the
+        attribute `feature_dim`.
+
+    Raises:
+        UserError: unknown name or `bn`, or images that are too small.
+    """
+    if name not in BACKBONES:
+        raise UserError(f"unknown model '{name}'; choose one of {', '.join(BACKBONES)}")
+    if bn not in NORMS:
+        raise UserError(f"unknown bn '{bn}'; choose one of {', '.join(NORMS)}")
+    if image_size < 8:
+        raise UserError(f"model '{name}' needs images of 8x8 pixels or more, not {image_size} wide")
+    info = BACKBONES[name]
+    extractor = info.build(channels, image_size, NORMS[bn])
+    extractor.feature_dim = info.feature_dim  # type: ignore[assignment]
+    return extractor
+
+
+def _cnn(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
+    """Two 5x5 convolutions and one hidden layer (the CNN of McMahan et al., 2017, and FedNTD)."""
+    side = image_size // 2 // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * side * side, 512), nn.ReLU(),
+    )  # fmt: skip
+
+
+def _vgg11(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
+    """VGG11 without batch normalisation or dropout and two hidden layers of 512 units."""
+    layers: list[nn.Module] = []
+    width, side = channels, image_size
+    for item in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"):
+        if isinstance(item, int):
+            layers += [_vgg_convolution(width, item), nn.ReLU()]
+            width = item
+        else:
+            # Rounding up keeps at least one pixel; at 32x32 nothing is ever rounded.
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))
+            side = (side + 1) // 2
+    hidden = [nn.Linear(512 * side * side, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), *hidden)
+
+
+def _vgg_convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    """Make a 3x3 convolution with weights from N(0, 2 / (3 * 3 * outputs)) and zero bias."""
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1)
+    nn.init.normal_(convolution.weight, 0.0, (2.0 / (9 * outputs)) ** 0.5)
+    nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+    return convolution
+
+
+def _mobilenet(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
+    """MobileNet v1 (Howard et al., 2017) with stride 1 in the stem, for 32x32 images."""
+    layers = _conv_norm_relu(channels, 32, norm, kernel=3)
+    width = 32
+    blocks = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5]
+    for outputs, stride in [*blocks, (1024, 2), (1024, 1)]:
+        layers += _conv_norm_relu(width, width, norm, kernel=3, stride=stride, groups=width)
+        layers += _conv_norm_relu(width, outputs, norm, kernel=1)
+        width = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def _conv_norm_relu(
+    inputs: int, outputs: int, norm: NormLayer, *, kernel: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    convolution = nn.Conv2d(
+        inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
+    )
+    return [convolution, norm(outputs), nn.ReLU()]
+
+
+def _resnet(blocks_per_stage: int, channels: int, image_size: int, norm: NormLayer) -> nn.Module:
+    """ResNet (He et al., 2016) of basic blocks, with a 3x3 stem without pooling below 64 pixels."""
+    from torchvision.models.resnet import BasicBlock, ResNet
+
+    network = ResNet(BasicBlock, [blocks_per_stage] * 4, norm_layer=norm)
+    network.fc = nn.Identity()
+    if image_size < _SMALL_IMAGE_BELOW:
+        network.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
+        network.maxpool = nn.Identity()
+    elif channels != 3:
+        network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return network
+
+
+BACKBONES: dict[str, BackboneInfo] = {
+    "cnn": BackboneInfo("2 convolutions, 1 hidden layer", _cnn, 512, False),
+    "vgg11": BackboneInfo("VGG11 without batch normalisation", _vgg11, 512, False),
+    "mobilenet": BackboneInfo("MobileNet v1", _mobilenet, 1024, True),
+    "resnet10": BackboneInfo("ResNet-10", partial(_resnet, 1), 512, True),
+    "resnet18": BackboneInfo("ResNet-18", partial(_resnet, 2), 512, True),
+}

@@ -1,0 +1,55 @@
+"""Every random number of a run comes from here.
+
+A draw is named by what it is for (its stream), the round and the client, and by nothing else: not
+by the process, the worker or the node that makes it. That is why two workers, ten nodes or a
+resumed run give the same model, bit for bit.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+
+class Stream(IntEnum):
+    """What a random number is for; the values never change, for they are part of a seed."""
+
+    MODEL = 1
+    HEAD = 2
+    PARTITION = 3
+    COHORT = 4
+    BATCHES = 5
+    EVALUATION = 6
+
+
+def numpy_rng(
+    seed: int, stream: Stream, server_round: int = 0, client: int = 0
+) -> np.random.Generator:
+    """Return the NumPy generator of one stream, round and client of a run."""
+    return np.random.default_rng(np.random.SeedSequence([seed, stream, server_round, client]))
+
+
+def torch_seed(seed: int, stream: Stream, server_round: int = 0, client: int = 0) -> int:
+    """Return a 63-bit seed for torch, drawn from the same tree of seeds as `numpy_rng`."""
+    words = np.random.SeedSequence([seed, stream, server_round, client]).generate_state(
+        1, np.uint64
+    )
+    return int(words[0] >> 1)
+
+
+def torch_rng(seed: int, stream: Stream, server_round: int = 0, client: int = 0) -> torch.Generator:
+    """Return a CPU generator of torch for one stream, round and client of a run."""
+    return torch.Generator().manual_seed(torch_seed(seed, stream, server_round, client))
+
+
+def sample_clients(
+    seed: int, server_round: int, num_clients: int, participation: float
+) -> list[int]:
+    """Draw the cohort of a round: max(1, ceil(participation * num_clients)) ids, ascending.
+
+    The cohort depends on the seed and the round only, so every method sees the same clients
+    (FedNTD's reference code does the same).
+    """
+    size = max(1, int(np.ceil(participation * num_clients - 1e-9)))
+    rng = numpy_rng(seed, Stream.COHORT, server_round)
+    return sorted(int(client) for client in rng.choice(num_clients, size=size, replace=False))

@@ -1,0 +1,186 @@
+"""Backbones: the published widths and parameter counts, and features from any image from 8x8 up."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from fedapp.errors import UserError
+from fedapp.models.backbones import BACKBONES, build_extractor
+
+
+def seeded(name: str, channels: int = 3, image_size: int = 32, bn: str = "batch") -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build_extractor(name, channels, image_size, bn)
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def convolution(inputs: int, outputs: int, kernel: int, bias: bool = False) -> int:
+    return inputs * outputs * kernel * kernel + bias * outputs
+
+
+def resnet_parameters(blocks: int) -> int:
+    """Stem, stages of 3x3 basic blocks with a 1x1 shortcut where the width changes, and BN."""
+    total, width = convolution(3, 64, 3) + 2 * 64, 64
+    for outputs in (64, 128, 256, 512):
+        for _ in range(blocks):
+            total += convolution(width, outputs, 3) + convolution(outputs, outputs, 3)
+            total += 4 * outputs
+            if width != outputs:
+                total += convolution(width, outputs, 1) + 2 * outputs
+            width = outputs
+    return total
+
+
+def mobilenet_parameters() -> int:
+    widths = [32, 64, 128, 128, 256, 256, 512, *[512] * 5, 1024, 1024]
+    total = convolution(3, 32, 3) + 2 * 32
+    for inputs, outputs in pairwise(widths):
+        total += 9 * inputs + 2 * inputs + inputs * outputs + 2 * outputs
+    return total
+
+
+def vgg_parameters() -> int:
+    widths = [3, 64, 128, 256, 256, 512, 512, 512, 512]
+    pairs = pairwise(widths)
+    return sum(convolution(a, b, 3, bias=True) for a, b in pairs) + 2 * (512 * 512 + 512)
+
+
+EXPECTED = {
+    "cnn": (512, 3 * 32 * 25 + 32 + 32 * 64 * 25 + 64 + 4096 * 512 + 512),
+    "vgg11": (512, vgg_parameters()),
+    "mobilenet": (1024, mobilenet_parameters()),
+    "resnet10": (512, resnet_parameters(1)),
+    "resnet18": (512, resnet_parameters(2)),
+}
+
+
+def test_the_table_is_the_one_tested_here():
+    assert BACKBONES.keys() == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_width_and_parameters_at_32_pixels_are_the_published_ones(name):
+    width, parameters = EXPECTED[name]
+    extractor = seeded(name)
+    assert extractor.feature_dim == BACKBONES[name].feature_dim == width
+    assert count_parameters(extractor) == parameters
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    ("channels", "image_size"), [(1, 8), (3, 9), (1, 28), (3, 32), (3, 64), (1, 70)]
+)
+def test_features_are_finite_and_not_negative(name, channels, image_size):
+    extractor = seeded(name, channels, image_size)
+    with torch.no_grad():
+        features = extractor(torch.randn(2, channels, image_size, image_size))
+    assert features.shape == (2, EXPECTED[name][0])
+    assert torch.isfinite(features).all()
+    assert (features >= 0).all()
+    assert (features > 0).any()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("bn", ["batch", "running", "group"])
+def test_a_gradient_reaches_every_parameter(name, bn):
+    extractor = seeded(name, 3, 32, bn)
+    extractor(torch.randn(4, 3, 32, 32)).square().sum().backward()
+    for label, parameter in extractor.named_parameters():
+        assert parameter.grad is not None, label
+        assert parameter.grad.abs().sum() > 0, label
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_initial_weights_depend_on_the_global_seed_alone(name):
+    first, second = seeded(name).state_dict(), seeded(name).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_norm_layers_follow_bn_and_the_table_says_whether_it_matters(name):
+    def kinds(bn: str) -> set[tuple[type, bool]]:
+        norms = (nn.BatchNorm2d, nn.GroupNorm)
+        modules = seeded(name, bn=bn).modules()
+        return {
+            (type(m), bool(getattr(m, "track_running_stats", False)))
+            for m in modules
+            if isinstance(m, norms)
+        }
+
+    has_norm = BACKBONES[name].has_batch_norm
+    assert kinds("batch") == ({(nn.BatchNorm2d, False)} if has_norm else set())
+    assert kinds("running") == ({(nn.BatchNorm2d, True)} if has_norm else set())
+    assert kinds("group") == ({(nn.GroupNorm, False)} if has_norm else set())
+
+
+@pytest.mark.parametrize("name", [n for n in EXPECTED if BACKBONES[n].has_batch_norm])
+def test_batch_statistics_hold_in_evaluation_too_and_keep_no_buffers(name):
+    extractor = seeded(name, bn="batch")
+    assert not list(extractor.buffers())
+    images = torch.randn(6, 3, 32, 32)
+    with torch.no_grad():
+        training = extractor.train()(images)
+        evaluation = extractor.eval()(images)
+        alone = extractor(images[:2])
+    assert torch.equal(training, evaluation)
+    assert not torch.allclose(alone, evaluation[:2])
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "resnet10"])
+def test_group_norm_makes_images_independent_of_their_batch(name):
+    extractor = seeded(name, bn="group")
+    images = torch.randn(6, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            extractor(images)[:2], extractor(images[:2]), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_vgg_convolutions_start_as_its_reference_says():
+    convolutions = [m for m in seeded("vgg11").modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) == 8
+    for layer in convolutions:
+        assert layer.bias is not None
+        assert not layer.bias.any()
+    for layer in convolutions[3:]:  # enough weights for a sharp estimate
+        expected = math.sqrt(2 / (9 * layer.out_channels))
+        assert layer.weight.std().item() == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("image_size", "stem"), [(32, (3, 1)), (64, (7, 2))])
+def test_resnet_stem_fits_the_image_size(image_size, stem):
+    extractor = seeded("resnet18", image_size=image_size)
+    kernel, stride = stem
+    assert extractor.conv1.kernel_size == (kernel, kernel)
+    assert extractor.conv1.stride == (stride, stride)
+    assert isinstance(extractor.maxpool, nn.Identity) == (image_size < 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("vgg16", 3, 32), "unknown model 'vgg16'; choose one of cnn, vgg11"),
+        (("cnn", 3, 7), "'cnn' needs images of 8x8 pixels or more, not 7 wide"),
+        (("cnn", 3, 32, "layer"), "unknown bn 'layer'; choose one of batch, running, group"),
+    ],
+)
+def test_mistakes_are_named(arguments, message):
+    with pytest.raises(UserError, match=message):
+        build_extractor(*arguments)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_channels_last_changes_no_feature_beyond_rounding(name):
+    extractor, images = seeded(name), torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        plain = extractor(images)
+        extractor.to(memory_format=torch.channels_last)
+        last = extractor(images.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(last, plain, rtol=1e-3, atol=1e-4)
