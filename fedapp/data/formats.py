@@ -1,0 +1,176 @@
+"""The files of the public data sets as they are published: CIFAR's pickles and MNIST's IDX files.
+
+torchvision downloads them, but reading needs a few lines only, and reading them here saves every
+process its import, names the file that is broken, and never runs code hidden in a pickle.
+"""
+
+import gzip
+import io
+import pickle
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedapp.data.cache import Arrays
+from fedapp.errors import UserError
+
+
+class FileFormat(Protocol):
+    """How a public data set lies on disk."""
+
+    @property
+    def folder(self) -> str:
+        """The folder below data-dir that torchvision uses."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files in it that are read; each may be compressed (.gz)."""
+
+    def read(self, paths: dict[str, Path]) -> Arrays:
+        """Read the files, given by name, into the images and labels of both splits.
+
+        Raises:
+            UserError: a file is damaged or holds something else.
+        """
+
+
+@dataclass(frozen=True)
+class CifarFormat:
+    """Pickled dictionaries with "data", uint8 [n, 3072], and a list of labels."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    meta: str
+    label_key: str
+    names_key: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The batches and the file with the class names."""
+        return (*self.train, self.test, self.meta)
+
+    def read(self, paths: dict[str, Path]) -> Arrays:
+        """Read the batches into images [n, 32, 32, 3], and the class names."""
+        batches = {name: self._read_batch(paths[name]) for name in (*self.train, self.test)}
+        classes = _read_pickle(paths[self.meta]).get(self.names_key)
+        if not isinstance(classes, list):
+            raise _damaged(paths[self.meta], f"it has no list '{self.names_key}'")
+        images, labels = zip(*(batches[name] for name in self.train), strict=True)
+        return {
+            "classes": np.array(classes, dtype=np.str_),
+            "train_images": np.concatenate(images),
+            "train_labels": np.concatenate(labels),
+            "test_images": batches[self.test][0],
+            "test_labels": batches[self.test][1],
+        }
+
+    def _read_batch(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
+        content = _read_pickle(path)
+        data, labels = content.get("data"), content.get(self.label_key)
+        if not isinstance(data, np.ndarray) or not isinstance(labels, list):
+            raise _damaged(path, f"it has no array 'data' and list '{self.label_key}'")
+        if data.dtype != np.uint8 or data.shape != (len(labels), 3072):
+            raise _damaged(path, f"'data' must be uint8 [{len(labels)}, 3072]")
+        images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(images), np.array(labels, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class IdxFormat:
+    """Big-endian arrays behind a magic number and their shape (LeCun et al., 1998)."""
+
+    folder: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Images and labels of both splits, under the names of MNIST."""
+        return tuple(
+            f"{split}-{kind}-ubyte"
+            for split in ("train", "t10k")
+            for kind in ("images-idx3", "labels-idx1")
+        )
+
+    def read(self, paths: dict[str, Path]) -> Arrays:
+        """Read the four files; images are [n, H, W, 1]."""
+        arrays: Arrays = {}
+        for split, prefix in (("train", "train"), ("test", "t10k")):
+            labels_path = paths[f"{prefix}-labels-idx1-ubyte"]
+            images = _read_idx(paths[f"{prefix}-images-idx3-ubyte"], 3)
+            labels = _read_idx(labels_path, 1)
+            if len(images) != len(labels):
+                raise _damaged(labels_path, f"{len(labels)} labels for {len(images)} images")
+            arrays[f"{split}_images"] = images[..., None]
+            arrays[f"{split}_labels"] = labels.astype(np.int64)
+        return arrays
+
+
+def locate(root: Path, file_format: FileFormat) -> dict[str, Path]:
+    """Find the files of a data set in `root` or its usual folder there; {} unless all exist."""
+    for folder in (root / file_format.folder, root):
+        paths: dict[str, Path] = {}
+        for name in file_format.files:
+            for path in (folder / name, folder / f"{name}.gz"):
+                if path.is_file():
+                    paths.setdefault(name, path)
+        if len(paths) == len(file_format.files):
+            return paths
+    return {}
+
+
+def _damaged(path: Path, what: object) -> UserError:
+    return UserError(f"data file {path} is damaged or not what its name says: {what}")
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise _damaged(path, error) from error
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickle dictionaries, lists and numpy arrays, and nothing that could run code."""
+
+    _ALLOWED = frozenset(
+        {
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Resolve the few names that pickled arrays need."""
+        module = module.replace("numpy.core", "numpy._core")  # files written by numpy 1
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _read_pickle(path: Path) -> dict[str, Any]:
+    content = _read_bytes(path)
+    try:
+        value = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+    except Exception as error:  # a damaged pickle can raise almost anything
+        raise _damaged(path, error) from error
+    if not isinstance(value, dict):
+        raise _damaged(path, "it holds no dictionary")
+    return value
+
+
+def _read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """Read an IDX file of unsigned bytes with the given number of dimensions."""
+    content = _read_bytes(path)
+    start = 4 + 4 * dimensions
+    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
+        raise _damaged(path, f"it is no IDX file of bytes in {dimensions} dimensions")
+    shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
+    if len(content) - start != int(np.prod(shape, dtype=object)):
+        raise _damaged(path, f"{len(content) - start} bytes do not fill the shape {list(shape)}")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()

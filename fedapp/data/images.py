@@ -1,0 +1,158 @@
+"""Image folders: the layout in which users keep their own data, train/CLASS/*.jpg and test/CLASS/*.
+
+The images are decoded once into one uint8 array, so everything that training would trip over later
+(a broken file, one odd size, a class missing from the test set) is found, and named, here.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedapp.data.cache import Arrays, cached_arrays, file_version
+from fedapp.errors import UserError
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+SPLITS = ("train", "test")
+_STATISTICS_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """The images of one split, sorted by class and name: path, version and class of each."""
+
+    names: list[str]
+    versions: list[str]
+    labels: list[int]
+
+
+def load_image_folder(data_dir: str) -> Arrays:
+    """Return classes, mean, std and the images and labels of both splits of an image folder.
+
+    Images are RGB, or have one channel when all of them are greyscale. Mean and standard deviation
+    are those of the training images.
+
+    Raises:
+        UserError: the layout is wrong, or a file cannot be read or differs in size.
+    """
+    if not data_dir:
+        raise UserError(
+            "dataset 'images' needs data-dir: a folder with train/CLASS/*.jpg and test/CLASS/*.jpg "
+            "(or .jpeg, .png)"
+        )
+    root = Path(data_dir).expanduser().absolute()
+    classes = _classes(root)
+    splits = {split: _list_images(root, split, classes) for split in SPLITS}
+    versions = [version for split in splits.values() for version in split.versions]
+    return cached_arrays("images", str(root), versions, lambda: _decode(root, classes, splits))
+
+
+def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation per channel of uint8 [n, H, W, ch], on the scale 0..1.
+
+    A constant channel gets the deviation of one grey level, so that it can be divided by.
+    """
+    total = np.zeros(images.shape[-1])
+    squares = np.zeros(images.shape[-1])
+    for start in range(0, len(images), _STATISTICS_CHUNK):
+        values = images[start : start + _STATISTICS_CHUNK].reshape(-1, images.shape[-1]) / 255.0
+        total += values.sum(axis=0)
+        squares += (values * values).sum(axis=0)
+    pixels = images[..., 0].size
+    mean = total / pixels
+    return mean, np.sqrt(np.maximum(squares / pixels - mean * mean, 1 / 255**2))
+
+
+def _classes(root: Path) -> list[str]:
+    """Return the class names, checking that both splits exist and have the same classes."""
+    found = {}
+    for split in SPLITS:
+        if not (root / split).is_dir():
+            raise UserError(
+                f"no folder '{split}' in data-dir {root}; an image data set is laid out as "
+                "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
+            )
+        with os.scandir(root / split) as entries:
+            found[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
+    for split, other in (SPLITS, SPLITS[::-1]):
+        if extra := found[split] - found[other]:
+            raise UserError(
+                f"class '{min(extra)}' is in {root / split} but not in {root / other}; "
+                "both must have the same class folders"
+            )
+    if len(found["train"]) < 2:
+        raise UserError(f"{root / 'train'} must hold at least two class folders")
+    return sorted(found["train"])
+
+
+def _list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
+    images = ImageFiles([], [], [])
+    for label, name in enumerate(classes):
+        with os.scandir(root / split / name) as entries:
+            files = sorted((e for e in entries if _is_image(e)), key=lambda e: e.name)
+        if not files:
+            raise UserError(f"no .jpg, .jpeg or .png file in class folder {root / split / name}")
+        for file in files:
+            images.names.append(f"{split}/{name}/{file.name}")
+            images.versions.append(file_version(images.names[-1], file.stat()))
+        images.labels.extend([label] * len(files))
+    return images
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    hidden = entry.name.startswith(".")
+    return not hidden and entry.name.lower().endswith(SUFFIXES) and entry.is_file()
+
+
+def _decode(root: Path, classes: Sequence[str], splits: dict[str, ImageFiles]) -> Arrays:
+    first = _read_image(root / splits["train"].names[0])
+    height, width = first.shape[:2]
+    if height != width:
+        raise UserError(
+            f"images must be square, but {root / splits['train'].names[0]} is {width}x{height}"
+        )
+    pixels = {split: _decode_split(root, files.names, width) for split, files in splits.items()}
+    if all(grey for _, grey in pixels.values()):
+        pixels = {split: (images[..., :1], True) for split, (images, _) in pixels.items()}
+    mean, std = channel_statistics(pixels["train"][0])
+    arrays = {"classes": np.array(classes), "mean": mean, "std": std}
+    for split, (images, _) in pixels.items():
+        arrays[f"{split}_images"] = np.ascontiguousarray(images)
+        arrays[f"{split}_labels"] = np.array(splits[split].labels, dtype=np.int64)
+    return arrays
+
+
+def _decode_split(root: Path, names: Sequence[str], side: int) -> tuple[np.ndarray, bool]:
+    """Return the images uint8 [n, side, side, 3] and whether all of them are greyscale."""
+    images = np.empty((len(names), side, side, 3), dtype=np.uint8)
+    grey = True
+    for index, name in enumerate(names):
+        image = _read_image(root / name)
+        if image.shape[:2] != (side, side):
+            raise UserError(
+                f"all images must have the same size, but {root / name} is "
+                f"{image.shape[1]}x{image.shape[0]} and the first one is {side}x{side}"
+            )
+        grey = grey and image.shape[2] == 1
+        images[index] = image  # one grey channel spreads over three
+    return images, grey
+
+
+def _read_image(path: Path) -> np.ndarray:
+    """Decode one file to uint8 [H, W, 1] if it is greyscale, else [H, W, 3]."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            if image.mode[0] in "IF":
+                raise UserError(
+                    f"image {path} has more than 8 bits per channel, which is not handled"
+                )
+            array = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+    except UserError:
+        raise
+    except Exception as error:  # Pillow meets broken files with a dozen kinds of exceptions.
+        raise UserError(f"cannot read image {path}: {error}") from error
+    return array[..., None] if array.ndim == 2 else array

@@ -1,0 +1,210 @@
+"""Batches are checked against slow, obvious per-image code, and for every sample served once."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedapp.data.batches import (
+    PADDING,
+    ClientBatches,
+    batch_bounds,
+    evaluation_batches,
+    parse_augmentation,
+)
+from fedapp.errors import UserError
+
+MEAN, STD = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
+
+
+def random_images(count: int, side: int = 32, channels: int = 3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    shape = (count, side, side, channels)
+    # Black stays out of the images, so that black pixels in a batch are padding.
+    return torch.randint(1, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+def normalised(image: torch.Tensor) -> torch.Tensor:
+    """Plain formula: uint8 [H, W, ch] to float32 [ch, H, W]."""
+    channels = image.shape[-1]
+    mean, std = torch.tensor(MEAN[:channels]), torch.tensor(STD[:channels])
+    return ((image / 255 - mean) / std).permute(2, 0, 1)
+
+
+def make(images: torch.Tensor, augmentation: str, batch_size: int = 8, **options) -> ClientBatches:
+    channels = images.shape[-1]
+    labels = torch.arange(len(images))
+    return ClientBatches(
+        images, labels, MEAN[:channels], STD[:channels], batch_size, augmentation, **options
+    )
+
+
+def one_epoch(batches: ClientBatches, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(batches.epoch(torch.Generator().manual_seed(seed)))
+
+
+def crops(image: torch.Tensor) -> dict[tuple[int, int], torch.Tensor]:
+    """Return every crop of a padded image [H, W, ch], by offset."""
+    side = image.shape[0]
+    padded = torch.nn.functional.pad(image, (0, 0, PADDING, PADDING, PADDING, PADDING))
+    offsets = [(r, c) for r in range(2 * PADDING + 1) for c in range(2 * PADDING + 1)]
+    return {(r, c): padded[r : r + side, c : c + side] for r, c in offsets}
+
+
+@given(st.integers(0, 500), st.integers(1, 60))
+def test_bounds_cover_everything_in_order_without_a_lone_last_sample(count, size):
+    bounds = batch_bounds(count, size)
+    assert [i for start, stop in bounds for i in range(start, stop)] == list(range(count))
+    lengths = [stop - start for start, stop in bounds]
+    assert all(length == size for length in lengths[:-1])
+    if count > 1 and size > 1:
+        assert lengths[-1] > 1
+        assert lengths[-1] <= size + 1
+
+
+def test_a_single_sample_is_a_batch_of_one():
+    [(images, labels)] = one_epoch(make(random_images(1), "crop flip cutout"))
+    assert images.shape == (1, 3, 32, 32)
+    assert labels.tolist() == [0]
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop", "flip", "cutout", "crop flip cutout"])
+@pytest.mark.parametrize(("side", "channels"), [(8, 1), (28, 1), (32, 3)])
+def test_every_sample_comes_once_per_epoch_as_float_images(augmentation, side, channels):
+    batches = make(random_images(17, side, channels), augmentation)
+    epoch = one_epoch(batches)
+    assert [len(y) for _, y in epoch] == [8, 9]
+    for images, labels in epoch:
+        assert images.shape == (len(labels), channels, side, side)
+        assert images.dtype == torch.float32
+    assert sorted(torch.cat([y for _, y in epoch]).tolist()) == list(range(17))
+
+
+def test_without_augmentation_images_are_only_normalised():
+    images = random_images(10)
+    for batch, labels in one_epoch(make(images, "none")):
+        for image, label in zip(batch, labels, strict=True):
+            torch.testing.assert_close(image, normalised(images[label]))
+
+
+def test_crops_are_windows_of_the_image_padded_with_black():
+    images = random_images(200)
+    seen = set()
+    for batch, labels in one_epoch(make(images, "crop")):
+        for image, label in zip(batch, labels, strict=True):
+            windows = crops(images[label])
+            matches = [
+                offset
+                for offset, window in windows.items()
+                if torch.allclose(image, normalised(window), atol=1e-5)
+            ]
+            assert len(matches) == 1
+            seen.add(matches[0])
+    assert {row for row, _ in seen} == {column for _, column in seen} == set(range(9))
+    assert len(seen) > 60  # offsets of rows and columns are independent: 73 of 81 expected
+
+
+def test_flips_mirror_about_half_of_the_images():
+    images = random_images(400, 8)
+    flipped = 0
+    for batch, labels in one_epoch(make(images, "flip")):
+        for image, label in zip(batch, labels, strict=True):
+            straight = normalised(images[label])
+            is_flipped = torch.allclose(image, straight.flip(2), atol=1e-5)
+            assert is_flipped != torch.allclose(image, straight, atol=1e-5)
+            flipped += is_flipped
+    assert 150 < flipped < 250
+
+
+def test_crop_and_flip_together_mirror_the_window():
+    images = random_images(20, 8)
+    for batch, labels in one_epoch(make(images, "crop flip")):
+        for image, label in zip(batch, labels, strict=True):
+            windows = [normalised(window) for window in crops(images[label]).values()]
+            candidates = torch.stack(windows + [window.flip(2) for window in windows])
+            assert (candidates - image).abs().amax(dim=(1, 2, 3)).min() < 1e-5
+
+
+@pytest.mark.parametrize(("side", "size"), [(8, 4), (28, 16), (32, 16)])
+def test_cutout_zeroes_one_square_around_any_pixel(side, size):
+    images = random_images(300, side)
+    centre_rows = set()
+    for batch, labels in one_epoch(make(images, "cutout")):
+        for image, label in zip(batch, labels, strict=True):
+            hole = (image == 0).all(dim=0)
+            expected = normalised(images[label]).masked_fill(hole, 0)
+            torch.testing.assert_close(image, expected)
+            rows, columns = hole.any(1).nonzero()[:, 0], hole.any(0).nonzero()[:, 0]
+            assert hole.sum() == len(rows) * len(columns)
+            for span in (rows, columns):
+                start, stop = int(span[0]), int(span[-1]) + 1
+                assert len(span) == stop - start
+                clipped = start == 0 or stop == side
+                assert len(span) == size or (clipped and size // 2 <= len(span) < size)
+            centre_rows.add((int(rows[0]), int(rows[-1])))
+    assert len(centre_rows) == side
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop flip cutout"])
+def test_equal_generators_give_equal_epochs_and_an_epoch_moves_the_generator(augmentation):
+    batches = make(random_images(30), augmentation)
+    generator = torch.Generator().manual_seed(4)
+    first, second = list(batches.epoch(generator)), list(batches.epoch(generator))
+    again = one_epoch(batches, seed=4)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0][1], second[0][1])
+
+
+def test_batches_leave_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    one_epoch(make(random_images(10), "crop flip cutout"))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop flip cutout"])
+def test_memory_format_changes_the_layout_and_no_value(augmentation):
+    images = random_images(10)
+    last = one_epoch(make(images, augmentation, memory_format=torch.channels_last))
+    plain = one_epoch(make(images, augmentation, memory_format=torch.contiguous_format))
+    for (x, _), (y, _) in zip(last, plain, strict=True):
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert y.is_contiguous()
+        assert torch.equal(x, y)
+
+
+def test_changing_a_batch_changes_no_data():
+    batches = make(random_images(10), "none")
+    first = one_epoch(batches)
+    kept = first[0][0].clone()
+    for images, _ in first:
+        images.zero_()
+    assert torch.equal(one_epoch(batches)[0][0], kept)
+
+
+def test_unknown_augmentation_is_named():
+    with pytest.raises(UserError, match=r"unknown augmentation 'mixup'.*'crop flip cutout'"):
+        make(random_images(2), "crop mixup")
+    assert parse_augmentation("none") == frozenset()
+
+
+def evaluation(count: int, **options) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    labels = torch.arange(count)
+    return list(evaluation_batches(random_images(count, 8), labels, MEAN, STD, 4, **options))
+
+
+def test_evaluation_keeps_the_order_and_merges_a_lone_last_sample():
+    batches = evaluation(9)
+    assert [y.tolist() for _, y in batches] == [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
+    images = random_images(9, 8)
+    torch.testing.assert_close(batches[1][0][4], normalised(images[8]))
+
+
+def test_evaluation_shuffles_by_seed_images_and_labels_together():
+    batches, again = evaluation(20, shuffle_seed=3), evaluation(20, shuffle_seed=3)
+    order = torch.cat([y for _, y in batches]).tolist()
+    assert sorted(order) == list(range(20))
+    assert order != list(range(20))
+    assert order == torch.cat([y for _, y in again]).tolist()
+    images = random_images(20, 8)
+    for batch, labels in batches:
+        torch.testing.assert_close(batch, torch.stack([normalised(images[i]) for i in labels]))
