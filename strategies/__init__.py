@@ -1,0 +1,1 @@
+"""The server's side: Flower strategies, and aggregation as pure functions on arrays."""

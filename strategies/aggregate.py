@@ -1,0 +1,117 @@
+"""Means of client models that do not depend on the order of the replies, not by one bit.
+
+Floating-point sums change with their order, and the order of replies changes with the number of
+workers, nodes and hosts. So models are summed in 64-bit fixed point: every value is multiplied by
+its weight and a power of two taken from the received global model, rounded once, and added as an
+integer. Integers add exactly, so any grouping (per client, per node, per host) gives the same sum.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+_SUM_BITS = 62  # the sign and one spare bit stay free
+_HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest one
+_SMALLEST_SCALE = 2.0**-4  # a tensor of zeros (a new bias) still gets room to grow
+
+
+class UpdateRefused(ValueError):  # noqa: N818 - a verdict about one client, not a program error
+    """A client's arrays cannot be part of the mean; the text says what is wrong with them."""
+
+
+class ExactSum:
+    """The weighted sum of models that are near a reference model, in int64 fixed point.
+
+    The resolution is about 2**-38 of the largest value of each tensor for a cohort of 5,000
+    examples, far below the spacing of float32.
+    """
+
+    def __init__(self, reference: Mapping[str, np.ndarray], total_weight: int) -> None:
+        """Prepare for weights that add up to at most `total_weight`; shapes as in `reference`."""
+        self._dtypes = {name: array.dtype for name, array in reference.items()}
+        self._bounds = {name: _bound(array) for name, array in reference.items()}
+        weight_bits = int(total_weight).bit_length()
+        self._exponents = {
+            name: _SUM_BITS - weight_bits - int(np.log2(bound))
+            for name, bound in self._bounds.items()
+        }
+        self.sums: Arrays = {
+            name: np.zeros(array.shape, np.int64) for name, array in reference.items()
+        }
+        self.weight = 0
+
+    def add(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
+        """Add one model with an integer weight; an unfit one raises `UpdateRefused` instead."""
+        self._check(arrays)
+        for name, array in arrays.items():
+            peak = float(np.max(np.abs(array), initial=0.0))
+            if not np.isfinite(peak):
+                raise UpdateRefused(f"'{name}' has non-finite values")
+            if peak > self._bounds[name]:
+                raise UpdateRefused(
+                    f"'{name}' has a value of {peak:.3g}, more than the {self._bounds[name]:.3g} "
+                    f"({2**_HEADROOM_BITS} times the received tensor) that one round can explain"
+                )
+        for name, array in arrays.items():
+            # weight * value has at most 24 + 29 significant bits: exact in float64
+            scaled = np.multiply(
+                array, float(weight) * 2.0 ** self._exponents[name], dtype=np.float64
+            )
+            self.sums[name] += np.rint(scaled, out=scaled).astype(np.int64)
+        self.weight += int(weight)
+
+    def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
+        """Add the partial sum of another `ExactSum` with the same reference and total weight."""
+        self._check(sums)
+        for name, array in sums.items():
+            limit = int(weight) * int(self._bounds[name]) << max(self._exponents[name], 0)
+            if array.dtype != np.int64 or int(np.max(np.abs(array), initial=0)) > limit:
+                raise UpdateRefused(f"the partial sum of '{name}' is out of range")
+        for name, array in sums.items():
+            self.sums[name] += array
+        self.weight += int(weight)
+
+    def mean(self) -> Arrays:
+        """Return the weighted mean, in the reference's data types."""
+        if self.weight <= 0:
+            raise ValueError("no model was added, so there is no mean")
+        return {
+            name: (total / (self.weight * 2.0 ** self._exponents[name])).astype(self._dtypes[name])
+            for name, total in self.sums.items()
+        }
+
+    def _check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        if missing := sorted(self.sums.keys() - arrays.keys()):
+            raise UpdateRefused(f"'{missing[0]}' is missing")
+        if unknown := sorted(arrays.keys() - self.sums.keys()):
+            raise UpdateRefused(f"'{unknown[0]}' was not asked for")
+        for name, array in arrays.items():
+            if array.shape != self.sums[name].shape:
+                raise UpdateRefused(
+                    f"'{name}' has shape {array.shape} instead of {self.sums[name].shape}"
+                )
+
+
+def weighted_mean(models: Sequence[Mapping[str, np.ndarray]], weights: Sequence[int]) -> Arrays:
+    """Return sum_i weights[i] * models[i] / sum(weights), per named array, in any order of models.
+
+    Weights are non-negative integers (numbers of examples, or 1 for a uniform mean); FedAvg,
+    McMahan et al. 2017, algorithm 1.
+    """
+    if len(models) != len(weights) or not models:
+        raise ValueError(f"{len(models)} models and {len(weights)} weights have no weighted mean")
+    reference = {
+        name: np.max([np.abs(model[name]) for model in models], axis=0) for name in models[0]
+    }
+    total = ExactSum(reference, sum(weights))
+    for model, weight in zip(models, weights, strict=True):
+        total.add(model, weight)
+    return total.mean()
+
+
+def _bound(array: np.ndarray) -> float:
+    """Return the power of two that no value of a client's tensor may exceed."""
+    peak = max(float(np.max(np.abs(array), initial=0.0)), _SMALLEST_SCALE)
+    return float(2.0 ** (np.ceil(np.log2(peak)) + _HEADROOM_BITS))

@@ -1,0 +1,106 @@
+"""The words server and clients use in their messages, as named Flower records.
+
+One message goes to each *node* and names the clients it should train; the reply carries their
+models (or, from a node that hosts several, their exact partial sum) and one report line per client.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+T = TypeVar("T")
+
+PROTOCOL_VERSION = 1
+ARRAYS = "arrays"
+TASK = "task"
+REPORT = "report"
+FAILURES = "failures"
+
+DIVERGED = "diverged"
+ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a node is asked to do in one round, and how its clients' models are weighted."""
+
+    server_round: int
+    clients: tuple[int, ...]
+    lr: float
+    weights: str  # "size": by number of examples; "uniform": every client counts the same
+    total_weight: int  # of the whole cohort: fixes the fixed-point scale of the sums
+
+    def to_record(self) -> ConfigRecord:
+        """Return the task as a Flower record."""
+        return ConfigRecord({**asdict(self), "clients": list(self.clients)})
+
+    @classmethod
+    def from_record(cls, record: ConfigRecord) -> "Task":
+        """Read a task back from a Flower record."""
+        values: dict[str, Any] = {field.name: record[field.name] for field in fields(cls)}
+        return cls(**{**values, "clients": tuple(values["clients"])})
+
+    def weight(self, examples: int) -> int:
+        """Return the integer weight of a client that trained on this many examples."""
+        return examples if self.weights == "size" else 1
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """One client's line in a report."""
+
+    client: int
+    examples: int  # training examples this client holds
+    steps: int  # optimiser steps taken
+    loss: float  # mean training loss over those steps
+    seconds: float
+    payload: int  # bytes of the arrays the client sent
+
+
+@dataclass(frozen=True)
+class ClientFailure:
+    """Why a client's update is missing from a round."""
+
+    client: int
+    kind: str  # DIVERGED or ERROR
+    reason: str
+
+
+def to_array_record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    """Pack named arrays, C-contiguous, in a Flower record."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
+
+
+def from_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """Unpack a Flower record into named arrays."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def pack_report(results: list[ClientResult], failures: list[ClientFailure]) -> RecordDict:
+    """Return the records of a report: one column per field, of what there is."""
+    content = RecordDict()
+    if results:
+        content[REPORT] = MetricRecord(_columns(ClientResult, results))
+    if failures:
+        content[FAILURES] = ConfigRecord(_columns(ClientFailure, failures))
+    return content
+
+
+def unpack_report(content: RecordDict) -> tuple[list[ClientResult], list[ClientFailure]]:
+    """Read a report back; raises KeyError, TypeError or ValueError if it is malformed."""
+    results = _rows(ClientResult, content.metric_records.get(REPORT))
+    return results, _rows(ClientFailure, content.config_records.get(FAILURES))
+
+
+def _columns(kind: type, rows: Sequence[Any]) -> Any:
+    return {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
+
+
+def _rows(kind: type[T], columns: Mapping[str, Any] | None) -> list[T]:
+    if columns is None:
+        return []
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return [kind(*row) for row in zip(*(columns[n] for n in names), strict=True)]

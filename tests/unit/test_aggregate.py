@@ -1,0 +1,120 @@
+"""The exact mean: right, independent of order and grouping, and deaf to unfit updates."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.aggregate import ExactSum, UpdateRefused, weighted_mean
+
+SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
+
+
+def _models() -> list[dict[str, np.ndarray]]:
+    return [{"w": np.array(w)} for w in SERVER["w_i"]]
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"), [([1, 1, 1], "mean_uniform"), (SERVER["n_i"], "mean_size_weighted")]
+)
+def test_weighted_mean_equals_the_vectors(weights, expected):
+    mean = weighted_mean(_models(), weights)["w"]
+    np.testing.assert_allclose(mean, SERVER[expected], rtol=1e-9)
+
+
+def _cohort(seed: int, clients: int) -> tuple[dict, list[dict], list[int]]:
+    rng = np.random.default_rng(seed)
+    reference = {"a": rng.normal(size=(3, 4)).astype(np.float32), "b": np.zeros(5, np.float32)}
+    models = [
+        {
+            n: (t + rng.normal(scale=0.1, size=t.shape)).astype(np.float32)
+            for n, t in reference.items()
+        }
+        for _ in range(clients)
+    ]
+    return reference, models, [int(w) for w in rng.integers(1, 900, clients)]
+
+
+@given(seed=st.integers(0, 10_000), clients=st.integers(1, 9), data=st.data())
+def test_order_and_grouping_change_no_bit(seed, clients, data):
+    reference, models, weights = _cohort(seed, clients)
+    total = sum(weights)
+    plain = ExactSum(reference, total)
+    for model, weight in zip(models, weights, strict=True):
+        plain.add(model, weight)
+    order = data.draw(st.permutations(range(clients)))
+    cut = data.draw(st.integers(0, clients))
+    grouped = ExactSum(reference, total)
+    for group in (order[:cut], order[cut:]):
+        if group:
+            partial = ExactSum(reference, total)
+            for client in group:
+                partial.add(models[client], weights[client])
+            grouped.merge(partial.sums, partial.weight)
+    for name, mean in plain.mean().items():
+        assert mean.dtype == np.float32
+        np.testing.assert_array_equal(mean, grouped.mean()[name])
+
+
+@given(seed=st.integers(0, 10_000), clients=st.integers(1, 9))
+def test_mean_is_as_exact_as_float64(seed, clients):
+    reference, models, weights = _cohort(seed, clients)
+    total = ExactSum(reference, sum(weights))
+    for model, weight in zip(models, weights, strict=True):
+        total.add(model, weight)
+    for name, mean in total.mean().items():
+        stack = np.stack([model[name].astype(np.float64) for model in models])
+        expected = np.average(stack, axis=0, weights=weights)
+        np.testing.assert_allclose(mean, expected, rtol=1.2e-7, atol=1e-9)
+
+
+def test_the_mean_of_one_client_is_its_model():
+    reference, models, _ = _cohort(3, 1)
+    total = ExactSum(reference, 500)
+    total.add(models[0], 500)
+    for name, mean in total.mean().items():
+        np.testing.assert_array_equal(mean, models[0][name])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"a": np.full((3, 4), np.nan, np.float32)}, "non-finite"),
+        ({"a": np.full((3, 4), -np.inf, np.float32)}, "non-finite"),
+        ({"a": np.full((3, 4), 1e9, np.float32)}, "more than"),
+        ({"a": np.zeros((4, 3), np.float32)}, "shape"),
+        ({"c": np.zeros(2, np.float32)}, "not asked for"),
+    ],
+)
+def test_unfit_updates_are_refused_and_leave_the_sum_alone(change, words):
+    reference, models, _ = _cohort(5, 1)
+    total = ExactSum(reference, 10)
+    total.add(models[0], 4)
+    before = {name: array.copy() for name, array in total.sums.items()}
+    with pytest.raises(UpdateRefused, match=words):
+        total.add({**models[0], **change}, 6)
+    assert total.weight == 4
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, total.sums[name])
+
+
+def test_a_missing_tensor_and_a_wild_partial_sum_are_refused():
+    reference, models, _ = _cohort(6, 1)
+    total = ExactSum(reference, 10)
+    with pytest.raises(UpdateRefused, match="'b' is missing"):
+        total.add({"a": models[0]["a"]}, 1)
+    wild = {name: np.full(array.shape, 2**62, np.int64) for name, array in reference.items()}
+    with pytest.raises(UpdateRefused, match="out of range"):
+        total.merge(wild, 1)
+    with pytest.raises(UpdateRefused, match="out of range"):
+        total.merge(models[0], 1)
+
+
+def test_no_models_have_no_mean():
+    with pytest.raises(ValueError, match="no weighted mean"):
+        weighted_mean([], [])
+    with pytest.raises(ValueError, match="no mean"):
+        ExactSum({"a": np.zeros(2)}, 1).mean()
