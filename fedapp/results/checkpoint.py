@@ -1,0 +1,67 @@
+"""Checkpoints of a run: the global model and what the strategy remembers, after a round.
+
+A file is written beside its final name, synced and renamed, so an interruption at any moment leaves
+the previous checkpoint whole. Nothing is pickled.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from fedapp.errors import UserError
+from fedapp.results.files import safetensors_bytes, write_atomically
+
+KEEP = 2
+_MODEL, _STATE = "model/", "strategy/"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run needs to go on after a round."""
+
+    server_round: int
+    fingerprint: str  # of the configuration that made it
+    arrays: dict[str, np.ndarray]
+    strategy: dict[str, np.ndarray]
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint atomically, drop all but the newest two, and return its path."""
+    path = folder / f"round-{checkpoint.server_round:06d}.safetensors"
+    tensors = {_MODEL + name: array for name, array in checkpoint.arrays.items()}
+    tensors |= {_STATE + name: array for name, array in checkpoint.strategy.items()}
+    header = {"round": checkpoint.server_round, "configuration": checkpoint.fingerprint}
+    write_atomically(path, safetensors_bytes(tensors, {"checkpoint": json.dumps(header)}))
+    for old in sorted(folder.glob("round-*.safetensors"))[:-KEEP]:
+        old.unlink()
+    return path
+
+
+def load(path: Path, fingerprint: str) -> Checkpoint:
+    """Read the checkpoint at `path`, or the newest in that run directory; raises UserError."""
+    files = [path] if path.is_file() else sorted((path / "checkpoints").glob("round-*.safetensors"))
+    if not files:
+        raise UserError(f"resume: there is no checkpoint in {path.absolute() / 'checkpoints'}")
+    try:
+        with safe_open(files[-1], "np") as file:
+            header = json.loads((file.metadata() or {})["checkpoint"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, OSError, ValueError) as error:
+        raise UserError(
+            f"resume: {files[-1].absolute()} is not a whole checkpoint: {error}"
+        ) from None
+    if header["configuration"] != fingerprint:
+        raise UserError(
+            f"resume: {files[-1].absolute()} was made with another configuration "
+            f"({header['configuration']}, not {fingerprint}); resume with the run's own config.toml"
+        )
+    return Checkpoint(
+        int(header["round"]), fingerprint, _part(tensors, _MODEL), _part(tensors, _STATE)
+    )
+
+
+def _part(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {n.removeprefix(prefix): array for n, array in tensors.items() if n.startswith(prefix)}

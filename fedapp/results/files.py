@@ -1,0 +1,90 @@
+"""How a run's files are written: whole or not at all, always valid, equal for equal input.
+
+The formats themselves (JSON, safetensors) leave room for the three things that spoil a run's
+record: a file half written when the process dies, NaN that no other program can read, and bytes
+that differ between two equal runs. Each is closed here, once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+Tensor: TypeAlias = Union[np.ndarray, "torch.Tensor"]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put `content` at `path` so that readers and crashes meet the old file or the new one."""
+    # A fixed suffix with the process id keeps the user's umask, which tempfile would not.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Serialise arrays or tensors, with text metadata, to the safetensors format."""
+    import torch
+    from safetensors.torch import save
+
+    copies = {
+        name: value.detach().cpu().contiguous().clone()
+        if isinstance(value, torch.Tensor)
+        else torch.from_numpy(np.array(value, order="C"))
+        for name, value in tensors.items()
+    }
+    return _with_metadata(save(copies), metadata)
+
+
+def _with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
+    """Add sorted metadata to a safetensors file: the library's own order differs per process.
+
+    The format is an 8-byte little-endian header length, the JSON header padded with spaces to a
+    multiple of 8, then the tensors.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = {"__metadata__": dict(sorted(metadata.items())), **json.loads(content[8:end])}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def json_text(value: Mapping[str, Any], indent: int | None = None) -> str:
+    """Write one JSON object, ended by a newline; NaN and infinities become null."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False) + "\n"
+
+
+def parse_object(text: bytes) -> dict[str, Any] | None:
+    """Parse one JSON object; None when the text is anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy and torch values into what JSON can hold, and non-finite numbers into None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

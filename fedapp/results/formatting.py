@@ -1,0 +1,68 @@
+"""How numbers are written for people, the same in the console, the summary and the report.
+
+A value that was not measured is a dash everywhere, a fraction is a percentage with one decimal, and
+traffic is always in MB (10^6 bytes), so that lines and runs can be compared at a glance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MISSING = "-"
+
+
+def percent(fraction: float | None) -> str:
+    """Write a fraction as a percentage: 0.953 is "95.3 %"."""
+    return MISSING if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def decimal(value: float | None) -> str:
+    """Write a loss: four decimals while that says something, four digits otherwise."""
+    if value is None:
+        return MISSING
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1000 else f"{value:.4g}"
+
+
+def megabytes(count: float | None) -> str:
+    """Write bytes as MB (10^6 bytes): one decimal, or three below 0.1 MB."""
+    if count is None:
+        return MISSING
+    size = count / 1e6
+    return f"{size:,.1f} MB" if size >= 0.1 or size == 0 else f"{size:.3f} MB"
+
+
+def clock(seconds: float) -> str:
+    """Write seconds as m:ss, or h:mm:ss from one hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a run's time: seconds with one decimal, from two minutes on with a clock beside it."""
+    if seconds is None:
+        return MISSING
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds:,.0f} s ({clock(seconds)})"
+
+
+def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List what a reader wants first of a summary.json, as (label, text) pairs in reading order."""
+    best, best_round = summary.get("accuracy_best"), summary.get("best_round")
+    rate = summary.get("images_per_second")
+    where = "" if best is None or best_round is None else f" (round {best_round})"
+    return [
+        ("Final accuracy", percent(summary.get("accuracy_final"))),
+        ("Best accuracy", percent(best) + where),
+        ("Rounds", str(summary.get("rounds", MISSING))),
+        ("Time", duration(summary.get("seconds"))),
+        ("Training images per second", MISSING if rate is None else f"{rate:,.0f}"),
+        ("Sent to clients", megabytes(summary.get("bytes_down"))),
+        ("Sent by clients", megabytes(summary.get("bytes_up"))),
+    ]
+
+
+def status(summary: Mapping[str, Any]) -> str:
+    """Write a run's status with its reason, if it has one: "failed: no client replied"."""
+    parts = [summary.get("status") or "unfinished", summary.get("reason")]
+    return ": ".join(str(part) for part in parts if part)

@@ -1,0 +1,72 @@
+"""What the console shows of a run: one line per round, and the table at the end.
+
+Pure formatting, so that the server's log, the tests and any other front end show the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedapp.results.formatting import clock, decimal, headline, megabytes, percent, status
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def round_line(
+    row: Mapping[str, Any], total_rounds: int, elapsed: float, *, first_round: int = 1
+) -> str:
+    """Write one round of metrics.jsonl as one line.
+
+    Args:
+        row: the round, as it is logged.
+        total_rounds: the last round of the run.
+        elapsed: seconds since the start of `first_round`.
+        first_round: the first round of this process; a resumed run does not start at 1.
+    """
+    number = row["round"]
+    remaining = elapsed / (number - first_round + 1) * (total_rounds - number)
+    failed = f"  failed {row['failed']}" if row.get("failed") else ""
+    return (
+        f"round {number:>{len(str(total_rounds))}}/{total_rounds}"
+        f"  accuracy {percent(row.get('accuracy')):>6}"
+        f"  loss {decimal(row.get('loss')):>6}"
+        f"  train loss {decimal(row.get('train_loss')):>6}"
+        f"  clients {row['clients']}{failed}"
+        f"  {row['seconds']:.2f} s"
+        f"  {megabytes(row['bytes_down'])} down  {megabytes(row['bytes_up'])} up"
+        f"  ETA {clock(remaining)}"
+    )
+
+
+def summary_items(summary: Mapping[str, Any], run_dir: str | Path) -> list[tuple[str, str]]:
+    """List the end-of-run table's lines as (label, text) pairs."""
+    run = " on ".join(str(summary[key]) for key in ("method", "dataset") if key in summary)
+    return [
+        ("Run", run),
+        ("Status", status(summary)),
+        *headline(summary),
+        ("Run directory", str(run_dir)),
+    ]
+
+
+def summary_text(summary: Mapping[str, Any], run_dir: str | Path) -> str:
+    """Write the end-of-run table as plain text, one aligned line per entry."""
+    items = summary_items(summary, run_dir)
+    width = max(len(label) for label, _ in items)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in items)
+
+
+def summary_table(summary: Mapping[str, Any], run_dir: str | Path) -> Table:
+    """Build the end-of-run table for a Rich console."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")  # a path is shown whole, never with an ellipsis
+    for label, text in summary_items(summary, run_dir):
+        table.add_row(label, Text(text))  # Text: brackets in a reason are no Rich markup
+    return table

@@ -1,0 +1,239 @@
+"""The HTML report of a run, built from the files of its run directory and nothing else.
+
+So a report can be made again at any time, while the run goes on or years later, and two reports of
+one run are equal to the byte. Parts whose file is missing (a run that failed before its first
+evaluation, say) are left out, never invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedapp.results import page, plots
+from fedapp.results.files import write_atomically
+from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
+from fedapp.results.run_directory import RunDirectory
+
+Rows = Sequence[Mapping[str, Any]]
+
+LAST_ROUNDS = 10
+SUMMED = ("seconds", "bytes_down", "bytes_up")
+Writer = Callable[[Any], str]
+# The fixed columns of metrics.jsonl in reading order, and how each is written.
+COLUMNS: dict[str, tuple[str, Writer]] = {
+    "round": ("Round", str),
+    "accuracy": ("Accuracy", percent),
+    "loss": ("Loss", decimal),
+    "train_loss": ("Train loss", decimal),
+    "clients": ("Clients", str),
+    "failed": ("Failed", str),
+    "seconds": ("Seconds", "{:.2f}".format),
+    "bytes_down": ("Down", megabytes),
+    "bytes_up": ("Up", megabytes),
+}
+
+
+def write_report(run_dir: str | Path) -> Path:
+    """Write report.html into a run directory and return its path.
+
+    Raises:
+        UserError: `run_dir` is not a run directory, or one of its files is damaged.
+    """
+    run = RunDirectory.load(run_dir)
+    path = run.path / "report.html"
+    write_atomically(path, report_html(run).encode())
+    return path
+
+
+def title(run: RunDirectory) -> str:
+    """Name a run by what was trained on what, or else by its directory."""
+    config = run.config()
+    return " on ".join(str(config[key]) for key in ("method", "dataset") if key in config) or (
+        run.name
+    )
+
+
+def report_html(run: RunDirectory) -> str:
+    """Build the whole page."""
+    rows, partition, config = run.rounds(), run.partition(), run.config()
+    summary = {**totals(rows), **run.summary()}
+    if summary["rounds"] < (planned := int(config.get("num-rounds", 0))):
+        summary["rounds"] = f"{summary['rounds']} of {planned}"
+    class_names = partition.get("class_names", [])
+    return page.page(
+        title(run),
+        _lead(run.name, summary),
+        [
+            page.section("Results", page.numbers(headline(summary))),
+            page.section("Accuracy and loss", _curves(rows)),
+            page.beside(
+                page.section("Accuracy of each class", _classes(rows, class_names)),
+                page.section("Data of the clients", _labels(partition)),
+            ),
+            page.section("Rounds", _rounds(rows)),
+            page.section("Configuration", _settings("Configuration", config)),
+            page.section("Reproduce", *_origin(summary)),
+        ],
+    )
+
+
+def totals(rows: Rows) -> dict[str, Any]:
+    """Work out from the rounds what summary.json will say, for runs that have none yet."""
+    measured = _measured(rows, "accuracy")
+    best = max(measured, key=lambda row: row["accuracy"], default={})
+    return {
+        "rounds": len(rows),
+        "accuracy_final": measured[-1]["accuracy"] if measured else None,
+        "accuracy_best": best.get("accuracy"),
+        "best_round": best.get("round"),
+        **{key: sum(row.get(key) or 0 for row in rows) for key in SUMMED},
+    }
+
+
+def _lead(name: str, summary: Mapping[str, Any]) -> str:
+    """Say first how the run ended, and why if it did not end well."""
+    word = str(summary.get("status") or "unfinished")
+    known = word if word in {"completed", "failed", "interrupted"} else "unfinished"
+    facts = [f"{key} {summary[key]}" for key in ("model", "seed", "device") if key in summary]
+    run = ", ".join([f"run {name}", *facts])
+    reason = page.paragraph(status(summary), "reason") if summary.get("reason") else ""
+    badge = page.paragraph(word, f"status {known}")
+    return badge + page.paragraph(run, "faint") + reason
+
+
+def _curves(rows: Rows) -> str:
+    if not rows:
+        return page.paragraph("No round has finished.")
+    accuracy = plots.svg(
+        plots.accuracy_curve(rows), describe("Test accuracy", rows, "accuracy", percent)
+    )
+    loss = plots.svg(plots.loss_curve(rows), describe("Test loss", rows, "loss", decimal))
+    return page.beside(page.plot(accuracy), page.plot(loss))
+
+
+def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
+    """Put a curve into words for readers who cannot see it: where it starts and where it ends."""
+    measured = _measured(rows, key)
+    if not measured:
+        return f"{name} by round: not measured."
+    first, last = measured[0], measured[-1]
+    return (
+        f"{name} by round: from {write(first[key])} in round {first['round']} "
+        f"to {write(last[key])} in round {last['round']}."
+    )
+
+
+def _classes(rows: Rows, class_names: Sequence[str]) -> str:
+    """Draw the last measured accuracy of each class; many classes are folded away."""
+    measured = _measured(rows, "class_accuracy")
+    if not measured:
+        return ""
+    values = measured[-1]["class_accuracy"]
+    names = class_names if len(class_names) == len(values) else [str(i) for i in range(len(values))]
+    known = [(value, name) for value, name in zip(values, names, strict=True) if value is not None]
+    worst, best = min(known, default=(None, MISSING)), max(known, default=(None, MISSING))
+    words = (
+        f"After round {measured[-1]['round']}: lowest {percent(worst[0])} (class {worst[1]}), "
+        f"highest {percent(best[0])} (class {best[1]})."
+    )
+    figure = page.plot(
+        plots.svg(plots.class_accuracy(values, names), f"Accuracy of each class. {words}")
+    )
+    if len(values) > plots.MAX_LABELS:
+        figure = page.details(f"All {len(values)} classes", figure)
+    return page.paragraph(words) + figure
+
+
+def _labels(partition: Mapping[str, Any]) -> str:
+    """Draw the clients' label distribution and put its size and skew into words."""
+    if not partition:
+        return ""
+    counts = np.asarray(partition["train_counts"])
+    images, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    words = (
+        f"{len(counts):,} clients; each has {_span(images)} training images "
+        f"(median {np.median(images):,.0f}) of {_span(classes)} classes."
+    )
+    figure = plots.label_distribution(counts, partition["class_names"])
+    return page.paragraph(words) + page.plot(plots.svg(figure, f"Label distribution: {words}"))
+
+
+def _span(values: np.ndarray) -> str:
+    """Write the range of [clients] whole numbers: "62 to 95", or "2" when all are equal."""
+    low, high = values.min(), values.max()
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _rounds(rows: Rows) -> str:
+    """Show the last rounds, and all of them on demand."""
+    if not rows:
+        return ""
+    extra = sorted({key for row in rows for key, value in row.items() if _is_number(value)})
+    columns = {
+        **COLUMNS,
+        **{
+            key: (key.replace("_", " ").capitalize(), _number)
+            for key in extra
+            if key not in COLUMNS
+        },
+    }
+    heads = [head for head, _ in columns.values()]
+    cells = [
+        [
+            MISSING if row.get(key) is None else write(row[key])
+            for key, (_, write) in columns.items()
+        ]
+        for row in rows
+    ]
+    tables = page.rounds_table("The last rounds", heads, cells[-LAST_ROUNDS:])
+    if len(rows) > LAST_ROUNDS:
+        everything = page.rounds_table("All rounds", heads, cells)
+        tables += page.details(f"All {len(rows)} rounds", everything)
+    return tables + _failures(rows)
+
+
+def _failures(rows: Rows) -> str:
+    """List the clients that failed, round by round, with what they said."""
+    items = [(f"Round {row['round']}", text) for row in rows for text in row.get("failures") or ()]
+    if not items:
+        return ""
+    return page.details(f"Failures ({len(items)})", page.settings_table("Failures", items))
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else decimal(value)
+
+
+def _measured(rows: Rows, key: str) -> Rows:
+    """Keep the rounds that measured `key`."""
+    return [row for row in rows if row.get(key) is not None]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _settings(label: str, values: Mapping[str, Any]) -> str:
+    return page.settings_table(label, [(key, _text(value)) for key, value in values.items()])
+
+
+def _origin(summary: Mapping[str, Any]) -> list[str]:
+    """Say what is needed to run it again: the command, the seed, the device, the versions."""
+    facts = {key: summary[key] for key in ("seed", "device") if key in summary}
+    facts.update(summary.get("versions") or {})
+    command = summary.get("command")
+    return [
+        page.code(command) if command else "",
+        _settings("Seed, device and versions", facts) if facts else "",
+    ]
+
+
+def _text(value: Any) -> str:
+    """Write a value as a user would type it in the configuration."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if value != "" else '""'

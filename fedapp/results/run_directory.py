@@ -1,0 +1,223 @@
+"""The run directory: every file a run writes, behind one small class.
+
+One place knows the file names and their formats, so the server, the report, `fedapp compare` and a
+resumed run read exactly what was written. Files that replace an earlier version are swapped in
+whole: whoever reads during a run, or after a crash, sees the old file or the new one, never half.
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedapp.errors import UserError
+from fedapp.results.files import (
+    Tensor,
+    json_text,
+    parse_object,
+    safetensors_bytes,
+    write_atomically,
+)
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run, at the absolute `path`; made by `create` or `load`."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls,
+        output_dir: str | Path,
+        run_name: str,
+        config: Mapping[str, Scalar],
+        *,
+        resume: bool = False,
+    ) -> RunDirectory:
+        """Make (or, with `resume`, reopen) the directory of a run and write its config.toml.
+
+        An empty `run_name` becomes "<method>-<dataset>-<YYYYmmdd-HHMMSS>", made unique.
+
+        Raises:
+            UserError: the name is no folder name, the directory holds something already and
+                `resume` is off, it holds something other than a run, or it cannot be written.
+        """
+        parent = Path(output_dir).expanduser().resolve()
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            path = _named(parent, run_name, resume) if run_name else _unnamed(parent, config)
+            (path / "checkpoints").mkdir(exist_ok=True)
+            run = cls(path)
+            write_atomically(path / "config.toml", _toml(config))
+        except OSError as error:
+            raise UserError(
+                f"output-dir {parent} cannot be written ({error.strerror}: {error.filename}); "
+                "give a folder you may write to."
+            ) from error
+        if run.metrics_path.exists():
+            run._rewrite_rounds(run.rounds())  # drops a torn last line before appending to it
+        return run
+
+    @classmethod
+    def load(cls, path: str | Path) -> RunDirectory:
+        """Open an existing run directory.
+
+        Raises:
+            UserError: `path` is missing, not a folder, or holds no config.toml.
+        """
+        folder = Path(path).expanduser().resolve()
+        if not folder.is_dir():
+            raise UserError(f"{folder} is not a folder; give the path of a run directory.")
+        if not (folder / "config.toml").is_file():
+            raise UserError(f"{folder} is not a run directory: it holds no config.toml.")
+        return cls(folder)
+
+    @property
+    def name(self) -> str:
+        """The run's name, which is the folder's name."""
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for checkpoints, which exists from the start."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics_path(self) -> Path:
+        """Where the rounds are: one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    def config(self) -> dict[str, Scalar]:
+        """Read config.toml (kebab-case keys); raises `UserError` when it is not TOML."""
+        path = self.path / "config.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} is not valid TOML: {error}.") from error
+
+    def log_round(self, row: Mapping[str, Any]) -> None:
+        """Append one round to metrics.jsonl; NaN and infinities are written as null."""
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json_text(row))
+            file.flush()
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Read all finished rounds in order; a line torn by a crash at the end is left out.
+
+        Raises:
+            UserError: a line before the last is not a JSON object.
+        """
+        if not self.metrics_path.exists():
+            return []
+        lines = self.metrics_path.read_bytes().splitlines()
+        rows = [parse_object(line) for line in lines]
+        if rows and rows[-1] is None:
+            rows.pop()
+        if None in rows:
+            raise UserError(
+                f"{self.metrics_path} line {rows.index(None) + 1} is not a JSON object; "
+                "mend or remove that line."
+            )
+        return [row for row in rows if row is not None]
+
+    def truncate_rounds(self, after: int) -> None:
+        """Forget the rounds later than `after`, which a resumed run computes again."""
+        self._rewrite_rounds([row for row in self.rounds() if row["round"] <= after])
+
+    def _rewrite_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        write_atomically(self.metrics_path, "".join(map(json_text, rows)).encode())
+
+    def write_partition(
+        self,
+        class_counts: npt.ArrayLike,
+        class_names: Sequence[str],
+        test_counts: npt.ArrayLike | None = None,
+    ) -> None:
+        """Write partition.json: images per client and class, both counts [clients, classes]."""
+        self._write_json(
+            "partition.json",
+            {
+                "class_names": list(class_names),
+                "train_counts": np.asarray(class_counts),
+                "test_counts": None if test_counts is None else np.asarray(test_counts),
+            },
+            indent=None,
+        )
+
+    def partition(self) -> dict[str, Any]:
+        """Read partition.json; empty when the run wrote none."""
+        return self._read_json("partition.json")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace summary.json in one step."""
+        self._write_json("summary.json", summary, indent=2)
+
+    def summary(self) -> dict[str, Any]:
+        """Read summary.json; empty when the run has not written one yet."""
+        return self._read_json("summary.json")
+
+    def save_model(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
+        """Replace model.safetensors in one step; equal input gives equal bytes."""
+        path = self.path / "model.safetensors"
+        write_atomically(path, safetensors_bytes(tensors, metadata))
+        return path
+
+    def _write_json(self, name: str, value: Mapping[str, Any], indent: int | None) -> None:
+        write_atomically(self.path / name, json_text(value, indent).encode())
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.exists():
+            return {}
+        value = parse_object(path.read_bytes())
+        if value is None:
+            raise UserError(f"{path} is not a JSON object; remove it or restore it.")
+        return value
+
+
+def _named(parent: Path, run_name: str, resume: bool) -> Path:
+    """Make the folder the user named, refusing to write into anything but an old run."""
+    if run_name in {".", ".."} or Path(run_name).name != run_name:
+        raise UserError(f"run-name '{run_name}' must be a plain folder name, without slashes.")
+    path = parent / run_name
+    if path.is_dir() and any(path.iterdir()):
+        if not resume:
+            raise UserError(
+                f"run directory {path} already exists and is not empty; "
+                "choose another run-name, or set resume=true to go on with that run."
+            )
+        return RunDirectory.load(path).path
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def _unnamed(parent: Path, config: Mapping[str, Scalar]) -> Path:
+    """Make a folder named after method, dataset and time, numbered when the second is shared."""
+    words = [str(config[key]) for key in ("method", "dataset") if config.get(key)]
+    stem = "-".join([*words, time.strftime("%Y%m%d-%H%M%S")])
+    attempt = 1
+    while True:
+        path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            attempt += 1
+        else:
+            return path
+
+
+def _toml(config: Mapping[str, Scalar]) -> bytes:
+    """Write the configuration as TOML with kebab-case keys."""
+    import tomli_w
+
+    return tomli_w.dumps({key.replace("_", "-"): value for key, value in config.items()}).encode()

@@ -1,0 +1,151 @@
+"""The plots show the numbers they are given, with titles, units and a legend."""
+
+import io
+import re
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from fedapp.results import plots, rendering
+
+ROWS = [
+    {"round": 1, "accuracy": None, "loss": None, "train_loss": 0.9},
+    {"round": 2, "accuracy": 0.5, "loss": 0.8, "train_loss": 0.7},
+    {"round": 3, "accuracy": 0.75, "loss": float("nan"), "train_loss": 0.6},
+    {"round": 4, "accuracy": 0.625, "loss": 0.4, "train_loss": None},
+]
+
+
+def labels(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_curves_show_measured_rounds_in_percent_and_mark_the_best():
+    figure = plots.curves(ROWS, "fedavg on $digits")
+    accuracy, loss = figure.axes
+    line, star = accuracy.lines
+    assert list(line.get_xdata()) == [2, 3, 4]
+    assert list(line.get_ydata()) == [50, 75, 62.5]
+    assert (list(star.get_xdata()), list(star.get_ydata())) == ([3], [75])
+    assert labels(accuracy) == ["global model", "best: 75.0 % in round 3"]
+    assert accuracy.get_ylabel() == "Accuracy (%)"
+    assert loss.get_xlabel() == "Round"
+    test, train = loss.lines
+    assert (list(test.get_xdata()), list(test.get_ydata())) == ([2, 4], [0.8, 0.4])
+    assert (list(train.get_xdata()), list(train.get_ydata())) == ([1, 2, 3], [0.9, 0.7, 0.6])
+    assert test.get_linestyle() != train.get_linestyle()
+    assert labels(loss) == ["test, global model", "training, mean of clients"]
+    assert figure.get_suptitle() == "fedavg on $digits"
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [([1.0, 0.5], "linear"), ([1.0, 0.01], "log"), ([1.0, 0.0], "linear"), ([], "linear")],
+)
+def test_loss_is_logarithmic_only_when_it_spans_decades(losses, scale):
+    rows = [{"round": number, "loss": loss} for number, loss in enumerate(losses, 1)]
+    axes = plots.loss_curve(rows).axes[0]
+    assert axes.get_yscale() == scale
+    assert axes.get_ylabel() == ("Loss (log scale)" if scale == "log" else "Loss")
+
+
+def test_empty_plots_say_so():
+    for figure in (plots.accuracy_curve([]), plots.loss_curve([]), plots.compare_curves([])):
+        assert figure.axes[0].texts[0].get_text() == "not measured in this run"
+        assert rendering.png(figure).startswith(b"\x89PNG")
+
+
+def test_accuracy_axis_starts_at_zero_and_holds_the_curve():
+    low, high = plots.accuracy_curve(ROWS).axes[0].get_ylim()
+    assert low == 0
+    assert 75 < high < 100
+    perfect = plots.accuracy_curve([{"round": 1, "accuracy": 1.0}])
+    assert 100 < perfect.axes[0].get_ylim()[1] < 105
+
+
+def test_compared_runs_differ_in_colour_or_dash_and_are_all_named():
+    runs = [(f"run {number}", ROWS) for number in range(24)]
+    figure = plots.compare_curves(runs, "CIFAR-10")
+    looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+    assert len(looks) == 24
+    assert {to_hex(color) for color, _ in looks} == set(rendering.OKABE_ITO)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [run for run, _ in runs]
+    assert figure.axes[0].get_title(loc="left") == "CIFAR-10"
+
+
+def test_class_accuracy_has_one_bar_and_one_number_per_class():
+    axes = plots.class_accuracy([0.5, None, 1.0], ["cat", "$dog", "owl"]).axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [50, 0, 100]
+    assert [text.get_text() for text in axes.texts] == ["50.0 %", "-", "100.0 %"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "$dog", "owl"]
+
+
+def test_label_distribution_colours_the_counts_and_leaves_zero_blank():
+    counts = np.array([[3, 0], [1, 2], [0, 5]])
+    axes, scale = plots.label_distribution(counts, ["cat", "dog"]).axes
+    drawn = axes.collections[0].get_array()
+    assert drawn.shape == (2, 3)
+    np.testing.assert_array_equal(drawn.filled(0), counts.T)
+    np.testing.assert_array_equal(drawn.mask, counts.T == 0)
+    assert axes.collections[0].get_clim() == (0, 5)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Client", "Class")
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog"]
+    assert scale.get_ylabel() == "Training images"
+
+
+def test_label_distribution_of_many_clients_and_classes_stays_readable():
+    counts = np.ones((1000, 100), dtype=int)
+    axes = plots.label_distribution(counts, [str(name) for name in range(100)]).axes[0]
+    assert "first 200 of 1,000" in axes.get_title(loc="left")
+    assert axes.collections[0].get_array().shape == (100, 200)
+    assert axes.collections[0].get_rasterized()
+    assert len(axes.get_yticklabels()) == 25
+    assert len(axes.get_xticklabels()) == 10
+
+
+def test_png_is_white_and_large_enough():
+    content = rendering.png(plots.curves(ROWS, "x"))
+    pixels = matplotlib.image.imread(io.BytesIO(content))
+    assert pixels.shape[:2] == (990, 900)
+    assert pixels[0, 0, :3].tolist() == [1, 1, 1]
+
+
+def test_svg_is_a_labelled_self_contained_element_in_the_page_colour():
+    text = rendering.svg(plots.loss_curve(ROWS), 'Loss <of> "a" & b')
+    assert text.startswith(
+        '<svg role="img" aria-label="Loss &lt;of&gt; &quot;a&quot; &amp; b" viewBox="0 0 '
+    )
+    assert text.endswith("</svg>")
+    assert "http" not in text
+    assert "<style" not in text
+    assert rendering.INK not in text
+    assert "currentColor" in text
+    assert ">Loss</text>" in text
+
+
+def test_svg_is_equal_for_equal_figures_and_has_ids_of_its_own():
+    one, two, other = (
+        rendering.svg(plots.loss_curve(ROWS), label) for label in ("same", "same", "other")
+    )
+    assert one == two
+    ids = [set(re.findall(r' id="([^"]+)"', text)) for text in (one, other)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+
+
+def test_settings_of_matplotlib_are_left_alone():
+    before = dict(matplotlib.rcParams)
+    rendering.svg(plots.curves(ROWS, "x"), "x")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_importing_the_results_loads_neither_matplotlib_nor_rich_nor_torch():
+    script = (
+        "import sys; from fedapp.results import page, plots, progress, report, run_directory;"
+        "print([m for m in ('matplotlib', 'rich', 'torch', 'PIL') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
