@@ -1,0 +1,105 @@
+"""The local objective of one batch: a base loss, and a regulariser that pulls to the global model.
+
+Both are looked up by name, so that any base runs with any regulariser and a method of the table is
+a pair of names. Everything a loss may need of a batch is in `Step`; the losses are in
+`clients.losses`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clients import losses
+
+_ABSENT = torch.empty(0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch, seen by the local model and (where a regulariser needs it) by the global one."""
+
+    labels: Tensor  # [B] int64
+    features: Tensor  # [B, d]
+    logits: Tensor  # [B, C], what the model predicts with
+    classifier: Tensor  # the head's weight [C, d]
+    parameters: Sequence[Tensor] = ()  # trainable, local
+    global_parameters: Sequence[Tensor] = ()  # the same ones as received this round
+    global_features: Tensor = _ABSENT  # there if the objective `needs_teacher`
+    global_logits: Tensor = _ABSENT
+    tau: float = 1.0
+
+
+LossFunction = Callable[[Step], Tensor]
+
+BASE_LOSSES: dict[str, LossFunction] = {
+    "ce": lambda step: losses.cross_entropy(step.logits, step.labels),
+    "dr": lambda step: losses.dot_regression(step.features, step.labels, step.classifier),
+}
+
+
+@dataclass(frozen=True)
+class Regulariser:
+    """A pull towards the received model, and what it needs to be computed."""
+
+    title: str
+    function: LossFunction
+    needs_teacher: bool = True  # a forward pass of the received model on the same batch
+
+
+REGULARISERS: dict[str, Regulariser] = {
+    "prox": Regulariser(
+        "proximal term, 1/2 ||w - w_g||^2",
+        lambda step: losses.proximal(step.parameters, step.global_parameters),
+        needs_teacher=False,
+    ),
+    "kd": Regulariser(
+        "distillation of all logits, tau^2 KL",
+        lambda step: losses.knowledge_distillation(step.logits, step.global_logits, step.tau),
+    ),
+    "ntd": Regulariser(
+        "distillation of the not-true logits, tau^2 KL",
+        lambda step: losses.not_true_distillation(
+            step.logits, step.global_logits, step.labels, step.tau
+        ),
+    ),
+    "ld": Regulariser(
+        "mean squared difference of logits",
+        lambda step: losses.logit_distillation(step.logits, step.global_logits),
+    ),
+    "fd": Regulariser(
+        "mean squared difference of features",
+        lambda step: losses.feature_distillation(step.features, step.global_features),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """`base_weight * base + reg_weight * regulariser`, as the method's own paper combines them."""
+
+    base: str = "ce"
+    regulariser: str | None = None
+    base_weight: float = 1.0
+    reg_weight: float = 0.0
+    tau: float = 1.0
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether every batch also needs a forward pass of the received model."""
+        return self.regulariser is not None and REGULARISERS[self.regulariser].needs_teacher
+
+    @property
+    def needs_global(self) -> bool:
+        """Whether a copy of the received model must be kept while training."""
+        return self.regulariser is not None
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return the scalar loss of one batch."""
+        loss = BASE_LOSSES[self.base](step)
+        if self.base_weight != 1.0:
+            loss = self.base_weight * loss
+        if self.regulariser is not None:
+            loss = loss + self.reg_weight * REGULARISERS[self.regulariser].function(step)
+        return loss

@@ -1,0 +1,118 @@
+"""Combinations of configuration values that cannot work, each said in one sentence.
+
+Types and ranges of single keys are checked by `RunConfig` itself; this is what takes two keys, or
+the tables of methods, models, data sets and partitions, to see.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedapp.errors import UserError
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
+
+ANALYSES = ("forgetting", "consistency")
+
+
+def check_config(config: RunConfig) -> None:
+    """Raise UserError for the first combination that cannot work."""
+    from fedapp.data.batches import AUGMENTATIONS
+    from fedapp.data.datasets import DATASETS
+    from fedapp.data.partition import PARTITIONS
+    from fedapp.models.backbones import BACKBONES
+
+    _one_of("dataset", config.dataset, DATASETS)
+    _one_of("model", config.model, BACKBONES)
+    _one_of("partition", config.partition, PARTITIONS)
+    _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
+    _words("analyses", config.analyses, ANALYSES)
+    _check_blend(config)
+    _check_head(config)
+    _check_sampling(config)
+    _check_places(config)
+
+
+def _one_of(key: str, value: str, choices: object) -> None:
+    names = list(choices)  # type: ignore[call-overload]
+    if value not in names:
+        raise UserError(
+            f"run-config key '{key}' is '{value}' but must be one of {', '.join(names)}"
+        )
+
+
+def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
+    for word in value.split():
+        if word not in choices:
+            raise UserError(
+                f"run-config key '{key}' has the word '{word}' but knows only {', '.join(choices)}"
+            )
+
+
+def _check_blend(config: RunConfig) -> None:
+    from fedapp.methods import BLEND, find_method
+
+    row = find_method(config.method)
+    if config.regulariser == "none":
+        return
+    blended = config.regulariser != row.regulariser or row.combine == BLEND
+    if blended and float(config.beta) > 1:
+        raise UserError(
+            f"run-config key 'beta' is {config.beta} but blends beta * loss + (1 - beta) * "
+            f"{config.regulariser}, so it must be between 0 and 1"
+        )
+
+
+def _check_head(config: RunConfig) -> None:
+    from fedapp.data.datasets import DATASETS
+    from fedapp.methods import find_method
+    from fedapp.models.backbones import BACKBONES
+    from fedapp.models.heads import HEADS
+
+    classes = DATASETS[config.dataset].num_classes
+    width = BACKBONES[config.model].feature_dim
+    need = HEADS[find_method(config.method).head].fewest_features(classes or 1)
+    if width < need:
+        raise UserError(
+            f"method '{config.method}' needs at least {need} features for its head of {classes} "
+            f"classes, but model '{config.model}' has {width}"
+        )
+
+
+def _check_sampling(config: RunConfig) -> None:
+    from fedapp.data.datasets import DATASETS
+
+    classes = DATASETS[config.dataset].num_classes
+    total = config.num_clients * config.shards
+    if config.partition == "shards" and classes and total % classes:
+        raise UserError(
+            f"{config.num_clients} clients x {config.shards} shards = {total} shards cannot be "
+            f"divided evenly among the {classes} classes of {config.dataset}; change "
+            "num-clients or shards"
+        )
+    cohort = max(1, -int(-(config.participation * config.num_clients) // 1))
+    if config.min_replies > cohort:
+        raise UserError(
+            f"min-replies is {config.min_replies} but only {cohort} clients are sampled in a round "
+            f"(participation {config.participation:g} of {config.num_clients} clients)"
+        )
+
+
+def _check_places(config: RunConfig) -> None:
+    if config.device not in ("auto", "cpu", "cuda") and not (
+        config.device.startswith("cuda:") and config.device[5:].isdigit()
+    ):
+        raise UserError(
+            f"run-config key 'device' is '{config.device}' but must be auto, cpu, cuda or cuda:N"
+        )
+    if config.model_group or config.feature_dim != "auto":
+        raise UserError(
+            "run-config keys 'model-group' and 'feature-dim' belong to methods with a model per "
+            f"client, and method '{config.method}' has one model for all; "
+            "leave them at their defaults"
+        )
+    if "/" in config.run_name or "\\" in config.run_name or config.run_name in (".", ".."):
+        raise UserError(
+            f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder name"
+        )

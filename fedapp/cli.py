@@ -1,0 +1,239 @@
+"""The `fedapp` command: run, and look at, federated trainings.
+
+Each command reads its arguments, calls one function of the package and prints a table or, with
+`--json`, the same as JSON. Heavy imports happen inside the commands, so that `--help` is quick.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedapp.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Federated learning on heterogeneous data with Flower.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", "-c", help="A TOML file or \"key=value key2='text'\"; may be repeated."
+    ),
+]
+Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake becomes one sentence and exit code 2."""
+    try:
+        app()
+    except UserError as mistake:
+        print(f"fedapp: {mistake}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.command()
+def run(
+    config: Overrides = None,
+    project: Project = Path("."),
+    nodes: Annotated[int, typer.Option(help="Virtual SuperNodes; 0: four per worker.")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Ray workers; 0: one per core, or four per GPU.")
+    ] = 0,
+    gpus: Annotated[
+        float, typer.Option(help="GPU share of a worker; -1: all GPUs, shared.")
+    ] = -1.0,
+) -> None:
+    """Simulate a run: `flwr run . --stream` with a SuperLink of its own.
+
+    Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
+    """
+    from fedapp.launch import Resources, read_overrides
+    from fedapp.launch import run as launch
+
+    raise SystemExit(launch(project, read_overrides(config or []), Resources(nodes, workers, gpus)))
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the method table: head, loss, regulariser, strategy, what is sent, defaults, source.
+
+    Example: fedapp methods --json
+    """
+    from fedapp.methods import METHODS
+
+    rows = [
+        {
+            "method": name,
+            "title": row.title,
+            "head": row.head,
+            "loss": row.loss,
+            "regulariser": row.regulariser or "-",
+            "strategy": row.strategy.__name__,
+            "client": row.client.__name__,
+            "sends": row.sends,
+            "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
+            "source": row.source,
+        }
+        for name, row in METHODS.items()
+    ]
+    show("Methods", rows, as_json)
+
+
+@app.command()
+def config(config: Overrides = None, project: Project = Path("."), as_json: AsJson = False) -> None:
+    """Explain every configuration key, with the value that it resolves to.
+
+    Example: fedapp config -c "dataset='cifar10' method='fedntd'"
+    """
+    from fedapp.config import RunConfig
+    from fedapp.launch import default_config, read_overrides
+
+    resolved = RunConfig.parse({**default_config(project), **read_overrides(config or [])})
+    fields = {name.replace("_", "-"): field for name, field in RunConfig.model_fields.items()}
+    rows = [
+        {"key": key, "value": value, "meaning": fields[key].description}
+        for key, value in resolved.flat().items()
+    ]
+    show("Configuration", rows, as_json)
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """List the data sets, and how each lies on disk.
+
+    Example: fedapp datasets
+    """
+    from fedapp.data.datasets import DATASETS
+
+    rows = [
+        {
+            "dataset": name,
+            "classes": info.num_classes or "any",
+            "image": info.image_size or "any",
+            "source": info.source,
+            "layout": info.layout,
+        }
+        for name, info in DATASETS.items()
+    ]
+    show("Data sets", rows, as_json)
+
+
+@app.command()
+def partition(
+    config: Overrides = None,
+    project: Project = Path("."),
+    plot: Annotated[Path | None, typer.Option(help="Write the distribution as a PNG here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print, and plot, how many training images each client has of each class.
+
+    Example: fedapp partition -c "partition='lda' alpha=0.1 num-clients=10" --plot clients.png
+    """
+    import numpy as np
+
+    from fedapp.config import RunConfig
+    from fedapp.launch import default_config, read_overrides
+    from fedapp.node import load_partition
+
+    resolved = RunConfig.parse({**default_config(project), **read_overrides(config or [])})
+    data, parts = load_partition(resolved)
+    counts = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
+    rows: list[dict[str, Any]] = [
+        {
+            "client": client,
+            **dict(zip(data.classes, map(int, row), strict=True)),
+            "train": int(row.sum()),
+            "test": len(parts.test[client]),
+        }
+        for client, row in enumerate(counts)
+    ]
+    show(f"Training images of each class ({resolved.partition})", rows, as_json)
+    if plot is not None:
+        from fedapp.results import plots
+
+        plot.write_bytes(plots.png(plots.label_distribution(counts, data.classes)))
+        print(f"wrote {plot.absolute()}", file=sys.stderr)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
+    """Write the HTML report of a run again, from the files of its directory.
+
+    Example: fedapp report runs/feddr+-digits-20260101-120000
+    """
+    from fedapp.results.report import write_report
+
+    print(write_report(run))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the overlaid curves as a PNG here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: accuracies, rounds, seconds and bytes, and their curves in one plot.
+
+    Example: fedapp compare runs/a runs/b --plot curves.png
+    """
+    from fedapp.results import plots
+    from fedapp.results.run_directory import RunDirectory
+
+    opened = [RunDirectory.load(path) for path in runs]
+    wanted = ["method", "seed", "rounds", "status", "accuracy_final", "accuracy_best", "seconds"]
+    rows = [{"run": run.name, **{key: run.summary().get(key) for key in wanted}} for run in opened]
+    show("Runs", rows, as_json)
+    if plot is not None:
+        lines = [
+            (f"{row['method']} ({run.name})", run.rounds())
+            for run, row in zip(opened, rows, strict=True)
+        ]
+        plot.write_bytes(plots.png(plots.compare_curves(lines)))
+        print(f"wrote {plot.absolute()}", file=sys.stderr)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine: versions, devices, memory, disk, caches.
+
+    Example: fedapp doctor
+    """
+    from fedapp.doctor import examine
+
+    checks = examine()
+    show("Checks", [check.row() for check in checks], as_json)
+    raise SystemExit(0 if all(check.ok for check in checks) else 1)
+
+
+def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows as a table that fits the terminal, or as JSON."""
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for column in rows[0] if rows else ():
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("-" if value is None else _text(value) for value in row.values()))
+    Console().print(table)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

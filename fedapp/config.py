@@ -1,0 +1,183 @@
+"""RunConfig: every run-config key, typed, with its limits and its meaning.
+
+`[tool.flwr.app.config]` in pyproject.toml lists the same keys with the same defaults (a test
+compares them). Whatever is wrong with a configuration is said in one sentence before anything
+starts. Keys at "auto" take the method's or the paper's value in `RunConfig.resolve`.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedapp.errors import UserError
+from fedapp.methods import FALLBACKS, check_regulariser, find_method
+from fedapp.settings import MODEL_OF, find_setting
+
+Auto = Literal["auto"]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Unsigned = Annotated[int, Field(ge=0)]
+
+# Keys that say where and how fast a run happens, not what it computes: a node may differ in them.
+_LOCAL_KEYS = {"data-dir", "download", "output-dir", "run-name", "resume", "device", "threads"}
+_LOCAL_KEYS |= {"eval-every", "checkpoint-every", "client-eval-every", "analyses", "tracker"}
+_LOCAL_KEYS |= {"round-timeout", "min-replies", "tolerate-failures", "num-rounds"}
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class RunConfig(BaseModel):
+    """The whole configuration of one run; the description of a field is its help text."""
+
+    model_config = ConfigDict(
+        alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+
+    method: str = Field("feddr+", description="a row of the method table, see `fedapp methods`")
+    dataset: str = Field("digits", description="a data set, see `fedapp datasets`")
+    data_dir: str = Field("", description="folder that holds the data set")
+    download: bool = Field(False, description="fetch the data set if it is not in data-dir")
+    model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
+    bn: Literal["batch", "running", "group"] = Field("batch", description="kind of BatchNorm")
+    partition: str = Field(
+        "shards", description="how clients share the data: shards, lda, iid, stratified"
+    )
+    shards: Count = Field(2, description="shards (of one class each) per client")
+    alpha: Positive = Field(0.1, description="concentration of the LDA partition")
+    partition_seed: int | Auto = Field("auto", description="seed of the partition; auto: seed")
+    num_clients: Count = Field(20, description="number of clients (not of nodes)")
+    participation: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="fraction of the clients that train in a round"
+    )
+    num_rounds: Count = Field(120, description="number of rounds")
+    local_epochs: Count | Auto = Field("auto", description="epochs a client trains per round")
+    batch_size: Count | Auto = Field("auto", description="local mini-batch size")
+    lr: Positive | Auto = Field("auto", description="learning rate of round 1")
+    lr_schedule: Literal["auto", "constant", "step", "exponential"] = Field(
+        "auto", description="step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(1e-5, description="of local SGD")
+    clip_norm: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="gradient norm limit; 0: none"
+    )
+    augmentation: str = Field("auto", description="none, or words of: crop flip cutout")
+    regulariser: str = Field(
+        "auto", description="prox, kd, ntd, ld or fd on a base method; auto: the method's"
+    )
+    beta: Annotated[float, Field(ge=0)] | Auto = Field(
+        "auto", description="weight of base loss against regulariser"
+    )
+    mu: Annotated[float, Field(ge=0)] | Auto = Field(
+        "auto", description="weight of the proximal term"
+    )
+    tau: Positive | Auto = Field("auto", description="temperature of distillation")
+    weights: Literal["size", "uniform"] = Field(
+        "size", description="how client models are averaged"
+    )
+    seed: Unsigned = Field(0, description="of everything random")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of local training")
+    threads: Unsigned = Field(1, description="CPU threads of a client process; 0: torch's choice")
+    eval_every: Count = Field(1, description="rounds between evaluations on the global test set")
+    client_eval_every: Unsigned = Field(
+        0, description="rounds between evaluations on every client's own test split; 0: never"
+    )
+    checkpoint_every: Unsigned = Field(0, description="rounds between checkpoints; 0: none")
+    resume: str = Field("", description="run directory to continue, or auto: run-name's")
+    output_dir: str = Field("runs", description="where run directories are made")
+    run_name: str = Field("", description="name of the run directory; empty: method, data, time")
+    analyses: str = Field("", description="measurements to add, words of: forgetting consistency")
+    tracker: Literal["none", "tensorboard"] = Field("none", description="where else metrics go")
+    round_timeout: Positive = Field(3600.0, description="seconds a round waits for its nodes")
+    min_replies: Count = Field(1, description="fewest usable client updates that make a round")
+    tolerate_failures: bool = Field(False, description="go on without clients that fail")
+    model_group: str = Field("", description="architectures of heterogeneous clients")
+    feature_dim: Count | Auto = Field("auto", description="common feature size of a model group")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Read a flat run configuration and resolve it; raises UserError with one sentence."""
+        known = {_kebab(name) for name in cls.model_fields}
+        for key in values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
+                raise UserError(f"run-config key '{key}' does not exist; {hint}")
+        try:
+            return cls(**_whole_floats(cls, values)).resolve()
+        except ValidationError as error:
+            raise UserError(_sentence(error)) from None
+
+    def resolve(self) -> "RunConfig":
+        """Replace every "auto"; raises UserError if the configuration cannot work."""
+        from fedapp.checks import check_config
+
+        row = find_method(self.method)
+        if self.regulariser not in ("auto", "none"):
+            check_regulariser(self.method, self.regulariser)
+        model = MODEL_OF.get(self.dataset, "cnn") if self.model == "auto" else self.model
+        setting = find_setting(self.dataset, model)
+        chosen: dict[str, Any] = {
+            **FALLBACKS,
+            **row.defaults,
+            "model": model,
+            "partition_seed": self.seed,
+            "local_epochs": setting.local_epochs,
+            "batch_size": setting.batch_size,
+            "lr": setting.lr_of.get(self.method, setting.lr),
+            "lr_schedule": setting.lr_schedule,
+            "augmentation": setting.augmentation,
+            "regulariser": row.regulariser or "none",
+        }
+        autos = {k: v for k, v in chosen.items() if getattr(self, k) == "auto"}
+        resolved = self.model_copy(update=autos)
+        check_config(resolved)
+        return resolved
+
+    def flat(self) -> dict[str, Any]:
+        """Return the configuration with its kebab-case keys, as Flower and TOML take it."""
+        return self.model_dump(by_alias=True)
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that server and clients must agree on."""
+        agreed = {key: value for key, value in self.flat().items() if key not in _LOCAL_KEYS}
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
+
+    def lr_at(self, server_round: int) -> float:
+        """Return the learning rate of a round, counted from 1 (specification G10)."""
+        before = server_round - 1
+        if self.lr_schedule == "exponential":
+            return float(self.lr) * 0.99**before
+        if self.lr_schedule == "step":
+            half, three_quarters = self.num_rounds // 2, 3 * self.num_rounds // 4
+            passed = (before >= max(half, 1)) + (before >= max(three_quarters, 1))
+            return float(self.lr) * 0.1**passed
+        return float(self.lr)
+
+
+def _whole_floats(cls: type[RunConfig], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Let a whole number stand for a float (lr=1), but not a float for a whole number."""
+    by_alias = {_kebab(name): field for name, field in cls.model_fields.items()}
+    floats = {key for key, field in by_alias.items() if "float" in str(field.annotation)}
+    return {
+        key: float(value) if key in floats and type(value) is int else value
+        for key, value in values.items()
+    }
+
+
+def _sentence(error: ValidationError) -> str:
+    """Say the first thing that is wrong with a configuration in one sentence."""
+    first = error.errors()[0]
+    key = str(first["loc"][0])
+    value = first["input"]
+    message = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
+    help_text = RunConfig.model_fields[key.replace("-", "_")].description
+    return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"

@@ -1,0 +1,78 @@
+"""Checks of one machine before it runs clients or a server."""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedapp.errors import UserError
+
+_NEEDED = {"flwr": ((1, 39), (1, 42)), "torch": ((2, 11), (3, 0)), "torchvision": ((0, 26), (1, 0))}
+_DISK_GB = 1.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check: fine or not, and what was found."""
+
+    name: str
+    ok: bool
+    found: str
+
+    def row(self) -> dict[str, Any]:
+        """Return the check as a row of the table."""
+        return {"check": self.name, "ok": "yes" if self.ok else "NO", "found": self.found}
+
+
+def examine() -> list[Check]:
+    """Run all checks; a check that fails says what would be right."""
+    checks = [_python(), *(_package(name, *limits) for name, limits in _NEEDED.items())]
+    return [*checks, _devices(), _disk(), _embedded_data()]
+
+
+def _python() -> Check:
+    version = sys.version.split()[0]
+    right = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Check("Python", right, version if right else f"{version}; 3.11 to 3.13 is needed")
+
+
+def _package(name: str, low: tuple[int, int], high: tuple[int, int]) -> Check:
+    wanted = f">= {low[0]}.{low[1]}, < {high[0]}.{high[1]}"
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, False, f"not installed; {wanted} is needed")
+    major, minor = (int(part) for part in version.split(".")[:2])
+    right = low <= (major, minor) < high
+    return Check(name, right, version if right else f"{version}; {wanted} is needed")
+
+
+def _devices() -> Check:
+    import torch
+
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Check("devices", True, f"{os.cpu_count()} CPU cores; {', '.join(names) or 'no GPU'}")
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    enough = free >= _DISK_GB
+    text = f"{free:.1f} GB free here" + ("" if enough else f"; {_DISK_GB:g} GB is needed")
+    return Check("disk", enough, text)
+
+
+def _embedded_data() -> Check:
+    from fedapp.data.datasets import load_dataset
+
+    return _attempt("embedded data", lambda: f"{len(load_dataset('digits').train_labels)} digits")
+
+
+def _attempt(name: str, action: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, action())
+    except (UserError, ImportError) as error:
+        return Check(name, False, str(error))

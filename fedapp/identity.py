@@ -1,0 +1,61 @@
+"""Who a node is, and which clients it hosts.
+
+The server asks every node before round 1 and refuses, by name, nodes that would train something
+else: another protocol, another configuration, another frozen head.
+"""
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import Context
+
+import fedapp
+from fedapp.errors import UserError
+from fedapp.node import open_node
+from strategies.records import PROTOCOL_VERSION
+
+
+def hosted_clients(context: Context, num_clients: int) -> list[int]:
+    """Return the clients of a node: node p of P hosts the clients c with c mod P = p."""
+    partition_id, num_partitions = _place(context.node_config)
+    return list(range(partition_id, num_clients, num_partitions))
+
+
+def describe(context: Context) -> dict[str, Any]:
+    """Return a node's identity as scalars and lists, the answer to the server's first question."""
+    import torch
+
+    node = open_node(context.run_config, context.node_config)
+    clients = hosted_clients(context, node.config.num_clients)
+    partition_id, num_partitions = _place(context.node_config)
+    return {
+        "partition-id": partition_id,
+        "num-partitions": num_partitions,
+        "clients": clients,
+        "examples": [len(node.partition.train[client]) for client in clients],
+        "protocol": PROTOCOL_VERSION,
+        "configuration": node.config.fingerprint(),
+        "head": node.head_hash(),
+        "device": str(node.device),
+        "host": platform.node(),
+        "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}",
+    }
+
+
+def _place(node_config: Mapping[str, Any]) -> tuple[int, int]:
+    """Read which node of how many this is; raises UserError naming the missing or wrong key."""
+    try:
+        partition_id = int(node_config["partition-id"])
+        num_partitions = int(node_config["num-partitions"])
+    except KeyError as missing:
+        raise UserError(
+            f"this node does not know its place: start the SuperNode with --node-config "
+            f'"partition-id=0 num-partitions=4" ({missing} is missing)'
+        ) from None
+    if not 0 <= partition_id < num_partitions:
+        raise UserError(
+            f"partition-id is {partition_id} but must be from 0 to {num_partitions - 1} "
+            f"(num-partitions is {num_partitions})"
+        )
+    return partition_id, num_partitions

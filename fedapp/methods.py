@@ -1,0 +1,120 @@
+"""THE METHOD TABLE: one row per method, and the only place that knows method names.
+
+A method is a head, a base loss, a regulariser and a strategy. A new method that only recombines
+these is one more row here. The columns are explained in `Method`; `fedapp methods` prints them.
+"""
+
+from dataclasses import dataclass, field
+
+from clients.client import LocalClient
+from clients.objective import BASE_LOSSES, REGULARISERS, Objective
+from fedapp.errors import UserError
+from strategies.fedavg import FedAvg
+
+Value = float | int | str | bool
+
+ADD = "add"  # base + weight * regulariser
+BLEND = "blend"  # beta * base + (1 - beta) * regulariser
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table."""
+
+    title: str
+    source: str  # paper and equation or algorithm
+    head: str = "linear"  # a name in fedapp.models.heads.HEADS
+    loss: str = "ce"  # a name in clients.objective.BASE_LOSSES
+    regulariser: str | None = None  # a name in clients.objective.REGULARISERS
+    combine: str = BLEND  # how loss and regulariser add up
+    weight: str = "beta"  # the configuration key that weighs the regulariser
+    strategy: type[FedAvg] = FedAvg
+    client: type[LocalClient] = LocalClient
+    sends: str = "w"  # what travels: w (the whole model) or theta (the body, without its head)
+    defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
+
+    def objective(self, regulariser: str | None, beta: float, mu: float, tau: float) -> Objective:
+        """Return the local objective, with this row's regulariser or the one asked for.
+
+        A regulariser that is asked for on a base method is blended with it, beta * base +
+        (1 - beta) * regulariser (FedDr+ section 4); a row's own is combined as its paper says.
+        """
+        if regulariser is None:
+            return Objective(self.loss)
+        if self.combine == BLEND or regulariser != self.regulariser:
+            return Objective(self.loss, regulariser, beta, 1.0 - beta, tau)
+        return Objective(self.loss, regulariser, 1.0, mu if self.weight == "mu" else beta, tau)
+
+
+METHODS: dict[str, Method] = {
+    "fedavg": Method("Federated averaging", "McMahan et al. 2017, AISTATS, algorithm 1"),
+    "fedprox": Method(
+        "FedAvg with a proximal term",
+        "Li et al. 2020, MLSys, equation 2",
+        regulariser="prox",
+        combine=ADD,
+        weight="mu",
+        defaults={"mu": 0.001},
+    ),
+    "fedbabu": Method(
+        "Body aggregated, head random and frozen",
+        "Oh et al. 2022, ICLR, algorithm 1",
+        head="frozen-random",
+        sends="theta",
+    ),
+    "dr": Method(
+        "Dot-regression on a frozen simplex-ETF head",
+        "Yang et al. 2022, NeurIPS, equation 9; FedDr+ equation 3",
+        head="etf",
+        loss="dr",
+        sends="theta",
+    ),
+    "feddr+": Method(
+        "Dot-regression with feature distillation",
+        "Kim et al. 2024, arXiv; TMLR 2025, equation 5",
+        head="etf",
+        loss="dr",
+        regulariser="fd",
+        defaults={"beta": 0.9},
+        sends="theta",
+    ),
+    "fedfn": Method(
+        "Feature normalisation before the head",
+        "Kim et al. 2023, FL@FM-NeurIPS workshop, section 4",
+        head="normalised-linear",
+    ),
+    "fedntd": Method(
+        "Distillation of the not-true logits",
+        "Lee et al. 2022, NeurIPS, equations 3-5",
+        regulariser="ntd",
+        combine=ADD,
+        defaults={"beta": 1.0, "tau": 1.0},
+    ),
+}
+
+# What a key means when neither the user, the method nor the data set says otherwise.
+FALLBACKS: dict[str, Value] = {"beta": 0.9, "mu": 0.001, "tau": 3.0}
+
+
+def find_method(name: str) -> Method:
+    """Return the row of a method; raises UserError with the nearest names for an unknown one."""
+    if name in METHODS:
+        return METHODS[name]
+    raise UserError(f"method '{name}' is not in the table; choose one of {', '.join(METHODS)}")
+
+
+def check_regulariser(name: str, regulariser: str) -> None:
+    """Raise UserError when a regulariser is asked for that a method cannot take."""
+    row = find_method(name)
+    if regulariser not in REGULARISERS:
+        raise UserError(
+            f"regulariser '{regulariser}' is unknown; choose one of {', '.join(REGULARISERS)}"
+        )
+    if row.regulariser is not None and row.regulariser != regulariser:
+        raise UserError(
+            f"method '{name}' already has the regulariser '{row.regulariser}', so it cannot also "
+            f"take '{regulariser}'; set regulariser on a base method such as fedavg or dr"
+        )
+
+
+assert all(row.loss in BASE_LOSSES for row in METHODS.values())

@@ -1,0 +1,182 @@
+"""What a process needs to serve clients: their data, one model, and the method's objective.
+
+It is built once per process and configuration and reused by every message, whether the process is a
+worker of a simulation, a SuperNode's app or the server. Client models are loaded into the one model
+in place, and the data stays on the device.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from clients.client import LocalClient
+from clients.local_training import Batches, LocalSettings
+from fedapp.config import RunConfig
+from fedapp.data.batches import ClientBatches, evaluation_batches
+from fedapp.data.datasets import Dataset, load_dataset
+from fedapp.data.partition import Partition, make_partition
+from fedapp.errors import UserError
+from fedapp.methods import find_method
+from fedapp.models import Model, build_model, shared_tensors
+from fedapp.models.backbones import BACKBONES
+from fedapp.rng import Stream, numpy_rng, torch_rng, torch_seed
+
+EVALUATION_BATCH = 500
+BATCH_STATISTICS_BATCH = 128  # with bn = "batch" accuracy depends on it (specification G7)
+
+
+class Node:
+    """The data, the model and the clients of one process."""
+
+    def __init__(self, config: RunConfig, data_dir: str = "") -> None:
+        """Load the data and build the model; `data_dir` overrides the configuration's."""
+        self.config = config
+        self.method = find_method(config.method)
+        self.device = choose_device(config.device)
+        if config.precision == "tf32":
+            torch.set_float32_matmul_precision("high")
+        self.dataset = _dataset(config.dataset, data_dir or config.data_dir, config.download)
+        self.partition = _partition(config, self.dataset)
+        self.model = self.new_model()
+        self._teacher: Model | None = None
+        self.objective = self.method.objective(
+            None if config.regulariser == "none" else config.regulariser,
+            float(config.beta), float(config.mu), float(config.tau),
+        )  # fmt: skip
+        self.settings = LocalSettings(
+            int(config.local_epochs), config.momentum, config.weight_decay, config.clip_norm,
+            config.precision,
+        )  # fmt: skip
+        self._batches: dict[int, ClientBatches] = {}
+        self._test_images = torch.from_numpy(self.dataset.test_images)
+        self._test_labels = torch.from_numpy(self.dataset.test_labels)
+
+    def new_model(self) -> Model:
+        """Build the method's model with its initial weights."""
+        config, data = self.config, self.dataset
+        return build_model(
+            config.model, self.method.head, data.channels, data.image_size, data.num_classes,
+            config.seed, config.bn, self.device,
+        )  # fmt: skip
+
+    @property
+    def teacher(self) -> Model | None:
+        """A second, frozen model for the received weights, where the objective needs one."""
+        if self._teacher is None and self.objective.needs_global:
+            self._teacher = self.new_model().requires_grad_(False)
+        return self._teacher
+
+    def client(self, client: int) -> LocalClient:
+        """Return the NumPyClient of one client."""
+        return self.method.client(
+            model=self.model,
+            teacher=self.teacher,
+            shared=shared_tensors(self.model),
+            objective=self.objective,
+            settings=self.settings,
+            training_data=lambda server_round: self._training_data(client, server_round),
+            test_data=lambda: self.test_batches(self.partition.test[client]),
+            num_examples=len(self.partition.train[client]),
+        )
+
+    def _training_data(self, client: int, server_round: int) -> Any:
+        """Return a function that gives one epoch of a client's batches after the other."""
+        batches = self._client_batches(client)
+        generator = torch_rng(self.config.seed, Stream.BATCHES, server_round, client)
+        return lambda: batches.epoch(generator)
+
+    def _client_batches(self, client: int) -> ClientBatches:
+        if client not in self._batches:
+            members, data = self.partition.train[client], self.dataset
+            self._batches[client] = ClientBatches(
+                torch.from_numpy(np.ascontiguousarray(data.train_images[members])),
+                torch.from_numpy(data.train_labels[members]),
+                data.mean, data.std, int(self.config.batch_size), self.config.augmentation,
+                self.device,
+            )  # fmt: skip
+        return self._batches[client]
+
+    def test_batches(self, members: np.ndarray | None = None) -> Batches:
+        """Give the whole global test set, or the listed part of it, in batches on the device."""
+        data = self.dataset
+        chosen = slice(None) if members is None else torch.from_numpy(members)
+        own_statistics = BACKBONES[self.config.model].has_batch_norm and self.config.bn == "batch"
+        return evaluation_batches(
+            self._test_images[chosen],
+            self._test_labels[chosen],
+            data.mean,
+            data.std,
+            BATCH_STATISTICS_BATCH if own_statistics else EVALUATION_BATCH,
+            self.device,
+            torch_seed(0, Stream.EVALUATION) if own_statistics else None,
+        )
+
+    def class_counts(self) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
+        """Return training images [clients, classes], the classes' names, and test images."""
+        data, parts = self.dataset, self.partition
+        train = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
+        test = Partition(parts.test, []).class_counts(
+            np.asarray(data.test_labels), data.num_classes
+        )
+        return train, tuple(data.classes), test
+
+    def head_hash(self) -> str:
+        """Return a hash of the frozen head, which every process rebuilds from the seed."""
+        head = self.model.head
+        if not head.frozen:
+            return ""
+        return hashlib.sha256(head.weight.detach().cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device a configuration names; "auto" is the first GPU, or the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"run-config key 'device' is '{name}' but this machine has "
+            f"{torch.cuda.device_count()} CUDA devices; use 'auto' or 'cpu'"
+        )
+    return device
+
+
+def open_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Node:
+    """Return this process's node for a run configuration, building it at the first call."""
+    data_dir = str(node_config.get("data-dir", ""))
+    return _open(tuple(sorted(run_config.items())), data_dir)
+
+
+@lru_cache(maxsize=1)
+def _open(run_config: tuple[tuple[str, Any], ...], data_dir: str) -> Node:
+    config = RunConfig.parse(dict(run_config))
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    return Node(config, data_dir)
+
+
+@lru_cache(maxsize=1)
+def _dataset(name: str, data_dir: str, download: bool) -> Dataset:
+    return load_dataset(name, data_dir, download)
+
+
+def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
+    """Load a configuration's data and draw its partition."""
+    data = _dataset(config.dataset, config.data_dir, config.download)
+    return data, _partition(config, data)
+
+
+def _partition(config: RunConfig, data: Dataset) -> Partition:
+    return make_partition(
+        config.partition,
+        np.asarray(data.train_labels),
+        np.asarray(data.test_labels),
+        num_clients=config.num_clients,
+        shards=config.shards,
+        alpha=config.alpha,
+        seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),
+    )

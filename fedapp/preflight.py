@@ -1,0 +1,95 @@
+"""Asking every node who it is before round 1.
+
+Virtual nodes register one after the other and real ones start when they start, so the server waits
+until every client of the run has a node that answers. A node that would train something else than
+the server thinks is refused by name.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedapp.errors import UserError
+from strategies.fedavg import Federation
+from strategies.records import PROTOCOL_VERSION
+from strategies.transport import exchange
+
+Identity = Mapping[str, Any]
+
+
+def meet_nodes(
+    grid: Grid,
+    num_clients: int,
+    expected: Mapping[str, str],
+    timeout: float,
+    say: Callable[[str], None] = print,
+) -> Federation:
+    """Return the federation once every client has a node; raises UserError after `timeout` seconds.
+
+    `expected` holds the server's own "configuration" and "head" hashes, which nodes must share.
+    """
+    deadline = time.monotonic() + timeout
+    nodes: dict[int, int] = {}
+    examples: dict[int, int] = {}
+    known: set[int] = set()
+    while len(nodes) < num_clients:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise UserError(_missing(num_clients, nodes, len(known)))
+        new = [node for node in grid.get_node_ids() if node not in known]
+        if not new:
+            time.sleep(0.05)
+            continue
+        known.update(new)
+        questions = [_question(node) for node in new]
+        for reply in exchange(grid, questions, remaining):
+            _welcome(reply, expected, nodes, examples)
+    say(f"{len(known)} nodes host {num_clients} clients with {sum(examples.values())} examples")
+    return Federation(nodes, examples)
+
+
+def _question(node: int) -> Message:
+    return Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
+
+
+def _welcome(
+    reply: Message, expected: Mapping[str, str], nodes: dict[int, int], examples: dict[int, int]
+) -> None:
+    """Note the clients of one node, or refuse it with a sentence that names it."""
+    source = reply.metadata.src_node_id
+    if reply.has_error():
+        raise UserError(f"node {source} cannot take part: {(reply.error.reason or '').strip()}")
+    identity: Identity = reply.content.config_records["identity"]
+    if "error" in identity:
+        raise UserError(f"node {source} cannot take part: {identity['error']}")
+    name = f"node {source} (partition {identity['partition-id']} on {identity['host']})"
+    if identity["protocol"] != PROTOCOL_VERSION:
+        raise UserError(
+            f"{name} speaks protocol {identity['protocol']}, the server {PROTOCOL_VERSION}: "
+            f"install the same fedapp version on both ({identity['versions']})"
+        )
+    for key, value in expected.items():
+        if identity[key] != value:
+            raise UserError(
+                f"{name} has another {key} ({identity[key]}) than the server ({value}): "
+                f"start it with the same app and run configuration ({identity['versions']})"
+            )
+    for client, count in zip(identity["clients"], identity["examples"], strict=True):
+        if client in nodes:
+            raise UserError(
+                f"{name} hosts client {client}, and so does node {nodes[client]}: give every "
+                "SuperNode a partition-id of its own"
+            )
+        nodes[client] = source
+        examples[client] = count
+
+
+def _missing(num_clients: int, nodes: Mapping[int, int], answered: int) -> str:
+    absent = [client for client in range(num_clients) if client not in nodes]
+    return (
+        f"{len(absent)} of {num_clients} clients have no node (first: client {absent[0]}); "
+        f"{answered} nodes are connected: start the missing SuperNodes or lower num-clients"
+    )

@@ -1,0 +1,179 @@
+"""What a run writes down: one line per round, checkpoints, and the finished run directory.
+
+The strategy calls `Recorder.end_of_round` with each new global model; everything that looks at the
+model or the clock but does not change the training happens here.
+"""
+
+import shlex
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+
+import fedapp
+from fedapp.analysis import class_accuracy_measures
+from fedapp.config import RunConfig
+from fedapp.evaluation import Evaluation, evaluate_classes
+from fedapp.models import shared_tensors
+from fedapp.node import Node
+from fedapp.results import checkpoint, plots, progress
+from fedapp.results.files import write_atomically
+from fedapp.results.report import write_report
+from fedapp.results.run_directory import RunDirectory
+from fedapp.results.trackers import open_tracker
+from strategies.fedavg import FedAvg
+from strategies.records import from_array_record
+
+
+class Recorder:
+    """Evaluates, prints, logs and saves the rounds of one run."""
+
+    def __init__(self, run: RunDirectory, config: RunConfig, node: Node, started: float) -> None:
+        """Note the partition; `started` is the monotonic time at which the ServerApp began."""
+        self.run, self.config, self.node = run, config, node
+        self.started = started
+        self.tracker = open_tracker(config.tracker, run)
+        run.write_partition(*node.class_counts())
+
+    def begin(self, strategy: FedAvg, first_round: int) -> None:
+        """Start the clock of the rounds."""
+        self.strategy, self.first_round = strategy, first_round
+        self.round_started = self.rounds_started = time.monotonic()
+        config = self.config
+        print(
+            f"{config.method} on {config.dataset} with {config.model}: rounds {first_round}-"
+            f"{config.num_rounds}, lr {config.lr:g}, {config.local_epochs} local epochs, "
+            f"device {self.node.device}, run directory {self.run.path}",
+            flush=True,
+        )
+
+    def end_of_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Evaluate the new model when due, then print, log and save the round."""
+        config, report = self.config, self.strategy.report
+        last = server_round == config.num_rounds
+        due = last or server_round % config.eval_every == 0
+        evaluation = self._evaluate(arrays) if due else None
+        now = time.monotonic()
+        row: dict[str, Any] = {
+            "round": server_round,
+            "seconds": now - self.round_started,
+            "clients": len(report.results),
+            "failed": len(report.failures),
+            "train_loss": report.train_loss,
+            "accuracy": evaluation and evaluation.accuracy,
+            "loss": evaluation and evaluation.loss,
+            "bytes_down": report.bytes_down,
+            "bytes_up": report.bytes_up,
+            "client_bytes_up": sum(result.payload for result in report.results),
+            "images": sum(result.examples for result in report.results) * int(config.local_epochs),
+            "lr": self.strategy.lr(server_round),
+            "failures": [f"client {f.client}: {f.reason}" for f in report.failures],
+            "class_accuracy": evaluation and evaluation.class_accuracy,
+        }
+        row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
+        self.run.log_round(row)
+        self.tracker.log(row)
+        elapsed = now - self.rounds_started
+        line = progress.round_line(row, config.num_rounds, elapsed, first_round=self.first_round)
+        print(line, flush=True)
+        every = config.checkpoint_every
+        if every and (server_round % every == 0 or last):
+            self._checkpoint(server_round, arrays)
+        self.round_started = now
+        if evaluation is None:
+            return None
+        return MetricRecord({"accuracy": evaluation.accuracy, "loss": evaluation.loss})
+
+    def finish(self, status: str, reason: str = "") -> None:
+        """Write the model, the summary, the plot and the report, and print the summary."""
+        rows = self.run.rounds()
+        if status == "completed" and rows and not _finite(rows[-1]["loss"]):
+            status, reason = (
+                "failed",
+                f"the test loss is not finite after round {rows[-1]['round']}",
+            )
+        self._save_model()
+        summary = self._summary(rows, status, reason)
+        self.run.write_summary(summary)
+        title = f"{self.config.method} on {self.config.dataset}"
+        if rows:
+            figure = plots.curves(rows, title)
+            write_atomically(self.run.path / "curves.png", plots.png(figure))
+        write_report(self.run.path)
+        self.tracker.close()
+        print(progress.summary_text(summary, self.run.path), flush=True)
+
+    def _evaluate(self, arrays: ArrayRecord) -> Evaluation:
+        with torch.no_grad():
+            received = from_array_record(arrays)
+            for name, tensor in shared_tensors(self.node.model).items():
+                tensor.copy_(torch.from_numpy(received[name]))
+        batches = self.node.test_batches()
+        return evaluate_classes(self.node.model, batches, self.node.dataset.num_classes)
+
+    def _checkpoint(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Save a checkpoint; a full disk is reported and does not end the run."""
+        saved = checkpoint.Checkpoint(
+            server_round,
+            self.config.fingerprint(),
+            from_array_record(arrays),
+            self.strategy.state(),
+        )
+        try:
+            checkpoint.save(self.run.checkpoints, saved)
+        except OSError as error:
+            print(f"checkpoint of round {server_round} not written: {error}", flush=True)
+
+    def _save_model(self) -> None:
+        config, data = self.config, self.node.dataset
+        metadata = {
+            "method": config.method,
+            "model": config.model,
+            "dataset": config.dataset,
+            "classes": " ".join(data.classes),
+            "fedapp": fedapp.__version__,
+        }
+        self.run.save_model(self.node.model.state_dict(), metadata)
+
+    def _summary(self, rows: list[dict[str, Any]], status: str, reason: str) -> dict[str, Any]:
+        """Return the figures of the whole run, a resumed run's earlier rounds included."""
+        evaluated = [row for row in rows if row["accuracy"] is not None]
+        best = max(evaluated, key=lambda row: row["accuracy"], default=None)
+        seconds = sum(row["seconds"] for row in rows)
+        ok = status == "completed"
+        return {
+            "method": self.config.method,
+            "dataset": self.config.dataset,
+            "model": self.config.model,
+            "seed": self.config.seed,
+            "rounds": len(rows),
+            "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,
+            "accuracy_best": best and best["accuracy"],
+            "best_round": best and best["round"],
+            "status": status,
+            "reason": reason,
+            "seconds": seconds,
+            "seconds_total": time.monotonic() - self.started,
+            "images_per_second": sum(row["images"] for row in rows) / seconds if seconds else None,
+            "bytes_down": sum(row["bytes_down"] for row in rows),
+            "bytes_up": sum(row["bytes_up"] for row in rows),
+            "device": str(self.node.device),
+            "versions": _versions(),
+            "command": shlex.join(["flwr", "run", ".", "-c", str(self.run.path / "config.toml")]),
+            **class_accuracy_measures(self.config.analyses, evaluated),
+        }
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and bool(np.isfinite(value))
+
+
+def _versions() -> dict[str, str]:
+    import importlib.metadata
+
+    names = ("flwr", "torch", "numpy")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"fedapp": fedapp.__version__, "python": sys.version.split()[0], **found}

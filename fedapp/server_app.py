@@ -1,0 +1,104 @@
+"""The ServerApp: from a run configuration to a trained model and a run directory.
+
+It reads the configuration, meets the nodes, builds the method's strategy from the table and lets it
+run its rounds; `Recorder` writes down what happens. A mistake in the configuration ends the run
+with one sentence, before anything is trained.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.models import shared_tensors
+from fedapp.node import Node
+from fedapp.preflight import meet_nodes
+from fedapp.recorder import Recorder
+from fedapp.results import checkpoint
+from fedapp.results.run_directory import RunDirectory
+from fedapp.rng import sample_clients
+from strategies.fedavg import FedAvg, Federation, RoundFailed
+from strategies.records import to_array_record
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one federated training; raises UserError, without a traceback, when it cannot."""
+    started = time.monotonic()
+    try:
+        config = RunConfig.parse(context.run_config)
+        _train(grid, config, str(context.node_config.get("data-dir", "")), started)
+    except UserError as mistake:
+        sys.tracebacklimit = 0  # Flower logs what we raise: let that be the sentence alone
+        raise UserError(f"fedapp: {mistake}") from None
+
+
+def _train(grid: Grid, config: RunConfig, data_dir: str, started: float) -> None:
+    """Train, and leave a finished run directory behind, also when the run fails."""
+    run = open_run_directory(config)
+    node = Node(config, data_dir)
+    recorder = Recorder(run, config, node, started)
+    expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
+    federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
+    strategy = build_strategy(config, node, federation)
+    arrays, first_round = _starting_point(config, node, strategy, run)
+    recorder.begin(strategy, first_round)
+    try:
+        strategy.start(
+            grid,
+            arrays,
+            config.num_rounds,
+            config.round_timeout,
+            evaluate_fn=recorder.end_of_round,
+            first_round=first_round,
+        )
+    except RoundFailed as reason:
+        recorder.finish("failed", str(reason))
+        raise UserError(str(reason)) from None
+    recorder.finish("completed")
+
+
+def build_strategy(config: RunConfig, node: Node, federation: Federation) -> FedAvg:
+    """Build the strategy that the method table names."""
+    return node.method.strategy(
+        federation,
+        cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
+        lr=config.lr_at,
+        weights=config.weights,
+        min_replies=config.min_replies,
+        tolerate_failures=config.tolerate_failures,
+        client_evaluation_every=config.client_eval_every,
+    )
+
+
+def open_run_directory(config: RunConfig) -> RunDirectory:
+    """Make the run's directory, or open the one to resume; raises UserError if it cannot."""
+    if config.resume in ("", "auto"):
+        parent, name = config.output_dir, config.run_name
+        if config.resume == "auto" and not name:
+            raise UserError("resume is 'auto', so run-name must say which run to continue")
+    else:
+        path = RunDirectory.load(config.resume).path
+        parent, name = str(path.parent), path.name
+    return RunDirectory.create(parent, name, config.flat(), resume=bool(config.resume))
+
+
+def _starting_point(
+    config: RunConfig, node: Node, strategy: FedAvg, run: RunDirectory
+) -> tuple[ArrayRecord, int]:
+    """Return the model to start from and the first round: fresh, or from a checkpoint."""
+    fresh = config.resume == "auto" and not any(Path(run.checkpoints).iterdir())
+    if config.resume and not fresh:
+        saved = checkpoint.load(run.path, config.fingerprint())
+        run.truncate_rounds(saved.server_round)
+        strategy.load_state(saved.strategy)
+        return to_array_record(saved.arrays), saved.server_round + 1
+    run.truncate_rounds(0)
+    tensors = shared_tensors(node.model)
+    return to_array_record({n: t.detach().cpu().numpy() for n, t in tensors.items()}), 1

@@ -1,0 +1,128 @@
+"""A Flower grid without processes: nodes answer in this one, in an order drawn from a seed.
+
+It runs the real ServerApp pieces, strategies, messages and ClientApp handlers, so a federation of
+any shape takes milliseconds to start. What only processes can show is tested in tests/simulation.
+"""
+
+import random
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp import server_app
+from fedapp.client_app import app as client_app
+from fedapp.config import RunConfig
+from fedapp.node import Node
+from fedapp.preflight import meet_nodes
+from strategies.fedavg import FedAvg
+from strategies.records import from_array_record, to_array_record
+
+ROOT = Path(__file__).parents[1]
+DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+QUICK = {"num-rounds": 2, "num-clients": 10, "local-epochs": 1, "participation": 0.5}
+
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
+    1  # what Flower's processes are told at their start
+)
+
+Tamper = Callable[[Message], Message]
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """Return a quick run configuration; keyword names are keys with underscores."""
+    return {**DEFAULTS, **QUICK, **{key.replace("_", "-"): v for key, v in changes.items()}}
+
+
+class InProcessGrid(Grid):
+    """Nodes 100, 101, ... that run the ClientApp in this process."""
+
+    def __init__(
+        self, run_config: dict[str, Any], nodes: int, seed: int = 0, tamper: Tamper | None = None
+    ):
+        self.contexts = {
+            100 + p: Context(
+                run_id=1, node_id=100 + p, state=RecordDict(), run_config=run_config,
+                node_config={"partition-id": p, "num-partitions": nodes},
+            )
+            for p in range(nodes)
+        }  # fmt: skip
+        self.random = random.Random(seed)
+        self.tamper = tamper or (lambda reply: reply)
+        self.replies: dict[str, Message] = {}
+        self.sent: list[Message] = []
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        return Message(*args, **kwargs)
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.contexts)
+
+    def get_nodes(self) -> list[Any]:
+        return []
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for number, message in enumerate(messages):
+            message_id = f"{len(self.sent)}-{number}"
+            message.metadata.__dict__["_message_id"] = message_id
+            self.sent.append(message)
+            try:
+                reply = client_app(message, self.contexts[message.metadata.dst_node_id])
+            except Exception as error:
+                reply = Message(Error(2, repr(error)), reply_to=message)
+            self.replies[message_id] = self.tamper(reply)
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        ready = [message_id for message_id in message_ids if message_id in self.replies]
+        chosen = self.random.sample(ready, k=min(len(ready), self.random.randint(1, 3)))
+        return [self.replies.pop(message_id) for message_id in chosen]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        raise NotImplementedError
+
+
+def federate(
+    run_config: dict[str, Any], nodes: int = 3, seed: int = 0, tamper: Tamper | None = None
+) -> tuple[dict[str, np.ndarray], FedAvg, list[dict[str, np.ndarray]]]:
+    """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
+    config = RunConfig.parse(run_config)
+    node = Node(config)
+    grid = InProcessGrid(run_config, nodes, seed, tamper)
+    expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
+    federation = meet_nodes(grid, config.num_clients, expected, 5, lambda text: None)
+    strategy = server_app.build_strategy(config, node, federation)
+    history: list[dict[str, np.ndarray]] = []
+    initial = {n: t.detach().numpy() for n, t in server_app.shared_tensors(node.model).items()}
+    strategy.start(
+        grid, to_array_record(initial), config.num_rounds, 5,
+        evaluate_fn=lambda r, arrays: history.append(from_array_record(arrays)),
+    )  # fmt: skip
+    return history[-1], strategy, history
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    """Assert that two models are equal bit for bit."""
+    assert list(one) == list(other)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name, strict=True)
+
+
+def differ(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    """Return whether any value of two models differs."""
+    return any(not np.array_equal(array, other[name]) for name, array in one.items())

@@ -1,0 +1,105 @@
+"""`flwr run .` on Ray: whole runs, their files, their determinism and their failures."""
+
+import pytest
+from in_process import assert_same, federate, settings
+
+QUICK = {"num_rounds": 2, "num_clients": 10, "participation": 0.5, "local_epochs": 1, "threads": 1}
+
+
+@pytest.fixture(scope="session")
+def reference(simulate):
+    """A run with one worker and three SuperNodes, which the others must equal."""
+    return simulate("reference", nodes=3, workers=1, client_eval_every=1, checkpoint_every=1)
+
+
+def test_a_run_leaves_a_whole_run_directory(reference):
+    assert reference.status == "finished:completed", reference.log
+    names = {path.name for path in reference.directory.iterdir()}
+    assert names >= {
+        "config.toml", "metrics.jsonl", "summary.json", "model.safetensors", "curves.png",
+        "report.html", "checkpoints", "partition.json",
+    }  # fmt: skip
+    rows = reference.rounds()
+    assert [row["round"] for row in rows] == [1, 2]
+    wanted = [
+        "round",
+        "seconds",
+        "clients",
+        "failed",
+        "train_loss",
+        "accuracy",
+        "loss",
+        "bytes_down",
+        "bytes_up",
+    ]
+    assert all(set(wanted) <= set(row) for row in rows)
+    assert rows[-1]["clients"] == 5
+    assert rows[-1]["client_count"] == 10
+    summary = reference.summary()
+    assert (summary["method"], summary["status"], summary["rounds"]) == ("feddr+", "completed", 2)
+    assert summary["images_per_second"] > 0
+
+
+def test_the_log_has_one_line_per_round_and_the_run_directory(reference):
+    lines = [line for line in reference.log.splitlines() if line.startswith("round ")]
+    assert len(lines) == 2
+    for word in ("1/2", "accuracy", "loss", "clients", "down", "up", "ETA"):
+        assert word in lines[0]
+    assert str(reference.directory) in reference.log
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [(6, 2), (10, 2)])
+def test_workers_and_supernodes_change_no_bit(simulate, reference, nodes, workers):
+    other = simulate(f"nodes-{nodes}", nodes=nodes, workers=workers, seed=0)
+    assert other.status == "finished:completed", other.log
+    assert_same(reference.model(), other.model())
+    assert [row["accuracy"] for row in reference.rounds()] == [
+        r["accuracy"] for r in other.rounds()
+    ]
+
+
+def test_the_same_run_without_processes_gives_the_same_bits(reference):
+    """The client code does not know where it runs: plain calls and Ray workers agree."""
+    final = federate(settings(**QUICK), nodes=4)[0]
+    whole = reference.model()
+    assert_same(final, {name: whole[name] for name in final})
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(simulate, reference, tmp_path):
+    first = simulate("half", num_rounds=1, checkpoint_every=1, lr_schedule="constant")
+    whole = simulate("whole", num_rounds=2, lr_schedule="constant")
+    resumed = simulate(
+        "half",
+        num_rounds=2,
+        resume="auto",
+        output_dir=str(first.directory.parent),
+        lr_schedule="constant",
+    )
+    assert resumed.status == "finished:completed", resumed.log
+    assert [row["round"] for row in resumed.rounds()] == [1, 2]
+    assert_same(whole.model(), resumed.model())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"shards": 3, "num_clients": 7},
+            "fedapp: 7 clients x 3 shards = 21 shards cannot be divided",
+        ),
+        ({"dataset": "cifar10", "data_dir": "/nowhere"}, "/nowhere"),
+    ],
+)
+def test_a_mistake_is_one_sentence_in_the_stream_and_fails_the_run(simulate, changes, sentence):
+    outcome = simulate("mistake", **changes)
+    assert outcome.status == "finished:failed"
+    assert sentence in outcome.log
+    assert 'File "' not in outcome.log
+
+
+def test_a_diverged_run_is_reported_as_failed_and_never_as_a_number(simulate):
+    outcome = simulate("diverged", method="fedavg", lr=1e9)
+    assert outcome.status == "finished:failed"
+    assert outcome.summary()["status"] == "failed"
+    assert outcome.summary()["accuracy_final"] is None
+    assert "round 1 has 0 usable updates" in outcome.summary()["reason"]

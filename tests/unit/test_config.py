@@ -1,0 +1,136 @@
+"""RunConfig: the same keys as pyproject.toml, every mistake one clear sentence."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+FIXED_SURFACE = [
+    "method",
+    "dataset",
+    "data-dir",
+    "model",
+    "partition",
+    "shards",
+    "alpha",
+    "num-clients",
+    "participation",
+    "num-rounds",
+    "local-epochs",
+    "batch-size",
+    "lr",
+    "lr-schedule",
+    "momentum",
+    "weight-decay",
+    "beta",
+    "tau",
+    "mu",
+    "regulariser",
+    "weights",
+    "seed",
+    "device",
+    "precision",
+    "eval-every",
+    "checkpoint-every",
+    "resume",
+    "output-dir",
+    "run-name",
+    "analyses",
+    "tracker",
+    "round-timeout",
+    "min-replies",
+    "tolerate-failures",
+    "model-group",
+    "feature-dim",
+]
+
+
+def test_pyproject_lists_every_key_with_the_same_default():
+    assert RunConfig().flat() == DEFAULTS
+    assert list(RunConfig().flat()) == list(DEFAULTS)
+    assert set(FIXED_SURFACE) <= set(DEFAULTS)
+
+
+def test_auto_takes_the_method_and_the_papers_values():
+    plus = RunConfig.parse(DEFAULTS)
+    assert (plus.regulariser, plus.beta, plus.model) == ("fd", 0.9, "cnn")
+    vgg = RunConfig.parse({**DEFAULTS, "dataset": "cifar10", "method": "feddr+"})
+    assert (vgg.model, vgg.lr, vgg.local_epochs, vgg.lr_schedule) == ("vgg11", 0.35, 10, "step")
+    ntd = RunConfig.parse({**DEFAULTS, "dataset": "cifar10", "model": "cnn", "method": "fedntd"})
+    assert (ntd.lr, ntd.local_epochs, ntd.lr_schedule) == (0.01, 5, "exponential")
+    assert (ntd.beta, ntd.tau, ntd.augmentation) == (1.0, 1.0, "crop flip cutout")
+    assert "auto" not in [v for k, v in ntd.flat().items() if k not in ("device", "feature-dim")]
+
+
+def test_a_resolved_configuration_resolves_to_itself():
+    resolved = RunConfig.parse(DEFAULTS)
+    assert RunConfig.parse(resolved.flat()) == resolved
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"methd": "fedavg"}, "'methd' does not exist; did you mean 'method'"),
+        ({"method": "fedsuper"}, "'fedsuper' is not in the table"),
+        ({"dataset": "imagenet"}, "'dataset' is 'imagenet' but must be one of digits"),
+        ({"model": "gpt"}, "'model' is 'gpt' but must be one of"),
+        ({"partition": "random"}, "'partition' is 'random' but must be one of"),
+        ({"num-rounds": 2.5}, "'num-rounds' is 2.5"),
+        ({"num-rounds": "many"}, "'num-rounds' is 'many'"),
+        ({"num-rounds": 0}, "'num-rounds' is 0 but must be greater than or equal to 1"),
+        ({"participation": 1.5}, "'participation' is 1.5 but must be less than or equal to 1"),
+        ({"participation": 0.0}, "'participation' is 0.0 but must be greater than 0"),
+        ({"lr": -1.0}, "'lr' is -1.0 but must be greater than 0 or 'auto'"),
+        ({"lr": "fast"}, "'lr' is 'fast' but must be"),
+        ({"weights": "equal"}, "'weights' is 'equal' but must be 'size' or 'uniform'"),
+        ({"seed": -3}, "'seed' is -3"),
+        ({"tolerate-failures": "yes"}, "'tolerate-failures' is 'yes'"),
+        (
+            {"shards": 3, "num-clients": 7},
+            "7 clients x 3 shards = 21 shards cannot be divided evenly",
+        ),
+        ({"participation": 0.1, "min-replies": 3}, "min-replies is 3 but only 2 clients"),
+        ({"beta": 1.5}, "so it must be between 0 and 1"),
+        ({"regulariser": "fp"}, "regulariser 'fp' is unknown"),
+        ({"method": "fedntd", "regulariser": "fd"}, "already has the regulariser 'ntd'"),
+        ({"augmentation": "crop rotate"}, "has the word 'rotate'"),
+        ({"analyses": "magic"}, "has the word 'magic'"),
+        ({"device": "tpu"}, "'device' is 'tpu'"),
+        ({"model-group": "MHMG2"}, "one model for all"),
+        ({"run-name": "../x"}, "plain folder name"),
+    ],
+)
+def test_every_mistake_is_one_sentence(change, words):
+    with pytest.raises(UserError) as caught:
+        RunConfig.parse({**DEFAULTS, **change})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_whole_numbers_may_stand_for_floats_but_not_the_reverse():
+    assert RunConfig.parse({**DEFAULTS, "lr": 1, "alpha": 1}).lr == 1.0
+    with pytest.raises(UserError, match="shards"):
+        RunConfig.parse({**DEFAULTS, "shards": 2.0})
+
+
+def test_learning_rate_schedules():
+    step = RunConfig.parse({**DEFAULTS, "num-rounds": 320, "lr": 1.0, "lr-schedule": "step"})
+    rates = {r: step.lr_at(r) for r in (1, 160, 161, 240, 241, 320)}
+    assert rates == pytest.approx({1: 1, 160: 1, 161: 0.1, 240: 0.1, 241: 0.01, 320: 0.01})
+    decay = step.model_copy(update={"lr_schedule": "exponential"})
+    assert [decay.lr_at(r) for r in (1, 2, 101)] == pytest.approx([1, 0.99, 0.99**100])
+    assert step.model_copy(update={"lr_schedule": "constant"}).lr_at(300) == 1.0
+
+
+def test_fingerprint_is_about_the_training_and_not_the_place():
+    base = RunConfig.parse(DEFAULTS)
+    elsewhere = RunConfig.parse(
+        {**DEFAULTS, "output-dir": "/tmp/x", "device": "cpu", "run-name": "a"}
+    )
+    other = RunConfig.parse({**DEFAULTS, "seed": 1})
+    assert base.fingerprint() == elsewhere.fingerprint() != other.fingerprint()

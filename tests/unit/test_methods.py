@@ -1,0 +1,111 @@
+"""Every method of the table: trains, reduces to its parent, keeps frozen parts, survives order."""
+
+import numpy as np
+import pytest
+import torch
+from in_process import assert_same, differ, federate, settings
+
+from clients.objective import REGULARISERS
+from fedapp.config import RunConfig
+from fedapp.methods import METHODS
+from fedapp.models import shared_tensors
+from fedapp.node import Node
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_moves_the_model_and_lowers_the_loss(method):
+    run = settings(method=method, num_rounds=4, participation=1.0, partition="iid")
+    final, strategy, history = federate(run)
+    assert differ(final, history[0])
+    assert all(np.isfinite(array).all() for array in final.values())
+    first = federate({**run, "num-rounds": 1})[1].report.train_loss
+    assert strategy.report.train_loss < first
+
+
+@pytest.mark.parametrize(
+    ("method", "parent", "neutral"),
+    [
+        ("fedprox", "fedavg", {"mu": 0.0}),
+        ("fedntd", "fedavg", {"beta": 0.0}),
+        ("feddr+", "dr", {"beta": 1.0}),
+    ],
+)
+def test_equals_its_parent_bit_for_bit_at_the_neutral_setting(method, parent, neutral):
+    lr = {"lr": 0.05}
+    child = federate(settings(method=method, **neutral, **lr))[0]
+    assert_same(child, federate(settings(method=parent, **lr))[0])
+    assert differ(
+        child,
+        federate(settings(method=method, **lr, **({"mu": 1.0} if "mu" in neutral else {})))[0],
+    )
+
+
+@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("base", ["fedavg", "fedbabu", "dr", "fedfn"])
+def test_every_regulariser_runs_on_every_base_and_is_neutral_at_beta_one(base, regulariser):
+    lr = {"lr": 0.05, "num_rounds": 1}
+    plain = federate(settings(method=base, **lr))[0]
+    assert_same(plain, federate(settings(method=base, regulariser=regulariser, beta=1.0, **lr))[0])
+    assert differ(
+        plain, federate(settings(method=base, regulariser=regulariser, beta=0.5, **lr))[0]
+    )
+
+
+def test_feddr_plus_is_dr_with_feature_distillation():
+    plus = federate(settings(method="feddr+"))[0]
+    assert_same(plus, federate(settings(method="dr", regulariser="fd", beta=0.9, lr=0.3))[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nodes_and_reply_order_change_no_bit(method):
+    run = settings(method=method)
+    one = federate(run, nodes=3, seed=1)[0]
+    assert_same(one, federate(run, nodes=6, seed=2)[0])
+    assert_same(one, federate(run, nodes=10, seed=3)[0])
+    assert_same(one, federate(run, nodes=12, seed=4)[0])  # two nodes host nobody
+
+
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.sends == "theta"])
+def test_frozen_heads_stay_home_and_unchanged_also_with_weight_decay(method):
+    config = RunConfig.parse(settings(method=method, weight_decay=0.1))
+    node = Node(config)
+    assert not [name for name in shared_tensors(node.model) if name.startswith("head.")]
+    before = node.model.head.weight.detach().clone()
+    received = [tensor.detach().numpy().copy() for tensor in shared_tensors(node.model).values()]
+    node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
+    assert torch.equal(before, node.model.head.weight)
+    assert node.head_hash() == Node(config).head_hash() != ""
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_weights_of_the_mean(weights):
+    run = settings(
+        method="fedavg",
+        partition="lda",
+        alpha=0.5,
+        weights=weights,
+        num_rounds=1,
+        participation=1.0,
+    )
+    config = RunConfig.parse(run)
+    node = Node(config)
+    initial = [tensor.detach().numpy().copy() for tensor in shared_tensors(node.model).values()]
+    models, sizes = [], []
+    for client in range(10):
+        arrays, examples, _ = node.client(client).fit(initial, {"server_round": 1, "lr": config.lr})
+        models.append(arrays)
+        sizes.append(examples if weights == "size" else 1)
+    assert len(set(sizes)) > 1 or weights == "uniform"
+    for mean, *parts in zip(federate(run)[0].values(), *models, strict=True):
+        expected = np.average(np.stack(parts).astype(np.float64), axis=0, weights=sizes)
+        np.testing.assert_allclose(mean, expected, rtol=2e-7, atol=1e-9)
+
+
+def test_the_table_is_whole():
+    for name, row in METHODS.items():
+        assert row.title, name
+        assert row.source, name
+        assert row.sends == (
+            "theta" if row.head in ("etf", "frozen-random", "orthonormal") else "w"
+        )
+        assert set(row.defaults) <= {"beta", "mu", "tau"}

@@ -1,0 +1,181 @@
+"""Rounds when things go wrong: every failure has a name, and never becomes a model."""
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from in_process import DEFAULTS, InProcessGrid, differ, federate, settings
+
+from clients.local_training import LossDiverged
+from fedapp import node as node_module
+from fedapp.errors import UserError
+from fedapp.preflight import meet_nodes
+from fedapp.rng import sample_clients
+from strategies.fedavg import RoundFailed
+from strategies.records import ARRAYS, DIVERGED, ERROR, REPORT, from_array_record, to_array_record
+
+
+def spoil(change):
+    """Tamper with the arrays of every train reply of the node 101."""
+
+    def tamper(reply: Message) -> Message:
+        if reply.metadata.src_node_id == 101 and not reply.has_error() and ARRAYS in reply.content:
+            arrays = from_array_record(reply.content.array_records[ARRAYS])
+            reply.content[ARRAYS] = to_array_record(change(arrays))
+        return reply
+
+    return tamper
+
+
+RUN = settings(method="fedavg", num_rounds=1, participation=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: {n: np.full_like(v, np.nan) for n, v in a.items()}, "non-finite"),
+        (lambda a: {n: np.full_like(v, 1e12) for n, v in a.items()}, "more than"),
+        (lambda a: {n: v[..., :-1] for n, v in a.items()}, "has shape"),
+        (lambda a: {"x" + n: v for n, v in a.items()}, "is missing"),
+        (lambda a: {}, "is missing"),
+    ],
+)
+def test_a_spoilt_update_is_refused_by_name(change, words):
+    with pytest.raises(RoundFailed, match=f"client 1 failed in round 1: .*refused.*{words}"):
+        federate(RUN, nodes=10, tamper=spoil(change))
+    final, strategy, _ = federate(
+        {**RUN, "tolerate-failures": True}, nodes=10, tamper=spoil(change)
+    )
+    assert [(f.client, f.kind) for f in strategy.report.failures] == [(1, ERROR)]
+    assert len(strategy.report.results) == 9
+    assert all(np.isfinite(array).all() for array in final.values())
+
+
+def test_a_node_that_sends_a_spoilt_partial_sum_is_refused():
+    wild = spoil(lambda a: {n: v + 2**60 for n, v in a.items()})
+    with pytest.raises(RoundFailed, match="out of range"):
+        federate(RUN, nodes=3, tamper=wild)
+
+
+def test_a_lie_about_the_number_of_examples_is_refused():
+    def lie(reply: Message) -> Message:
+        if reply.metadata.src_node_id == 101 and REPORT in reply.content:
+            reply.content[REPORT]["examples"] = [10**6]
+        return reply
+
+    with pytest.raises(RoundFailed, match="claims 1000000 examples but has"):
+        federate(RUN, nodes=10, tamper=lie)
+
+
+def break_client(monkeypatch, clients, error):
+    """Let the NumPyClients of some client ids raise."""
+    original = node_module.Node.client
+
+    def broken(self, client):
+        numpy_client = original(self, client)
+        if client in clients:
+            monkeypatch.setattr(numpy_client, "fit", lambda *_: (_ for _ in ()).throw(error))
+        return numpy_client
+
+    monkeypatch.setattr(node_module.Node, "client", broken)
+
+
+def test_an_exception_in_a_client_stops_the_run_with_its_id_and_traceback(monkeypatch):
+    break_client(monkeypatch, {4}, ZeroDivisionError("boom"))
+    with pytest.raises(RoundFailed, match=r"(?s)client 4 failed in round 1.*Traceback.*boom"):
+        federate(RUN)
+    _, strategy, _ = federate({**RUN, "tolerate-failures": True})
+    assert [f.client for f in strategy.report.failures] == [4]
+
+
+def test_a_diverged_client_is_left_out_and_counted(monkeypatch):
+    whole = federate(RUN)[0]
+    break_client(monkeypatch, {2}, LossDiverged("the training loss is nan"))
+    final, strategy, _ = federate(RUN)
+    assert [(f.client, f.kind) for f in strategy.report.failures] == [(2, DIVERGED)]
+    assert differ(whole, final)
+
+
+def test_zero_usable_replies_never_become_a_model():
+    with pytest.raises(RoundFailed, match="0 usable updates of 10 and needs 1"):
+        federate({**RUN, "lr": 1e9})
+
+
+def test_fewer_than_min_replies_end_the_run(monkeypatch):
+    break_client(monkeypatch, {0, 1, 2}, LossDiverged("nan"))
+    federate({**RUN, "min-replies": 7})
+    with pytest.raises(RoundFailed, match=r"7 usable updates of 10 and needs 8 \(min-replies\)"):
+        federate({**RUN, "min-replies": 8})
+
+
+def test_a_node_that_never_answers_is_named():
+    class Silent(InProcessGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            return [r for r in replies if r.metadata.src_node_id != 101 or REPORT not in r.content]
+
+    grid = Silent({**RUN, "tolerate-failures": True}, nodes=10)
+    federation = meet_nodes(grid, 10, {}, 5, lambda text: None)
+    assert federation.nodes[1] == 101
+    from fedapp.config import RunConfig
+    from fedapp.node import Node
+    from fedapp.server_app import build_strategy, shared_tensors
+
+    config = RunConfig.parse({**RUN, "tolerate-failures": True})
+    node = Node(config)
+    strategy = build_strategy(config, node, federation)
+    arrays = to_array_record({n: t.detach().numpy() for n, t in shared_tensors(node.model).items()})
+    strategy.start(grid, arrays, 1, timeout=0.3)
+    assert [(f.client, f.reason) for f in strategy.report.failures] == [
+        (1, "its node did not answer in time")
+    ]
+
+
+def test_preflight_refuses_other_configurations_and_missing_nodes():
+    grid = InProcessGrid(settings(seed=1), nodes=2)
+    with pytest.raises(
+        UserError, match=r"node 10\d \(partition \d on .*\) has another configuration"
+    ):
+        meet_nodes(grid, 10, {"configuration": "0000"}, 5, lambda text: None)
+    grid.contexts.pop(101)
+    with pytest.raises(UserError, match=r"5 of 10 clients have no node \(first: client 1\)"):
+        meet_nodes(grid, 10, {}, 0.3, lambda text: None)
+
+
+def test_two_nodes_with_one_partition_are_refused():
+    grid = InProcessGrid(settings(), nodes=2)
+    grid.contexts[101].node_config["partition-id"] = 0
+    with pytest.raises(UserError, match="give every SuperNode a partition-id of its own"):
+        meet_nodes(grid, 10, {}, 5, lambda text: None)
+
+
+def test_a_node_without_a_place_says_how_to_give_it_one():
+    grid = InProcessGrid(settings(), nodes=1)
+    grid.contexts[100].node_config.clear()
+    with pytest.raises(UserError, match="partition-id=0 num-partitions=4"):
+        meet_nodes(grid, 10, {}, 5, lambda text: None)
+
+
+def test_cohorts_depend_on_seed_and_round_only():
+    assert sample_clients(0, 1, 100, 0.1) == sample_clients(0, 1, 100, 0.1)
+    assert len(sample_clients(0, 1, 100, 0.1)) == 10
+    assert len(sample_clients(0, 1, 20, 0.01)) == 1
+    assert len(sample_clients(0, 1, 30, 0.1)) == 3
+    assert sample_clients(0, 1, 100, 0.1) != sample_clients(0, 2, 100, 0.1)
+    assert sample_clients(0, 1, 5, 1.0) == [0, 1, 2, 3, 4]
+
+
+def test_client_evaluation_covers_every_client():
+    _, strategy, _ = federate(settings(client_eval_every=2, num_rounds=2))
+    accuracy = strategy.report.client_accuracy
+    assert accuracy["client-count"] == 10
+    assert 0 <= accuracy["client-accuracy-worst"] <= accuracy["client-accuracy-mean"] <= 1
+    assert federate(settings(num_rounds=1))[1].report.client_accuracy == {}
+
+
+def test_bytes_are_those_of_the_messages():
+    _, strategy, history = federate(RUN, nodes=10)
+    model = sum(array.nbytes for array in history[-1].values())
+    assert 10 * model < strategy.report.bytes_up < 10 * model * 1.01
+    assert 10 * model < strategy.report.bytes_down < 10 * model * 1.01
+    assert sum(result.payload for result in strategy.report.results) == 10 * model
+    assert DEFAULTS["num-clients"] == 20
