@@ -62,29 +62,22 @@ def run(
 
 
 @app.command()
-def methods(as_json: AsJson = False) -> None:
+def methods(
+    as_json: AsJson = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table of docs/methods.md.")
+    ] = False,
+) -> None:
     """List the method table: head, loss, regulariser, strategy, what is sent, defaults, source.
 
     Example: fedapp methods --json
     """
-    from fedapp.methods import METHODS
+    from fedapp.methods import markdown_table, table
 
-    rows = [
-        {
-            "method": name,
-            "title": row.title,
-            "head": row.head,
-            "loss": row.loss,
-            "regulariser": row.regulariser or "-",
-            "strategy": row.strategy.__name__,
-            "client": row.client.__name__,
-            "sends": row.sends,
-            "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
-            "source": row.source,
-        }
-        for name, row in METHODS.items()
-    ]
-    show("Methods", rows, as_json)
+    if as_markdown:
+        print(markdown_table())
+    else:
+        show("Methods", table(), as_json)
 
 
 @app.command()

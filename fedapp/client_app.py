@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.client import LocalClient
 from clients.local_training import LossDiverged
 from fedapp.errors import UserError
 from fedapp.identity import describe, hosted_clients
@@ -76,7 +77,8 @@ def evaluate(message: Message, context: Context) -> Message:
     node = open_node(context.run_config, context.node_config)
     received = from_array_record(message.content.array_records[ARRAYS])
     clients = hosted_clients(context, node.config.num_clients)
-    rows = [node.client(client).evaluate(list(received.values()), {}) for client in clients]
+    hosted = [node.client(client) for client in clients]
+    rows = [client.evaluate(_ordered(received, client), {}) for client in hosted]
     columns: dict[str, Any] = {
         "client": clients,
         "examples": [count for _, count, _ in rows],
@@ -91,10 +93,8 @@ def _fit(
 ) -> tuple[dict[str, np.ndarray], ClientResult]:
     """Let one NumPyClient train, and name what it returns."""
     numpy_client = node.client(client)
-    if list(received) != list(numpy_client.shared):
-        raise UserError(f"the server sent {list(received)}, not {list(numpy_client.shared)}")
     arrays, examples, metrics = numpy_client.fit(
-        list(received.values()), {"server_round": task.server_round, "lr": task.lr}
+        _ordered(received, numpy_client), {"server_round": task.server_round, "lr": task.lr}
     )
     result = ClientResult(
         client,
@@ -104,7 +104,14 @@ def _fit(
         float(metrics["seconds"]),
         sum(array.nbytes for array in arrays),
     )
-    return dict(zip(received, arrays, strict=True)), result
+    return dict(zip(numpy_client.shared, arrays, strict=True)), result
+
+
+def _ordered(received: dict[str, np.ndarray], client: LocalClient) -> list[np.ndarray]:
+    """Return the received arrays in the client's order; raises UserError on other names."""
+    if received.keys() != client.shared.keys():
+        raise UserError(f"the server sent {sorted(received)}, not {sorted(client.shared)}")
+    return [received[name] for name in client.shared]
 
 
 def _explain(error: Exception) -> str:

@@ -7,11 +7,11 @@ these is one more row here. The columns are explained in `Method`; `fedapp metho
 from dataclasses import dataclass, field
 
 from clients.client import LocalClient
-from clients.objective import BASE_LOSSES, REGULARISERS, Objective
+from clients.objective import REGULARISERS, Objective
 from fedapp.errors import UserError
 from strategies.fedavg import FedAvg
 
-Value = float | int | str | bool
+Value = float
 
 ADD = "add"  # base + weight * regulariser
 BLEND = "blend"  # beta * base + (1 - beta) * regulariser
@@ -117,4 +117,37 @@ def check_regulariser(name: str, regulariser: str) -> None:
         )
 
 
-assert all(row.loss in BASE_LOSSES for row in METHODS.values())
+def table() -> list[dict[str, str]]:
+    """Return the method table as text, one dictionary per row."""
+    return [
+        {
+            "method": name,
+            "title": row.title,
+            "head": row.head,
+            "loss": row.loss,
+            "regulariser": row.regulariser or "-",
+            "combined": _combination(row),
+            "strategy": row.strategy.__name__,
+            "client": row.client.__name__,
+            "sends": row.sends,
+            "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
+            "source": row.source,
+        }
+        for name, row in METHODS.items()
+    ]
+
+
+def markdown_table() -> str:
+    """Return the method table for docs/methods.md."""
+    rows = table()
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    lines += [[f"`{row['method']}`", *list(row.values())[1:]] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _combination(row: Method) -> str:
+    if row.regulariser is None:
+        return row.loss
+    if row.combine == ADD:
+        return f"{row.loss} + {row.weight} {row.regulariser}"
+    return f"beta {row.loss} + (1 - beta) {row.regulariser}"

@@ -5,7 +5,7 @@ import pytest
 import torch
 from in_process import assert_same, differ, federate, settings
 
-from clients.objective import REGULARISERS
+from clients.objective import BASE_LOSSES, REGULARISERS
 from fedapp.config import RunConfig
 from fedapp.methods import METHODS
 from fedapp.models import shared_tensors
@@ -103,6 +103,7 @@ def test_weights_of_the_mean(weights):
 
 def test_the_table_is_whole():
     for name, row in METHODS.items():
+        assert row.loss in BASE_LOSSES, name
         assert row.title, name
         assert row.source, name
         assert row.sends == (
