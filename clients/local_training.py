@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.objective import Objective, Step
+from clients.sgd import FusedSGD
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
@@ -60,9 +61,7 @@ def train(
     start = time.perf_counter()
     parameters = _pairs(model, teacher or model)
     watching = teacher if objective.needs_teacher else None
-    optimiser = torch.optim.SGD(
-        parameters[0], lr, settings.momentum, weight_decay=settings.weight_decay, fused=True
-    )
+    optimiser = FusedSGD(parameters[0], lr, settings.momentum, settings.weight_decay)
     model.train()
     total = torch.zeros((), device=parameters[0][0].device)
     steps = images = 0
@@ -71,7 +70,7 @@ def train(
             with _autocast(settings.precision, inputs.device.type):
                 step = _forward(model, watching, inputs, labels, parameters, objective.tau)
                 loss = objective(step)
-            _descend(loss, optimiser, parameters[0], settings.clip_norm)
+            _descend(loss, optimiser, settings.clip_norm)
             total += loss.detach()
             steps += 1
             images += len(labels)
@@ -100,14 +99,12 @@ def _forward(
     return replace(step, global_features=global_features, global_logits=global_logits)
 
 
-def _descend(
-    loss: Tensor, optimiser: torch.optim.Optimizer, trainable: list[nn.Parameter], clip_norm: float
-) -> None:
+def _descend(loss: Tensor, optimiser: FusedSGD, clip_norm: float) -> None:
     """Take one optimiser step along the loss's gradient, clipped to `clip_norm` if that is set."""
-    optimiser.zero_grad(set_to_none=True)
+    optimiser.zero_grad()
     loss.backward()
     if clip_norm:
-        nn.utils.clip_grad_norm_(trainable, clip_norm)
+        nn.utils.clip_grad_norm_(optimiser.parameters, clip_norm)
     optimiser.step()
 
 

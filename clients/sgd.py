@@ -1,0 +1,46 @@
+"""SGD with momentum on PyTorch's fused kernel, without what `torch.optim` loads at its first step.
+
+The first step of any `torch.optim` optimiser imports torch's compiler, with SymPy: five seconds in
+every worker, and for every message of a real SuperNode, whose app is a new process each time. This
+is the same kernel with the same arguments, so the same bits (a test compares them).
+"""
+
+import torch
+from torch import nn
+
+
+class FusedSGD:
+    """SGD on float tensors of one device: v <- momentum v + g + weight_decay w; w <- w - lr v.
+
+    The first step sets v to g + weight_decay w, as `torch.optim.SGD` does.
+    """
+
+    def __init__(
+        self, parameters: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        self.parameters = parameters
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self._buffers = [torch.empty_like(p) for p in parameters] if momentum else []
+        self._first = True
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step; every parameter must have a gradient."""
+        torch._fused_sgd_(
+            self.parameters,  # type: ignore[arg-type]
+            [parameter.grad for parameter in self.parameters],  # type: ignore[misc]
+            self._buffers,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=self._first,
+        )
+        self._first = False

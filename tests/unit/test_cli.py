@@ -1,0 +1,135 @@
+"""The `fedapp` command: tables, JSON, plots, and mistakes in one sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedapp import cli
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.launch import Resources, default_config, fuse, read_overrides
+
+ROOT = Path(__file__).parents[2]
+runner = CliRunner()
+
+
+def rows(*arguments: str) -> list[dict]:
+    done = runner.invoke(cli.app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def test_methods_lists_the_table_with_all_its_columns():
+    table = {row["method"]: row for row in rows("methods")}
+    assert set(table) >= {"fedavg", "fedprox", "fedbabu", "dr", "feddr+", "fedfn", "fedntd"}
+    plus = table["feddr+"]
+    assert (plus["head"], plus["loss"], plus["regulariser"]) == ("etf", "dr", "fd")
+    assert (plus["sends"], plus["defaults"]) == ("theta", "beta=0.9")
+    assert plus["source"].startswith("Kim et al.")
+
+
+def test_every_command_has_help_with_an_example():
+    commands = [command.callback.__name__ for command in cli.app.registered_commands]
+    for name in commands:
+        done = runner.invoke(cli.app, [name, "--help"])
+        assert done.exit_code == 0
+        assert "Example: fedapp" in " ".join(done.output.split()), name
+
+
+def test_config_shows_what_auto_becomes():
+    table = {row["key"]: row for row in rows("config", "-c", "method='fedntd' dataset='cifar10'")}
+    assert table["model"]["value"] == "vgg11"
+    assert table["regulariser"]["value"] == "ntd"
+    assert all(row["meaning"] for row in table.values())
+
+
+def test_partition_prints_and_plots_the_label_distribution(tmp_path):
+    plot = tmp_path / "clients.png"
+    table = rows("partition", "-c", "num-clients=10", "--plot", str(plot))
+    assert len(table) == 10
+    assert sum(row["train"] for row in table) == 1438
+    for row in table:
+        assert sum(row[digit] > 0 for digit in map(str, range(10))) <= 2
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_datasets_and_doctor_print_tables_too():
+    assert {"digits", "cifar10", "images"} <= {row["dataset"] for row in rows("datasets")}
+    assert {row["check"] for row in rows("doctor")} >= {"Python", "flwr", "torch", "disk"}
+    plain = runner.invoke(cli.app, ["datasets"])
+    assert "digits" in plain.output
+
+
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2():
+    command = [sys.executable, "-m", "fedapp.cli", "run", "-c", "methd='fedavg'"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "fedapp: run-config key 'methd' does not exist; did you mean 'method'?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [(["no-such.toml"], "preset no-such.toml cannot be read"), (["num-rounds=="], "is not TOML")],
+)
+def test_overrides_that_cannot_be_read(texts, words):
+    with pytest.raises(UserError, match=words):
+        read_overrides(texts)
+
+
+def test_later_overrides_win_and_paths_become_absolute(tmp_path):
+    preset = tmp_path / "p.toml"
+    preset.write_text('method = "fedavg"\nseed = 3\noutput-dir = "here"\n')
+    values = fuse(ROOT, read_overrides([str(preset), "seed=5"]))
+    assert (values["method"], values["seed"]) == ("fedavg", 5)
+    assert values["output-dir"] == str(ROOT / "here")
+    with pytest.raises(UserError, match=r"has no \[tool.flwr.app.config\]"):
+        default_config(tmp_path)
+
+
+@pytest.mark.parametrize("preset", sorted((ROOT / "fedapp" / "presets").glob("*.toml")))
+def test_presets_are_valid_configurations(preset):
+    resolved = RunConfig.parse({**default_config(ROOT), **read_overrides([str(preset)])})
+    assert preset.stem.startswith(resolved.method)
+    assert (resolved.num_clients, resolved.participation) == (100, 0.1)
+
+
+def test_resources_are_chosen_from_the_machine(monkeypatch):
+    monkeypatch.setattr("fedapp.launch.cores", lambda: 8)
+    monkeypatch.setattr("fedapp.launch.count_gpus", lambda: 0)
+    assert Resources().resolve(100) == Resources(32, 8, 0.0)
+    assert Resources().resolve(3).workers == 3
+    assert "client-resources-num-cpus=2" in Resources(8, 4, 0.0).options()
+    monkeypatch.setattr("fedapp.launch.count_gpus", lambda: 2)
+    assert Resources().resolve(100) == Resources(32, 8, 0.25)
+
+
+def test_compare_and_report_read_run_directories(tmp_path):
+    from fedapp.results.run_directory import RunDirectory
+
+    paths = []
+    for name, accuracy in (("a", 0.5), ("b", 0.7)):
+        run = RunDirectory.create(tmp_path, name, {"method": name, "dataset": "digits"})
+        for r in (1, 2):
+            run.log_round(
+                {"round": r, "seconds": 1.0, "clients": 2, "accuracy": accuracy, "loss": 1.0}
+            )
+        run.write_summary({"method": name, "seed": 0, "rounds": 2, "accuracy_final": accuracy})
+        paths.append(str(run.path))
+    plot = tmp_path / "curves.png"
+    done = runner.invoke(cli.app, ["compare", *paths, "--plot", str(plot), "--json"])
+    assert done.exit_code == 0, done.output
+    assert "0.7" in done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert runner.invoke(cli.app, ["report", paths[0]]).exit_code == 0
+    assert (Path(paths[0]) / "report.html").read_text().startswith("<!doctype html>")

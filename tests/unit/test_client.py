@@ -1,0 +1,64 @@
+"""The NumPyClients, also behind Flower's own `to_client()`."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.client import Client, NumPyClient
+from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from in_process import settings
+
+from fedapp.config import RunConfig
+from fedapp.methods import METHODS
+from fedapp.node import Node
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_to_client_gives_what_the_numpy_client_gives(method):
+    node = Node(RunConfig.parse(settings(method=method)))
+    numpy_client = node.client(3)
+    assert isinstance(numpy_client, NumPyClient)
+    received = numpy_client.get_parameters({})
+    config = {"server_round": 1, "lr": 0.05}
+    arrays, examples, metrics = numpy_client.fit(received, config)
+    client = node.client(3).to_client()
+    assert isinstance(client, Client)
+    reply = client.fit(FitIns(ndarrays_to_parameters(received), config))
+    assert reply.num_examples == examples == len(node.partition.train[3])
+    for own, other in zip(arrays, parameters_to_ndarrays(reply.parameters), strict=True):
+        np.testing.assert_array_equal(own, other)
+    assert reply.metrics["loss"] == metrics["loss"]
+    judged = client.evaluate(EvaluateIns(ndarrays_to_parameters(arrays), {}))
+    loss, count, more = numpy_client.evaluate(arrays, {})
+    assert (judged.loss, judged.num_examples, judged.metrics) == (loss, count, more)
+    assert count == len(node.partition.test[3])
+
+
+def test_the_teacher_is_the_received_model_and_stays_it():
+    node = Node(RunConfig.parse(settings(method="feddr+")))
+    client = node.client(0)
+    received = [array + 0.01 for array in client.get_parameters({})]
+    client.fit(received, {"server_round": 1, "lr": 0.1})
+    kept = [tensor for name, tensor in node.teacher.state_dict().items() if name in client.shared]
+    for tensor, array in zip(kept, received, strict=True):
+        assert torch.equal(tensor, torch.from_numpy(array))
+    assert not node.teacher.training
+    assert not any(parameter.requires_grad for parameter in node.teacher.parameters())
+
+
+def test_training_needs_no_global_random_numbers():
+    node = Node(RunConfig.parse(settings(method="fedntd")))
+    received = node.client(0).get_parameters({})
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    one = node.client(0).fit(received, {"server_round": 1, "lr": 0.1})[0]
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.manual_seed(2)
+    other = node.client(0).fit(received, {"server_round": 1, "lr": 0.1})[0]
+    for own, again in zip(one, other, strict=True):
+        np.testing.assert_array_equal(own, again)
+
+
+def test_a_wrong_number_of_arrays_is_an_error():
+    client = Node(RunConfig.parse(settings())).client(0)
+    with pytest.raises(ValueError, match="received 1 arrays instead of 6"):
+        client.set_parameters([np.zeros(3)])
