@@ -89,8 +89,17 @@ class LocalClient(NumPyClient):
             "loss": result.loss,
             "steps": result.steps,
             "seconds": result.seconds,
+            "squared_distance": self._squared_distance(parameters, trained),
         }
         return trained, self.num_examples, metrics
+
+    def _squared_distance(self, received: list[np.ndarray], trained: list[np.ndarray]) -> float:
+        """Return ||w_i - w_g||^2 over the trained parameters that travel."""
+        return sum(
+            float(np.sum(np.square(own - before, dtype=np.float64)))
+            for tensor, own, before in zip(self.shared.values(), trained, received, strict=True)
+            if tensor.requires_grad
+        )
 
     def evaluate(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]

@@ -68,7 +68,7 @@ def train(
     for _ in range(settings.epochs):
         for inputs, labels in epoch():
             with _autocast(settings.precision, inputs.device.type):
-                step = _forward(model, watching, inputs, labels, parameters, objective.tau)
+                step = _forward(model, watching, objective, inputs, labels, parameters)
                 loss = objective(step)
             _descend(loss, optimiser, settings.clip_norm)
             total += loss.detach()
@@ -84,14 +84,18 @@ def train(
 def _forward(
     model: nn.Module,
     teacher: nn.Module | None,
+    objective: Objective,
     inputs: Tensor,
     labels: Tensor,
     parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
-    tau: float,
 ) -> Step:
     """Run the local model on a batch, and the received one if it is given."""
     features, logits = model(inputs)
-    step = Step(labels, features, logits, model.get_parameter("head.weight"), *parameters, tau=tau)
+    classifier = model.get_parameter("head.weight")
+    step = Step(
+        labels, features, logits, classifier, *parameters,
+        class_counts=objective.class_counts, tau=objective.tau,
+    )  # fmt: skip
     if teacher is None:
         return step
     with torch.no_grad():

@@ -28,6 +28,7 @@ class Step:
     global_parameters: Sequence[Tensor] = ()  # the same ones as received this round
     global_features: Tensor = _ABSENT  # there if the objective `needs_teacher`
     global_logits: Tensor = _ABSENT
+    class_counts: Tensor = _ABSENT  # [C], this client's training examples of each class
     tau: float = 1.0
 
 
@@ -35,6 +36,15 @@ LossFunction = Callable[[Step], Tensor]
 
 BASE_LOSSES: dict[str, LossFunction] = {
     "ce": lambda step: losses.cross_entropy(step.logits, step.labels),
+    "cosine-mse": lambda step: losses.cosine_mse(step.logits, step.labels),
+    "balanced-ce": lambda step: losses.balanced_cross_entropy(
+        step.logits, step.labels, step.class_counts
+    ),
+    "scaled-ce": lambda step: losses.scaled_cross_entropy(
+        step.logits,
+        step.labels,
+        step.class_counts * (len(step.class_counts) / step.class_counts.sum()),
+    ),
     "dr": lambda step: losses.dot_regression(step.features, step.labels, step.classifier),
 }
 
@@ -46,9 +56,16 @@ class Regulariser:
     title: str
     function: LossFunction
     needs_teacher: bool = True  # a forward pass of the received model on the same batch
+    needs_global: bool = True  # a copy of the received model
 
 
 REGULARISERS: dict[str, Regulariser] = {
+    "norm": Regulariser(
+        "mean feature norm",
+        lambda step: losses.feature_norm(step.features),
+        needs_teacher=False,
+        needs_global=False,
+    ),
     "prox": Regulariser(
         "proximal term, 1/2 ||w - w_g||^2",
         lambda step: losses.proximal(step.parameters, step.global_parameters),
@@ -84,6 +101,7 @@ class Objective:
     base_weight: float = 1.0
     reg_weight: float = 0.0
     tau: float = 1.0
+    class_counts: Tensor = _ABSENT  # of the client, for losses that correct for them
 
     @property
     def needs_teacher(self) -> bool:
@@ -93,7 +111,7 @@ class Objective:
     @property
     def needs_global(self) -> bool:
         """Whether a copy of the received model must be kept while training."""
-        return self.regulariser is not None
+        return self.regulariser is not None and REGULARISERS[self.regulariser].needs_global
 
     def __call__(self, step: Step) -> Tensor:
         """Return the scalar loss of one batch."""

@@ -103,6 +103,7 @@ def _fit(
         float(metrics["loss"]),
         float(metrics["seconds"]),
         sum(array.nbytes for array in arrays),
+        float(metrics["squared_distance"]),
     )
     return dict(zip(numpy_client.shared, arrays, strict=True)), result
 

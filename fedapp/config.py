@@ -98,6 +98,8 @@ class RunConfig(BaseModel):
     round_timeout: Positive = Field(3600.0, description="seconds a round waits for its nodes")
     min_replies: Count = Field(1, description="fewest usable client updates that make a round")
     tolerate_failures: bool = Field(False, description="go on without clients that fail")
+    fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
+    fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
     model_group: str = Field("", description="architectures of heterogeneous clients")
     feature_dim: Count | Auto = Field("auto", description="common feature size of a model group")
 

@@ -10,6 +10,8 @@ from clients.client import LocalClient
 from clients.objective import REGULARISERS, Objective
 from fedapp.errors import UserError
 from strategies.fedavg import FedAvg
+from strategies.fedavgm import FedAvgM
+from strategies.fedexp import FedExP
 
 Value = float
 
@@ -30,8 +32,14 @@ class Method:
     weight: str = "beta"  # the configuration key that weighs the regulariser
     strategy: type[FedAvg] = FedAvg
     client: type[LocalClient] = LocalClient
+    scaled: bool = False  # whether the head's logits are multiplied by the key "tau"
+    options: dict[str, str] = field(default_factory=dict)  # strategy's argument -> key
     sends: str = "w"  # what travels: w (the whole model) or theta (the body, without its head)
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
+
+    def logit_scale(self, tau: float) -> float:
+        """Return what the head multiplies its logits by."""
+        return tau if self.scaled else 1.0
 
     def objective(self, regulariser: str | None, beta: float, mu: float, tau: float) -> Objective:
         """Return the local objective, with this row's regulariser or the one asked for.
@@ -89,6 +97,70 @@ METHODS: dict[str, Method] = {
         regulariser="ntd",
         combine=ADD,
         defaults={"beta": 1.0, "tau": 1.0},
+    ),
+    "spherefed": Method(
+        "Squared error of cosines to a frozen orthonormal head",
+        "Dong et al. 2022, ECCV; mean over classes",
+        head="orthonormal",
+        loss="cosine-mse",
+        sends="theta",
+    ),
+    "spherefed-ce": Method(
+        "Cross-entropy of tau times the cosines",
+        "Dong et al. 2022, ECCV; FedFN appendix",
+        head="orthonormal",
+        scaled=True,
+        defaults={"tau": 1.0},
+        sends="theta",
+    ),
+    "fedetf": Method(
+        "Balanced cross-entropy on a simplex ETF, learnable scale",
+        "Li et al. 2023, ICCV, equation 6",
+        head="etf-scaled",
+        loss="balanced-ce",
+        sends="theta, scale",
+    ),
+    "fedgela": Method(
+        "Simplex ETF scaled by each client's class frequencies",
+        "Fan et al. 2023, NeurIPS, equation 5",
+        head="etf",
+        loss="scaled-ce",
+        sends="theta",
+    ),
+    "fedfr": Method(
+        "Regularised feature norm",
+        "Kim et al. 2023, FL@FM-NeurIPS workshop, appendix",
+        regulariser="norm",
+        combine=ADD,
+        weight="mu",
+        defaults={"mu": 0.005},
+    ),
+    "fedexp": Method(
+        "Extrapolated mean",
+        "Jhunjhunwala et al. 2023, ICLR, equation 5",
+        strategy=FedExP,
+        options={"epsilon": "fedexp-epsilon"},
+    ),
+    "fedavgm": Method(
+        "Server momentum",
+        "Hsu et al. 2019, arXiv 1909.06335",
+        strategy=FedAvgM,
+        options={"beta": "fedavgm-beta"},
+    ),
+    "fedexp+babu": Method(
+        "FedExP with the head frozen",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="frozen-random",
+        strategy=FedExP,
+        options={"epsilon": "fedexp-epsilon"},
+        sends="theta",
+    ),
+    "fedexp+fn": Method(
+        "FedExP with feature normalisation",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="normalised-linear",
+        strategy=FedExP,
+        options={"epsilon": "fedexp-epsilon"},
     ),
 }
 

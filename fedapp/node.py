@@ -7,6 +7,7 @@ in place, and the data stays on the device.
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -52,6 +53,7 @@ class Node:
             config.precision,
         )  # fmt: skip
         self._batches: dict[int, ClientBatches] = {}
+        self._class_counts = torch.from_numpy(self.class_counts()[0]).to(self.device)
         self._test_images = torch.from_numpy(self.dataset.test_images)
         self._test_labels = torch.from_numpy(self.dataset.test_labels)
 
@@ -60,7 +62,7 @@ class Node:
         config, data = self.config, self.dataset
         return build_model(
             config.model, self.method.head, data.channels, data.image_size, data.num_classes,
-            config.seed, config.bn, self.device,
+            config.seed, config.bn, self.device, self.method.logit_scale(float(config.tau)),
         )  # fmt: skip
 
     @property
@@ -76,7 +78,7 @@ class Node:
             model=self.model,
             teacher=self.teacher,
             shared=shared_tensors(self.model),
-            objective=self.objective,
+            objective=replace(self.objective, class_counts=self._class_counts[client]),
             settings=self.settings,
             training_data=lambda server_round: self._training_data(client, server_round),
             test_data=lambda: self.test_batches(self.partition.test[client]),

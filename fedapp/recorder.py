@@ -24,6 +24,7 @@ from fedapp.results.files import write_atomically
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
+from strategies.aggregate import Arrays
 from strategies.fedavg import FedAvg
 from strategies.records import from_array_record
 
@@ -55,7 +56,7 @@ class Recorder:
         config, report = self.config, self.strategy.report
         last = server_round == config.num_rounds
         due = last or server_round % config.eval_every == 0
-        evaluation = self._evaluate(arrays) if due else None
+        evaluation = self._evaluate(from_array_record(arrays)) if due else None
         now = time.monotonic()
         row: dict[str, Any] = {
             "round": server_round,
@@ -106,9 +107,10 @@ class Recorder:
         self.tracker.close()
         print(progress.summary_text(summary, self.run.path), flush=True)
 
-    def _evaluate(self, arrays: ArrayRecord) -> Evaluation:
+    def _evaluate(self, arrays: Arrays) -> Evaluation:
+        """Load the model that the method evaluates, which is also the one saved in the end."""
+        received = self.strategy.model_to_evaluate(arrays)
         with torch.no_grad():
-            received = from_array_record(arrays)
             for name, tensor in shared_tensors(self.node.model).items():
                 tensor.copy_(torch.from_numpy(received[name]))
         batches = self.node.test_batches()

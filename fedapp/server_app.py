@@ -70,10 +70,12 @@ def build_strategy(config: RunConfig, node: Node, federation: Federation) -> Fed
         federation,
         cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
         lr=config.lr_at,
+        trained=[n for n, t in shared_tensors(node.model).items() if t.requires_grad],
         weights=config.weights,
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
         client_evaluation_every=config.client_eval_every,
+        **{name: config.flat()[key] for name, key in node.method.options.items()},
     )
 
 

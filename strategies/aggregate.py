@@ -59,7 +59,7 @@ class ExactSum:
             scaled = np.multiply(
                 array, float(weight) * 2.0 ** self._exponents[name], dtype=np.float64
             )
-            self.sums[name] += np.rint(scaled, out=scaled).astype(np.int64)
+            self.sums[name] += np.rint(scaled).astype(np.int64)
         self.weight += int(weight)
 
     def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
@@ -78,7 +78,9 @@ class ExactSum:
         if self.weight <= 0:
             raise ValueError("no model was added, so there is no mean")
         return {
-            name: (total / (self.weight * 2.0 ** self._exponents[name])).astype(self._dtypes[name])
+            name: np.asarray(
+                total / (self.weight * 2.0 ** self._exponents[name]), self._dtypes[name]
+            )
             for name, total in self.sums.items()
         }
 

@@ -7,7 +7,7 @@ or missing client into a silent average: each one is named, and too few usable r
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,7 @@ class FedAvg(FlowerFedAvg):
         federation: Federation,
         cohort: Callable[[int], list[int]],
         lr: Callable[[int], float],
+        trained: Sequence[str],
         weights: str = "size",
         min_replies: int = 1,
         tolerate_failures: bool = False,
@@ -83,6 +84,7 @@ class FedAvg(FlowerFedAvg):
             federation: the clients, their nodes and their numbers of examples.
             cohort: round (from 1) -> ids of the clients to train.
             lr: round (from 1) -> learning rate of the local steps.
+            trained: names of the shared arrays that clients train; the others are buffers.
             weights: "size" (by number of examples) or "uniform".
             min_replies: the fewest usable clients that make a round.
             tolerate_failures: go on without clients that fail with an error. Clients whose loss
@@ -94,6 +96,7 @@ class FedAvg(FlowerFedAvg):
         self.federation = federation
         self.cohort = cohort
         self.lr = lr
+        self.trained = tuple(trained)
         self.weights = weights
         self.min_replies = max(1, min_replies)
         self.tolerate_failures = tolerate_failures
@@ -107,6 +110,10 @@ class FedAvg(FlowerFedAvg):
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Turn the mean of the clients' models into the next global model."""
         return mean
+
+    def model_to_evaluate(self, arrays: Arrays) -> Arrays:
+        """Return the model that the method's paper evaluates, given the current global one."""
+        return arrays
 
     def state(self) -> Arrays:
         """Return what the server must remember between rounds, beside the model."""
@@ -244,8 +251,8 @@ class FedAvg(FlowerFedAvg):
             known = self.federation.examples[result.client]
             if result.examples != known:
                 raise UpdateRefused(f"it claims {result.examples} examples but has {known}")
-            if not np.isfinite(result.loss):
-                raise UpdateRefused("its training loss is not finite")
+            if not np.isfinite([result.loss, result.squared_distance]).all():
+                raise UpdateRefused("its training loss or its distance is not finite")
 
     def _fail(self, clients: Iterable[int], reason: str) -> None:
         self.report.failures += [ClientFailure(client, ERROR, reason) for client in clients]

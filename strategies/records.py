@@ -58,6 +58,7 @@ class ClientResult:
     loss: float  # mean training loss over those steps
     seconds: float
     payload: int  # bytes of the arrays the client sent
+    squared_distance: float  # ||w_i - w_g||^2 over trained parameters
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class ClientFailure:
 
 def to_array_record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
     """Pack named arrays, C-contiguous, in a Flower record."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
 
 
 def from_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:

@@ -28,6 +28,7 @@ def test_weighted_mean_equals_the_vectors(weights, expected):
 def _cohort(seed: int, clients: int) -> tuple[dict, list[dict], list[int]]:
     rng = np.random.default_rng(seed)
     reference = {"a": rng.normal(size=(3, 4)).astype(np.float32), "b": np.zeros(5, np.float32)}
+    reference["scale"] = np.float32(1.5) + np.zeros((), np.float32)
     models = [
         {
             n: (t + rng.normal(scale=0.1, size=t.shape)).astype(np.float32)

@@ -9,6 +9,7 @@ from clients.objective import BASE_LOSSES, REGULARISERS
 from fedapp.config import RunConfig
 from fedapp.methods import METHODS
 from fedapp.models import shared_tensors
+from fedapp.models.heads import HEADS
 from fedapp.node import Node
 
 
@@ -28,6 +29,8 @@ def test_training_moves_the_model_and_lowers_the_loss(method):
         ("fedprox", "fedavg", {"mu": 0.0}),
         ("fedntd", "fedavg", {"beta": 0.0}),
         ("feddr+", "dr", {"beta": 1.0}),
+        ("fedfr", "fedavg", {"mu": 0.0}),
+        ("fedavgm", "fedavg", {"fedavgm_beta": 0.0}),
     ],
 )
 def test_equals_its_parent_bit_for_bit_at_the_neutral_setting(method, parent, neutral):
@@ -65,11 +68,12 @@ def test_nodes_and_reply_order_change_no_bit(method):
     assert_same(one, federate(run, nodes=12, seed=4)[0])  # two nodes host nobody
 
 
-@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.sends == "theta"])
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.sends != "w"])
 def test_frozen_heads_stay_home_and_unchanged_also_with_weight_decay(method):
     config = RunConfig.parse(settings(method=method, weight_decay=0.1))
     node = Node(config)
-    assert not [name for name in shared_tensors(node.model) if name.startswith("head.")]
+    shared = {name for name in shared_tensors(node.model) if name.startswith("head.")}
+    assert shared == ({"head.scale"} if "scale" in METHODS[method].sends else set())
     before = node.model.head.weight.detach().clone()
     received = [tensor.detach().numpy().copy() for tensor in shared_tensors(node.model).values()]
     node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
@@ -106,7 +110,8 @@ def test_the_table_is_whole():
         assert row.loss in BASE_LOSSES, name
         assert row.title, name
         assert row.source, name
-        assert row.sends == (
-            "theta" if row.head in ("etf", "frozen-random", "orthonormal") else "w"
+        frozen = HEADS[row.head].frozen
+        assert row.sends == {(True, True): "theta, scale", (True, False): "theta"}.get(
+            (frozen, HEADS[row.head].learn_scale), "w"
         )
         assert set(row.defaults) <= {"beta", "mu", "tau"}

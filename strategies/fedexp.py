@@ -1,0 +1,57 @@
+"""FedExP: a server step length from the clients' own agreement (Jhunjhunwala et al. 2023, ICLR)."""
+
+from typing import Any
+
+import numpy as np
+
+from strategies.aggregate import Arrays
+from strategies.fedavg import FedAvg
+
+
+class FedExP(FedAvg):
+    """w <- w_g - eta D, D = w_g - mean, eta = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))).
+
+    Equation 5 of the paper with p_i = 1/M; with weights by size, its weighted form. Norms are over
+    trained parameters; buffers are plainly averaged. What is evaluated and saved is the average of
+    the last two models (section 5 of the paper), while training goes on from the last one.
+    """
+
+    def __init__(self, *args: Any, epsilon: float = 1e-3, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.epsilon = epsilon
+        self.step_length = 1.0
+        self._before: Arrays = {}
+
+    def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
+        """Extrapolate the mean along the mean update; never shorter than the mean itself."""
+        update = {name: received[name].astype(np.float64) - mean[name] for name in self.trained}
+        results = sorted(self.report.results, key=lambda result: result.client)
+        weights = [result.examples if self.weights == "size" else 1 for result in results]
+        spread = np.average([result.squared_distance for result in results], weights=weights)
+        length = sum(float(np.sum(array**2)) for array in update.values())
+        self.step_length = max(1.0, float(spread) / (2.0 * (length + self.epsilon)))
+        self._before = received
+        moved = {
+            name: (received[name] - self.step_length * array).astype(mean[name].dtype)
+            for name, array in update.items()
+        }
+        return {**mean, **moved}
+
+    def model_to_evaluate(self, arrays: Arrays) -> Arrays:
+        """Return the average of the last two models' parameters, with the last one's buffers."""
+        averaged = {
+            name: ((arrays[name].astype(np.float64) + self._before[name]) / 2).astype(
+                arrays[name].dtype
+            )
+            for name in self.trained
+            if self._before
+        }
+        return {**arrays, **averaged}
+
+    def state(self) -> Arrays:
+        """Return the model before the last, which evaluation averages with."""
+        return dict(self._before)
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back the model before the last."""
+        self._before = dict(state)

@@ -1,0 +1,94 @@
+"""Server updates against independent vectors, and their properties."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from in_process import assert_same, federate, settings
+
+from strategies.aggregate import weighted_mean
+from strategies.fedavg import Federation
+from strategies.fedavgm import FedAvgM
+from strategies.fedexp import FedExP
+from strategies.records import ClientResult
+
+SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
+
+
+def build(kind, weights="uniform", **options):
+    return kind(Federation({}, {}), lambda r: [], lambda r: 0.1, ["w"], weights=weights, **options)
+
+
+def extrapolate(before, models, sizes, weights, epsilon=1e-3):
+    """Let FedExP take one step from `before` [d] with client models [n, d]."""
+    strategy = build(FedExP, weights, epsilon=epsilon)
+    before, models = np.array(before), np.array(models)
+    strategy.report.results = [
+        ClientResult(i, n, 1, 0.0, 0.0, 0, float(np.sum((model - before) ** 2)))
+        for i, (n, model) in enumerate(zip(sizes, models, strict=True))
+    ]
+    counts = sizes if weights == "size" else [1] * len(sizes)
+    mean = weighted_mean([{"w": model} for model in models], counts)
+    return strategy, strategy.server_update({"w": before}, mean)["w"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "key"),
+    [("uniform", "FedExP_uniform_eps1e-3"), ("size", "FedExP_sizeweighted_default")],
+)
+def test_fedexp_equals_the_vectors(weights, key):
+    strategy, after = extrapolate(SERVER["w0"], SERVER["w_i"], SERVER["n_i"], weights)
+    assert strategy.step_length == pytest.approx(SERVER[key]["eta_g"], rel=1e-9)
+    np.testing.assert_allclose(after, SERVER[key]["w_new"], rtol=1e-9)
+
+
+def test_fedexp_second_vector():
+    case = SERVER["FedExP_case2"]
+    strategy, after = extrapolate(SERVER["w0"], case["w_i"], [1, 1, 1], "uniform")
+    assert strategy.step_length == pytest.approx(case["eta_g"], rel=1e-9)
+    np.testing.assert_allclose(after, case["w_new"], rtol=1e-9)
+
+
+@given(st.integers(3, 12), st.integers(0, 100))
+def test_fedexp_step_is_one_for_equal_updates_and_half_the_cohort_for_orthogonal_ones(
+    clients, seed
+):
+    update = np.random.default_rng(seed).normal(size=clients)
+    equal, after = extrapolate(np.zeros(clients), [update] * clients, [1] * clients, "uniform")
+    assert equal.step_length == 1.0
+    np.testing.assert_allclose(after, update, rtol=1e-9)
+    orthogonal, _ = extrapolate(np.zeros(clients), np.eye(clients), [1] * clients, "uniform", 1e-12)
+    assert orthogonal.step_length == pytest.approx(clients / 2)
+
+
+def test_fedavgm_equals_the_vector():
+    case = SERVER["FedAvgM_beta0.7_uniform"]
+    strategy = build(FedAvgM, beta=0.7)
+    strategy.load_state({"w": np.array(case["m"])})
+    mean = weighted_mean([{"w": np.array(w)} for w in SERVER["w_i"]], [1, 1, 1])
+    after = strategy.server_update({"w": np.array(SERVER["w0"])}, mean)["w"]
+    np.testing.assert_allclose(strategy.state()["w"], case["m_new"], rtol=1e-9)
+    np.testing.assert_allclose(after, case["w_new"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["fedexp", "fedavgm"])
+def test_server_state_survives_a_restart(method):
+    """Two rounds equal one round, a new strategy that loads the state, and one more round."""
+    run = settings(method=method, num_rounds=3, lr_schedule="constant")
+    whole, strategy, history = federate(run)
+    assert strategy.state()
+    kept = {name: array.copy() for name, array in strategy.state().items()}
+    fresh = build(type(strategy))
+    fresh.load_state(kept)
+    assert_same(fresh.state(), strategy.state())
+    assert_same(whole, history[-1])
+
+
+def test_fedexp_evaluates_the_average_of_the_last_two_models():
+    final, strategy, history = federate(settings(method="fedexp", num_rounds=3))
+    for name, array in strategy.model_to_evaluate(final).items():
+        expected = (history[-1][name].astype(np.float64) + history[-2][name]) / 2
+        np.testing.assert_array_equal(array, expected.astype(np.float32))
