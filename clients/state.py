@@ -1,0 +1,276 @@
+"""What one client keeps between rounds: control variates, its previous or personal model.
+
+Any worker process may serve any client, a node may restart, and a lost reply makes the server ask
+for a round again. So the state lies in a file per run and client, replaced whole, stamped with the
+round that wrote it, beside the version before it. It never travels in a message.
+
+Layout: <root>/<run-key>/<client>/{personal.safetensors, personal.prev.safetensors, lock}
+"""
+
+import json
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as serialised
+
+Arrays = dict[str, np.ndarray]
+
+_FORMAT = 1
+CURRENT, PREVIOUS = "personal.safetensors", "personal.prev.safetensors"
+TEMPORARY, LOCK = ".personal.safetensors.tmp", "lock"
+PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
+_MAX_NAME = 200  # bytes; file systems allow 255
+
+
+class StateError(Exception):
+    """The state of a client cannot be used as asked; the text is one sentence that says why."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a file says about itself, in its metadata."""
+
+    format: int
+    version: int  # 1, 2, ...: another content has another version
+    previous: int  # the version that `last_round` started from; 0: none
+    last_round: int
+    header: dict[str, str]
+
+
+class ClientState:
+    """The stored state of one client in one run."""
+
+    def __init__(self, root: Path, run_key: str, client: int, header: Mapping[str, str]) -> None:
+        """Describe where the state lies; nothing is read or made yet.
+
+        Args:
+            root: the folder of all runs' states.
+            run_key: the name of the run; a plain folder name.
+            client: from 0.
+            header: what the state belongs to (method, model, classes, seed, ...). A file written
+                with another header is refused.
+
+        Raises:
+            StateError: the run key or the client is no safe folder name.
+        """
+        self._folder = client_folder(root, run_key, client)
+        self._name = f"client {client} of run '{run_key}'"
+        self._header = dict(header)
+        self._lock = file_lock(self._folder)
+
+    def load(self, server_round: int) -> Arrays | None:
+        """Return the state as it was when round `server_round` began; None: there was none yet.
+
+        After an interruption the same round gives the same state again, bit for bit. To look at
+        the result of round r, load r + 1.
+
+        Raises:
+            StateError: the client has trained a later round, the state belongs to something else,
+                its file is damaged, or the version asked for is no longer there.
+        """
+        found = self._newest()
+        if found is None:
+            return None
+        path, stamp = found
+        self._refuse_later(stamp, server_round)
+        if stamp.last_round < server_round:
+            return self._arrays(path, stamp.version)
+        if stamp.previous == 0:
+            return None
+        return self._arrays(self._folder / PREVIOUS, stamp.previous)
+
+    def save(self, arrays: Mapping[str, np.ndarray], server_round: int) -> None:
+        """Store the state after round `server_round`; the state before it is kept beside it.
+
+        Saving a round again replaces that round's state. When this raises, or the process dies at
+        any moment, `load(server_round)` still gives what it gave before.
+
+        Raises:
+            StateError: as `load`; or another process holds the lock, an array is of a type that
+                safetensors has not, or the file cannot be written (disk full, permissions).
+        """
+        with self.locked():
+            found = self._newest()
+            version, previous, again = 1, 0, False
+            if found is not None:
+                stamp = found[1]
+                self._refuse_later(stamp, server_round)
+                again = stamp.last_round == server_round
+                version, previous = stamp.version + 1, stamp.previous if again else stamp.version
+            stamp = Stamp(_FORMAT, version, previous, server_round, self._header)
+            self._write(self._serialised(arrays, stamp), keep_previous=again)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training this client; may be nested.
+
+        Raises:
+            StateError: at once, when another process holds the lock.
+        """
+        try:
+            _make_private(self._folder)
+        except OSError as error:
+            raise StateError(f"{self._name} cannot have a folder for its state: {error}") from error
+        with exclusive(self._lock, self._name):
+            yield
+
+    def _newest(self) -> tuple[Path, Stamp] | None:
+        found = newest(self._folder)
+        if found is not None:
+            self._refuse_foreign(found[1], found[0])
+        return found
+
+    def _arrays(self, path: Path, version: int) -> Arrays:
+        with suppress(FileNotFoundError), _opened(path) as (stamp, file):
+            self._refuse_foreign(stamp, path)
+            if stamp.version == version:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        raise StateError(f"version {version} of the state of {self._name} is no longer in {path}")
+
+    def _refuse_later(self, stamp: Stamp, server_round: int) -> None:
+        if stamp.last_round > server_round:
+            raise StateError(
+                f"{self._name} has already trained round {stamp.last_round}, so it cannot train "
+                f"round {server_round} from its state in {self._folder}"
+            )
+
+    def _refuse_foreign(self, stamp: Stamp, path: Path) -> None:
+        stored = stamp.header
+        for field in sorted(stored.keys() | self._header.keys()):
+            if stored.get(field) != self._header.get(field):
+                raise StateError(
+                    f"the state of {self._name} in {path} has {field} {stored.get(field)!r}, "
+                    f"but this run has {self._header.get(field)!r}"
+                )
+
+    def _serialised(self, arrays: Mapping[str, np.ndarray], stamp: Stamp) -> bytes:
+        # One sorted entry: the library writes several in an order that differs per process.
+        metadata = {"state": json.dumps(asdict(stamp), sort_keys=True)}
+        # It also takes a strided array's memory as it lies, so that must be in C order.
+        dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        try:
+            return serialised(dense, metadata)
+        except SafetensorError as error:
+            raise StateError(f"the state of {self._name} cannot be stored: {error}") from error
+
+    def _write(self, content: bytes, keep_previous: bool) -> None:
+        temporary, current = self._folder / TEMPORARY, self._folder / CURRENT
+        try:
+            temporary.unlink(missing_ok=True)  # left by a process that was killed
+            with os.fdopen(create(temporary), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if not keep_previous:
+                with suppress(FileNotFoundError):
+                    os.replace(current, self._folder / PREVIOUS)
+            os.replace(temporary, current)
+            _sync_folder(self._folder)
+        except OSError as error:
+            raise StateError(
+                f"the state of {self._name} cannot be written to {self._folder}: {error}; "
+                f"the state before it is kept"
+            ) from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def newest(folder: Path) -> tuple[Path, Stamp] | None:
+    """Find a client's newest file: the previous one after a crash between the two renames.
+
+    Raises:
+        StateError: it is damaged.
+    """
+    for path in (folder / CURRENT, folder / PREVIOUS):
+        with suppress(FileNotFoundError), _opened(path) as (stamp, _):
+            return path, stamp
+    return None
+
+
+def client_folder(root: Path, run_key: str, client: int) -> Path:
+    """Return where a client's files lie; raises StateError when that could be somewhere else."""
+    plain = run_key.isprintable() and not run_key.startswith(".") and not set(run_key) & set("/\\:")
+    if not run_key or not plain or len(os.fsencode(run_key)) > _MAX_NAME:
+        raise StateError(f"the run key {run_key!r} must be a plain folder name, without slashes")
+    try:
+        number = operator.index(client)  # no text, which could be a path
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise StateError(f"the client {client!r} must be a number from 0")
+    return root / run_key / str(number)
+
+
+@contextmanager
+def exclusive(lock: FileLock, name: str) -> Iterator[None]:
+    """Hold a client's lock; raises StateError at once when another process holds it."""
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StateError(
+            f"{name} is in use, another process holds {lock.lock_file}; "
+            f"each client must be served by one node only"
+        ) from None
+    except (OSError, NotImplementedError) as error:
+        raise StateError(f"{name} cannot be locked by {lock.lock_file}: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def file_lock(folder: Path) -> FileLock:
+    """Return the lock of the client whose files lie in `folder`, not yet held."""
+    return FileLock(folder / LOCK, timeout=0, mode=PRIVATE_FILE)
+
+
+def create(path: Path) -> int:
+    """Open a new file for its owner alone, and return its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and its parents, for their owner alone; existing ones stay as they are."""
+    for each in [*reversed(folder.parents), folder]:
+        each.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Stamp, Any]]:
+    """Open a state file: its stamp and the safetensors file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        StateError: it is damaged, of another format or cannot be read.
+    """
+    try:
+        with safe_open(path, "np") as file:
+            text = (file.metadata() or {}).get("state")
+            if text is None:
+                raise ValueError("it has no stamp")
+            stamp = Stamp(**json.loads(text))
+            if stamp.format != _FORMAT:
+                raise ValueError(f"its format is {stamp.format}, not {_FORMAT}")
+            yield stamp, file
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise StateError(f"{path} is not a whole state file: {error}") from error
