@@ -1,0 +1,97 @@
+"""A method's learning rate, weights and temperatures, as the paper of a published number has them.
+
+Each is looked for in the row's column, then in its table's setting, then in the paper's list of
+hyperparameters; the same method may have other values in another paper.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fedapp.config import RunConfig
+from fedapp.methods import METHODS
+from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason, split_method
+
+# Methods whose learning rate the paper leaves out, and whose it is taken to be.
+SAME_RATE = {"dr": "feddr+", "ce-frozen": "fedbabu"}
+SWEPT = ("beta", "mu", "tau", "lambda", "epsilon", "rho")
+NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method is what its id says
+ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own
+
+
+def method_parameters(published: Published) -> Keys:
+    """Return learning rate, weights and temperatures: column, then table, then hyperparameters."""
+    method, regulariser = split_method(published.row.method)
+    entry = _hyperparameters(published, method)
+    lr = published.number("lr") or entry.get("lr")
+    if lr is None:
+        raise CannotRunError(Reason.SETTING, "no learning rate stated")
+    keys: Keys = {"lr": float(lr)}
+    for name, value in entry.get("extra", {}).items():
+        if key := _key(method, name):
+            keys[key] = float(value)
+        else:
+            published.notes.append(f"{name}: the paper has {value:g}; here it is not a key")
+    if regulariser is not None:
+        return {**keys, "beta": _blend(published), **_added_tau(published, regulariser)}
+    return {**keys, **_swept(published, method)}
+
+
+def _hyperparameters(published: Published, method: str) -> Mapping[str, Any]:
+    """Return the paper's hyperparameter entry for a row's method, data set and model, or none."""
+    setting, name = published.setting, str(published.row.method)
+    for wanted in (name, method, SAME_RATE.get(name), SAME_RATE.get(method)):
+        for entry in published.paper.hyperparameters:
+            place = (entry["method"], entry["dataset"], entry.get("model"))
+            if wanted and place == (wanted, setting["dataset"], setting["model"]):
+                if wanted not in (name, method):
+                    published.notes.append(f"lr: not stated for {name}, taken from {wanted}")
+                    return {"lr": entry["lr"]}
+                return entry
+    return {}
+
+
+def _blend(published: Published) -> float:
+    """Return beta of "base + regulariser": a number, or the one a table of betas has here."""
+    if (beta := published.number("beta")) is not None:
+        return float(beta)
+    reference = re.search(r"see (\S+)", str(published.setting.get("beta")))
+    if reference:
+        row = published.row
+        for other in published.paper.table(reference[1]).rows:
+            if (other.method, other.column) == (row.method, row.column) and other.mean:
+                return float(other.mean)
+    raise CannotRunError(Reason.SETTING, "weight of an added regulariser")
+
+
+def _added_tau(published: Published, regulariser: str) -> Keys:
+    if regulariser not in ADDED_TAU:
+        return {}
+    tau = ADDED_TAU[regulariser]
+    published.notes.append(f"tau of the added {regulariser}: not stated, taken as {tau:g}")
+    return {"tau": tau}
+
+
+def _swept(published: Published, method: str) -> Keys:
+    """Return what the row's own column says of the method's parameters."""
+    keys: Keys = {}
+    for name in SWEPT:
+        value, key = published.row.column.get(name), _key(method, name)
+        if value is None or (key is None and value == NEUTRAL.get(name)):
+            continue
+        if key is None:
+            raise CannotRunError(Reason.SETTING, f"no key for {name}")
+        keys[key] = float(value)
+    return keys
+
+
+def _key(method: str, name: str) -> str | None:
+    """Return the key of a parameter: the method's own, as fedexp-epsilon, or a shared one.
+
+    None where the method does not take it from the configuration.
+    """
+    row = METHODS[method]
+    if name in row.defaults or (row.regulariser is not None and name == row.weight):
+        return name
+    own = f"{method.partition('+')[0]}_{name}"
+    return own.replace("_", "-") if own in RunConfig.model_fields else None

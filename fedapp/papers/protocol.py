@@ -1,0 +1,223 @@
+"""From the words of a published setting to run-configuration keys, one small function per group.
+
+What a paper does not state is never filled in silently: each value that is ours and not the
+paper's becomes a note of the cell. What fedapp cannot do raises `CannotRunError` with one of a few
+reasons, asked in the order of `Reason`, so a row whose method is missing says that and no more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from clients.objective import REGULARISERS
+from fedapp.data.datasets import DATASETS
+from fedapp.methods import METHODS
+from fedapp.models.backbones import BACKBONES
+from fedapp.papers.measures import MEASURES
+from fedapp.papers.tables import Paper, Row, Table
+
+Keys = dict[str, Any]
+
+
+class Reason(StrEnum):
+    """Why a published number cannot be reproduced by a run yet."""
+
+    SETTING_ROW = "a setting, not a result"
+    METHOD = "method not in fedapp"
+    DATASET = "data set not in fedapp"
+    MODEL = "model not in fedapp"
+    METRIC = "metric not measured by a run"
+    PARTITION = "partition not in fedapp"
+    SETTING = "setting not stated or not in fedapp"
+    REFUSED = "configuration refused"
+    DATA = "data set not on this machine"
+
+
+class CannotRunError(Exception):
+    """Raised with a `Reason` and what exactly is missing."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row with all that its paper says about it."""
+
+    paper: Paper
+    table: Table
+    row: Row
+    notes: list[str] = field(default_factory=list)  # values that are ours, not the paper's
+
+    @property
+    def setting(self) -> Mapping[str, Any]:
+        """The table's setting, overridden by the row's column."""
+        return {**self.table.setting, **self.row.column}
+
+    def number(self, key: str) -> float | None:
+        """Return a number of the setting, which may depend on the data set; None for words."""
+        value = self.setting.get(key)
+        if isinstance(value, Mapping):
+            value = value.get(self.setting.get("dataset"))
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+# Ids that name a method of the table by another word.
+SAME_METHOD = {"ce-frozen": "fedbabu"}
+MODELS = {"2conv+2fc cnn": "cnn"}
+AUGMENTATIONS = {
+    "RandomResizedCrop, RandomHorizontalFlip, Normalize": "crop flip",
+    "random horizontal flip": "flip",
+    "random crop, horizontal flip, normalize; cutout on mnist, cifar10, cifar100": (
+        "crop flip cutout"
+    ),
+}
+NOT_LITERAL = {
+    "crop flip": "augmentation: random crop with padding 4, as in the code bases the paper names, "
+    "for its RandomResizedCrop"
+}
+NO_CUTOUT = {"cinic10": "crop flip"}
+# FedFN shares its code base with FedDr+, which states these.
+UNSTATED: dict[str, dict[str, float]] = {
+    "fedfn": {"batch_size": 50, "momentum": 0.9, "weight_decay": 1e-5}
+}
+UNSTATED_SEEDS = {"fedntd": 3}
+BALANCED_IID = {"feddr+", "fedfn"}  # both deal every class equally
+DOUBTS = ("rounds_note", "lr_note", "local_epochs_note")
+
+
+def split_method(name: str | None) -> tuple[str, str | None]:
+    """Return (method, regulariser) of an id such as "fedavg+ntd"; raises `CannotRunError`."""
+    if name is None:
+        raise CannotRunError(Reason.SETTING_ROW, "the row has no method")
+    name = SAME_METHOD.get(name, name)
+    if name in METHODS:
+        return name, None
+    base, _, regulariser = name.rpartition("+")
+    if base in METHODS and regulariser in REGULARISERS:
+        return base, regulariser
+    raise CannotRunError(Reason.METHOD, name)
+
+
+def method_keys(published: Published) -> Keys:
+    """Return method and regulariser."""
+    method, regulariser = split_method(published.row.method)
+    return {"method": method, **({"regulariser": regulariser} if regulariser else {})}
+
+
+def data_keys(published: Published) -> Keys:
+    """Return data set and model."""
+    dataset, model = str(published.setting.get("dataset")), str(published.setting.get("model"))
+    if dataset not in DATASETS:
+        raise CannotRunError(Reason.DATASET, dataset)
+    if MODELS.get(model, model) not in BACKBONES:
+        raise CannotRunError(Reason.MODEL, model)
+    return {"dataset": dataset, "model": MODELS.get(model, model)}
+
+
+def metric_keys(published: Published) -> Keys:
+    """Return the analysis that the row's metric needs, if any."""
+    metric = published.row.metric
+    if metric not in MEASURES:
+        raise CannotRunError(Reason.METRIC, metric)
+    analyses = MEASURES[metric].analyses
+    return {"analyses": analyses} if analyses else {}
+
+
+def partition_keys(published: Published) -> Keys:
+    """Return how the clients share the data."""
+    partition = published.setting.get("partition")
+    match partition:
+        case {"kind": "shard", "s": int(shards)}:
+            return {"partition": "shards", "shards": shards}
+        case {"kind": "lda", "alpha": float() | int() as alpha}:
+            return {"partition": "lda", "alpha": float(alpha)}
+        case {"kind": "iid"}:
+            return {"partition": "stratified" if published.paper.name in BALANCED_IID else "iid"}
+    kind = partition.get("kind") if isinstance(partition, Mapping) else partition
+    raise CannotRunError(Reason.PARTITION, str(kind or "none"))
+
+
+def protocol_keys(published: Published) -> Keys:
+    """Return clients, rounds, local epochs and the optimiser without its learning rate."""
+    for key in DOUBTS:
+        if key in published.setting:
+            published.notes.append(f"{key.removesuffix('_note')}: {published.setting[key]}")
+    stated = {
+        "num-clients": _whole(published, "clients"),
+        "participation": float(_stated(published, "participation")),
+        "num-rounds": _whole(published, "rounds"),
+        "local-epochs": _whole(published, "local_epochs"),
+        "batch-size": _whole(published, "batch_size"),
+        "momentum": float(_stated(published, "momentum")),
+        "weight-decay": float(_stated(published, "weight_decay")),
+    }
+    return {**stated, "lr-schedule": _schedule(published), **_augmentation(published)}
+
+
+def special_keys(published: Published) -> Keys:
+    """Return the keys that few tables vary; raises `CannotRunError` for what is not there."""
+    setting = published.setting
+    if setting.get("client_data") == "stochastic":
+        raise CannotRunError(Reason.SETTING, "client data that change during the run")
+    if setting.get("pretrained"):
+        raise CannotRunError(Reason.SETTING, "pre-trained weights")
+    if "pretrained" not in setting:
+        return {}
+    published.notes.append("bn: running statistics, as its pre-trained counterpart needs them")
+    published.notes.append("model: ResNet-18 with a 3x3 stem; the paper does not say which stem")
+    return {"bn": "running"}
+
+
+def published_seeds(published: Published) -> int:
+    """Return how many seeds the number is a mean of, as far as the paper says."""
+    seeds = published.setting.get("seeds")
+    if isinstance(seeds, int):
+        return seeds
+    return UNSTATED_SEEDS.get(published.paper.name, 1)
+
+
+def _stated(published: Published, key: str) -> float:
+    value = published.number(key)
+    if value is None:
+        value = UNSTATED.get(published.paper.name, {}).get(key)
+        if value is None:
+            raise CannotRunError(Reason.SETTING, f"{key.replace('_', ' ')} not stated")
+        published.notes.append(f"{key.replace('_', ' ')}: not stated, taken as {value:g}")
+    return value
+
+
+def _whole(published: Published, key: str) -> int:
+    return int(_stated(published, key))
+
+
+def _schedule(published: Published) -> str:
+    schedule, rounds = published.setting.get("lr_schedule"), published.number("rounds") or 0
+    match schedule:
+        case {"kind": "step", "factor": 0.1, "at_rounds": [half, three_quarters]} if (
+            half == rounds // 2 and three_quarters == 3 * rounds // 4
+        ):
+            return "step"
+        case {"kind": "exponential", "factor_per_round": 0.99}:
+            return "exponential"
+        case {"kind": "fixed"}:
+            return "constant"
+        case str(words) if words.startswith("not stated"):
+            published.notes.append(f"learning-rate schedule: {words}; x0.1 at R/2 and 3R/4")
+            return "step"
+    kind = schedule.get("kind") if isinstance(schedule, Mapping) else schedule
+    raise CannotRunError(Reason.SETTING, f"learning-rate schedule {kind}")
+
+
+def _augmentation(published: Published) -> Keys:
+    text = str(published.setting.get("augmentation"))
+    if text not in AUGMENTATIONS:
+        raise CannotRunError(Reason.SETTING, "augmentation not stated")
+    words = AUGMENTATIONS[text]
+    if words in NOT_LITERAL:
+        published.notes.append(NOT_LITERAL[words])
+    if words.endswith("cutout"):
+        words = NO_CUTOUT.get(str(published.setting["dataset"]), words)
+    return {"augmentation": words}

@@ -1,0 +1,162 @@
+"""Run cells, seed by seed, and put what they give beside what was published.
+
+Runs that finished earlier with the same configuration are not repeated, and interrupted ones go on
+from their last checkpoint, so the same command continues a table that takes days. Results go to
+results.csv, which keeps the cells of earlier calls.
+"""
+
+import csv
+import io
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedapp import launch
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.papers.cells import Cell
+from fedapp.papers.measures import MEASURES, Summary
+from fedapp.papers.plan import PlannedRun, Request, resolved, runs_of
+from fedapp.results.files import write_atomically
+from fedapp.results.run_directory import RunDirectory
+
+RESULTS = "results.csv"
+_KEY = ("paper", "table", "cell", "changes")
+
+
+def run_cell(
+    cell: Cell, request: Request, project: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run every seed of a cell that has no finished run yet; returns its line of results."""
+    runs = runs_of(cell, request)
+    for run in runs:
+        if finished(run) is not None:
+            say(f"{run.name} is finished, not run again")
+            continue
+        say(f"running {run.name}")
+        with logs_on_stderr():
+            launch.run(project, run.overrides, launch.Resources())
+    return result(cell, runs)
+
+
+def finished(run: PlannedRun) -> Summary | None:
+    """Return the summary of a run that went through all its rounds; None if it has yet to.
+
+    A run that diverged on the way is finished as well, and is not tried again.
+
+    Raises:
+        UserError: its directory holds a run with another configuration.
+    """
+    if not (run.directory / "config.toml").is_file():
+        return None
+    earlier = RunDirectory.load(run.directory)
+    if not _same(earlier, resolved(run)):
+        raise UserError(
+            f"{run.directory} holds a run with another configuration; move it away or choose "
+            "another --output-dir"
+        )
+    summary = earlier.summary()
+    ended = (
+        summary.get("status") == "completed" or summary.get("rounds") == resolved(run).num_rounds
+    )
+    return summary if ended else None
+
+
+def _same(earlier: RunDirectory, wanted: RunConfig) -> bool:
+    try:
+        found = RunConfig.parse(earlier.config())
+    except UserError:  # a version of fedapp with other keys wrote it
+        return False
+    place = (found.fingerprint(), found.num_rounds)
+    return place == (wanted.fingerprint(), wanted.num_rounds)
+
+
+def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Return published and own figures of a cell: means over the seeds that converged.
+
+    The spread is the sample standard deviation over seeds; None for fewer than two.
+    """
+    measure = MEASURES[cell.row.metric]
+    ended = [(run, summary) for run in runs if (summary := finished(run)) is not None]
+    done = [(run, summary) for run, summary in ended if summary["status"] == "completed"]
+    values = [value for _, s in done if (value := measure.read(s)) is not None]
+    mean = statistics.mean(values) if values else None
+    published = cell.row.mean
+    return {
+        "paper": cell.paper,
+        "table": cell.table,
+        "cell": cell.name,
+        "changes": runs[0].request.label(),
+        "metric": cell.row.metric,
+        "published mean": published,
+        "published std": cell.row.std,
+        "published failed": cell.row.failed,
+        "mean": mean,
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "difference": None if mean is None or published is None else mean - published,
+        "seeds": _seeds(run for run, _ in done),
+        "diverged seeds": _seeds(run for run, summary in ended if summary["status"] != "completed"),
+        "unfinished seeds": _seeds(run for run in runs if finished(run) is None),
+        **_accuracies([summary for _, summary in done]),
+        "rounds": runs[0].overrides["num-rounds"],
+        "seconds": sum(summary["seconds"] for _, summary in done) if done else None,
+        "device": " ".join(sorted({str(summary["device"]) for _, summary in done})),
+        "note": "; ".join(filter(None, [cell.row.note, measure.note, *cell.notes])),
+        "command": runs[0].command(),
+    }
+
+
+def _seeds(runs: Iterable[PlannedRun]) -> str:
+    return " ".join(str(run.seed) for run in runs)
+
+
+def _accuracies(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Return final and best test accuracy in percent, each the mean over seeds."""
+
+    def mean(key: str) -> float | None:
+        values = [summary[key] for summary in summaries if summary.get(key) is not None]
+        return 100 * statistics.mean(values) if values else None
+
+    return {
+        "final accuracy %": mean("accuracy_final"),
+        "best accuracy %": mean("accuracy_best"),
+        "best round": " ".join(str(summary.get("best_round")) for summary in summaries),
+    }
+
+
+def write_results(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write results.csv: these lines, and those of other cells that it held before."""
+    path = folder / RESULTS
+    new = {_key(row) for row in rows}
+    kept = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            kept = [row for row in csv.DictReader(file) if _key(row) not in new]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows([*kept, *rows])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.getvalue().encode("utf-8"))
+    return path
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row.get(key)) for key in _KEY)
+
+
+@contextmanager
+def logs_on_stderr() -> Iterator[None]:
+    """Send what programs started inside print to stderr: stdout is for the results alone."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)

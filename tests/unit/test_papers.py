@@ -1,0 +1,266 @@
+"""Every published number: as printed, named once, and runnable or refused for a known reason."""
+
+import json
+import string
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from clients.objective import REGULARISERS
+from fedapp.cli import app
+from fedapp.config import RunConfig
+from fedapp.data.datasets import DATASETS
+from fedapp.errors import UserError
+from fedapp.methods import METHODS
+from fedapp.models.backbones import BACKBONES
+from fedapp.papers.cells import cells_of, configuration, select
+from fedapp.papers.measures import MEASURES
+from fedapp.papers.protocol import MODELS, SAME_METHOD, CannotRunError, Published, Reason
+from fedapp.papers.tables import FILES, all_papers, find_paper
+
+ROWS = {"feddr+": 786, "fedfn": 1304, "fedntd": 602, "feddor": 292}
+
+# Everything that can be in the way of a row whose method, data set, model and metric are there.
+SETTINGS_THAT_CANNOT_RUN = {
+    "pre-trained weights",
+    "client data that change during the run",
+    "weight of an added regulariser",
+    "no key for lambda",
+    "no learning rate stated",
+    "clients not stated",
+    "participation not stated",
+    "rounds not stated",
+    "batch size not stated",
+    "momentum not stated",
+    "learning-rate schedule cosine",
+    "augmentation not stated",
+}
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return [
+        cell for paper in all_papers() for table in paper.tables for cell in cells_of(paper, table)
+    ]
+
+
+def cell(paper: str, table: str, words: str):
+    found = find_paper(paper)
+    return select(cells_of(found, found.table(table)), words)
+
+
+def exists(published: Published) -> bool:
+    """Method, data set, model and metric of a row are there, found without the code under test."""
+    name = SAME_METHOD.get(str(published.row.method), str(published.row.method))
+    combined = any(name == f"{base}+{added}" for base in METHODS for added in REGULARISERS)
+    setting = published.setting
+    return (
+        (name in METHODS or combined)
+        and setting.get("dataset") in DATASETS
+        and MODELS.get(setting.get("model"), setting.get("model")) in BACKBONES
+        and published.row.metric in MEASURES
+    )
+
+
+def test_every_number_of_every_table_is_there():
+    assert {
+        paper.name: sum(len(table.rows) for table in paper.tables) for paper in all_papers()
+    } == ROWS
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "words", "mean"),
+    [
+        ("feddr+", "table3-sharding", "fedavg cifar100 s=10", 36.6),
+        ("feddr+", "table3-sharding", "feddr+ cifar100 s=10", 48.2),
+        ("feddr+", "table3-lda", "fedetf imagenet100 alpha=0.1", 69.0),
+        ("feddr+", "table15-iid", "dr cifar100 iid", 51.5),
+        ("feddr+", "table17-client-count", "feddr+ clients=500", 43.3),
+        ("feddr+", "table5-pfl", "feddr+-ft s=10", 83.1),
+        ("fedfn", "table2-modules", "fedfn cifar10 s=2", 76.5),
+        ("fedfn", "table2-modules", "scaffold+fn cifar100 s=10", 49.4),
+        ("fedntd", "table1-sharding", "fednova cifar10 s=10", 67.0),
+        ("fedntd", "table1-lda-forgetting", "fedntd cifar10 alpha=0.1", 0.42),
+    ],
+)
+def test_the_anchors_of_the_method_specification_are_found_by_their_words(
+    paper, table, words, mean
+):
+    assert cell(paper, table, words).row.mean == pytest.approx(mean, abs=0.051)
+
+
+def test_doubts_and_oddities_are_kept():
+    assert all(paper.doubts and paper.oddities for paper in all_papers())
+    rows = [row for paper in all_papers() for table in paper.tables for row in table.rows]
+    assert sum(row.note.startswith("doubt") for row in rows) > 20
+    assert [row.mean for row in rows if row.raw] == [None]
+    assert sum(row.failed for row in rows) > 50
+
+
+def test_names_are_unique_in_a_table():
+    for paper in all_papers():
+        for table in paper.tables:
+            names = [cell.name for cell in cells_of(paper, table)]
+            assert len(set(names)) == len(names), table.id
+
+
+def test_every_cell_builds_or_says_why_not(cells):
+    assert len(cells) == sum(ROWS.values())
+    for each in cells:
+        if each.config is None:
+            assert each.reason in set(Reason) - {Reason.REFUSED, Reason.DATA}, each
+            assert each.detail
+        else:
+            assert each.reason is None
+            RunConfig.parse(each.config)
+
+
+def test_every_row_whose_method_data_model_and_metric_exist_builds(cells):
+    rows = [
+        Published(paper, table, row)
+        for paper in all_papers()
+        for table in paper.tables
+        for row in table.rows
+    ]
+    held_back = set()
+    for published, built in zip(rows, cells, strict=True):
+        if built.config is not None:
+            assert exists(published), built.name
+        elif exists(published):
+            assert built.reason in (Reason.SETTING, Reason.PARTITION), built
+            held_back.add(built.detail)
+        else:
+            assert built.reason in (
+                Reason.SETTING_ROW, Reason.METHOD, Reason.DATASET, Reason.MODEL, Reason.METRIC
+            ), built  # fmt: skip
+    assert held_back <= SETTINGS_THAT_CANNOT_RUN | {"pathological", "dirichlet"}
+
+
+def test_reasons_and_cells_that_build_add_up(cells):
+    counted = Counter("built" if each.config is not None else each.reason for each in cells)
+    assert counted["built"] >= 1151
+    assert counted[Reason.SETTING_ROW] == 54
+    assert sum(counted.values()) == len(cells)
+    detail = Counter(each.detail for each in cells if each.reason is Reason.METHOD)
+    assert not set(detail) & set(METHODS)
+
+
+def test_a_cell_has_the_published_setting():
+    keys = cell("feddr+", "table3-lda", "feddr+ cifar100 alpha=0.1").config
+    assert keys == {
+        "method": "feddr+", "dataset": "cifar100", "model": "mobilenet", "partition": "lda",
+        "alpha": 0.1, "num-clients": 100, "participation": 0.1, "num-rounds": 320,
+        "local-epochs": 3, "batch-size": 50, "momentum": 0.9, "weight-decay": 1e-5,
+        "lr-schedule": "step", "augmentation": "crop flip", "lr": 5.0, "beta": 0.9,
+    }  # fmt: skip
+
+
+def test_the_same_method_takes_each_papers_own_parameters():
+    ntd = cell("fedntd", "table1-lda", "fedntd cifar10 alpha=0.05").config
+    dr = cell("feddr+", "table3-lda", "fedntd cifar10 alpha=0.1").config
+    assert (ntd["tau"], ntd["beta"], ntd["lr-schedule"]) == (1.0, 1.0, "exponential")
+    assert (dr["tau"], dr["beta"], dr["lr-schedule"]) == (3.0, 1.0, "step")
+    assert cell("fedntd", "table1-lda", "fedprox mnist alpha=0.1").config["mu"] == 0.1
+    assert cell("feddr+", "table3-lda", "fedprox cifar10 alpha=0.1").config["mu"] == 0.001
+
+
+def test_an_added_regulariser_has_the_tuned_beta_of_its_own_cell():
+    tuned = cell("feddr+", "table2-synergy", "fedavg+ntd cifar100 alpha=0.1").config
+    fixed = cell("feddr+", "table13-synergy-beta0.9", "fedavg+ntd cifar100 alpha=0.1").config
+    assert (tuned["method"], tuned["regulariser"], tuned["beta"]) == ("fedavg", "ntd", 0.99)
+    assert fixed["beta"] == 0.9
+    assert "beta" not in cell("feddr+", "table2-synergy", "fedavg cifar100 s=10").config
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "words", "key", "value"),
+    [
+        ("feddr+", "table3-lda", "fedexp cifar10 alpha=0.1", "fedexp-epsilon", 0.001),
+        ("fedfn", "appendix-table14-fedfr-cifar100", "fedfr mu=0.001", "mu", 0.001),
+        ("fedfn", "appendix-table11-logit-scale", "spherefed-ce tau=15", "tau", 15.0),
+    ],
+)
+def test_a_methods_own_parameters_reach_their_keys(paper, table, words, key, value):
+    assert cell(paper, table, words).config[key] == value
+
+
+def test_forgetting_is_measured_where_it_was_published():
+    found = cell("fedntd", "table1-lda-forgetting", "fedntd cifar10 alpha=0.1")
+    assert found.config["analyses"] == "forgetting"
+    assert "analyses" not in cell("fedntd", "table1-lda", "fedntd cifar10 alpha=0.1").config
+
+
+def test_the_global_models_of_a_personalised_table_can_run():
+    found = cell("fedfn", "appendix-table9-pfl", "fedfn cifar100 s=10")
+    assert (found.row.metric, found.config["lr"]) == ("accuracy_percent", 0.5)
+
+
+def test_what_a_paper_leaves_out_is_a_note_and_not_a_silent_default():
+    notes = " ".join(cell("fedfn", "table1-fedavg-fedfn", "fedfn cifar10 s=2").notes)
+    assert "batch size: not stated, taken as 50" in notes
+    assert (
+        "lr: not stated for dr, taken from feddr+"
+        in cell("feddr+", "table15-iid", "dr cifar100 iid").notes
+    )
+    assert (
+        cell("fedfn", "table1-fedavg-fedfn", "fedavg cifar10 s=2").config["partition"] == "shards"
+    )
+
+
+def test_iid_is_dealt_as_the_paper_deals_it():
+    assert cell("feddr+", "table15-iid", "fedavg iid").config["partition"] == "stratified"
+
+
+def test_a_missing_method_is_named_before_anything_else():
+    found = cell("feddor", "table1-main", "fedproto tiny-imagenet alpha=0.1")
+    row = Published(find_paper("feddor"), find_paper("feddor").table("table1-main"), found.row)
+    with pytest.raises(CannotRunError) as missing:
+        configuration(row)
+    expected = Reason.METHOD if "fedproto" not in METHODS else Reason.DATASET
+    assert missing.value.reason is expected
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: find_paper("feddr"), "did you mean 'feddr\\+'"),
+        (lambda: find_paper("fedntd").table("table1-shard"), "table1-sharding"),
+        (lambda: cell("fedntd", "table1-lda", "fedavg imagenet"), "did you mean 'fedavg"),
+        (lambda: cell("fedntd", "table1-lda", "fedavg"), "one of 7; add words"),
+        (lambda: cell("fedntd", "table1-lda", "§"), "does not exist; there is"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(call, words):
+    with pytest.raises(UserError, match=words):
+        call()
+
+
+@given(st.data())
+def test_a_cell_is_found_by_its_words_in_any_order_and_case(data):
+    paper = find_paper(data.draw(st.sampled_from(sorted(FILES))))
+    table = data.draw(st.sampled_from(paper.tables))
+    every = cells_of(paper, table) if len(table.rows) < 60 else cells_of(paper, table)[:60]
+    wanted = data.draw(st.sampled_from(every))
+    words = data.draw(st.permutations(wanted.name.upper().split()))
+    assert select(every, " ".join(words)) == wanted
+
+
+@given(st.text(string.ascii_letters, min_size=30))
+def test_no_text_is_taken_for_a_paper(name):
+    with pytest.raises(UserError, match="does not exist"):
+        find_paper(name)
+
+
+def test_the_command_lists_tables_and_numbers():
+    tables = json.loads(CliRunner().invoke(app, ["papers", "--json"]).stdout)
+    assert sum(row["numbers"] for row in tables) == sum(ROWS.values())
+    numbers = json.loads(
+        CliRunner().invoke(app, ["papers", "feddr+", "table3-sharding", "--json"]).stdout
+    )
+    assert len(numbers) == 96
+    ours = next(row for row in numbers if row["cell"] == "feddr+ cifar100 s=10")
+    assert ours["config"]["lr"] == 5.0
+    assert ours["mean"] == pytest.approx(48.2, abs=0.1)

@@ -1,0 +1,285 @@
+"""Reproducing a table: what would run, that nothing runs twice, and what comes out."""
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fedapp import launch
+from fedapp.cli import app
+from fedapp.config import RunConfig
+from fedapp.data import datasets
+from fedapp.errors import UserError
+from fedapp.launch import read_overrides
+from fedapp.papers import plan as planning
+from fedapp.papers.cells import cells_of, select
+from fedapp.papers.plan import PlannedRun, Request, plan_rows, runs_of, with_data
+from fedapp.papers.protocol import Reason
+from fedapp.papers.reproduce import finished, logs_on_stderr, result, run_cell, write_results
+from fedapp.papers.tables import find_paper
+from fedapp.results.run_directory import RunDirectory
+
+
+def cell(words="fedavg cifar10 s=2", table="table1-sharding", paper="fedntd"):
+    found = find_paper(paper)
+    return select(cells_of(found, found.table(table)), words)
+
+
+def copy_of(name: str, classes: int = 10, images: int = 50_000, size: int = 32):
+    """An empty data set of the given shape."""
+    pixels = np.zeros((1, size, size, 3), dtype=np.uint8)
+    return datasets.Dataset(
+        name, tuple(map(str, range(classes))), (0.5,) * 3, (0.5,) * 3,
+        np.broadcast_to(pixels, (images, size, size, 3)), np.zeros(images, dtype=np.int64),
+        pixels, np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Replace the simulation by one that writes the run directory of a finished run at once."""
+    runs = []
+
+    def run(project, overrides, resources):
+        runs.append(overrides)
+        config = RunConfig.parse(overrides)
+        made = RunDirectory.create(
+            config.output_dir, config.run_name, config.flat(), resume=bool(config.resume)
+        )
+        status = run.statuses.get(config.seed, "completed")
+        made.write_summary(
+            {
+                "status": status,
+                "rounds": config.num_rounds if status != "interrupted" else 0,
+                "accuracy_final": 0.40 + 0.02 * config.seed if status == "completed" else None,
+                "accuracy_best": 0.50,
+                "best_round": 7 + config.seed,
+                "seconds": 2.0,
+                "device": "cpu",
+                "forgetting": 0.5,
+            }
+        )
+        return 0 if status == "completed" else 1
+
+    run.statuses = {}
+    run.calls = runs
+    monkeypatch.setattr(launch, "run", run)
+    return run
+
+
+def reproduce(*arguments: str):
+    return CliRunner().invoke(app, ["reproduce", "fedntd", "table1-sharding", *arguments])
+
+
+@given(scale=st.floats(1e-4, 1.0))
+def test_scale_multiplies_the_rounds_and_nothing_else(scale):
+    full = PlannedRun(cell(), 0, Request(planning.Path("out")))
+    scaled = PlannedRun(cell(), 0, Request(planning.Path("out"), scale=scale))
+    assert scaled.overrides["num-rounds"] == max(1, round(200 * scale))
+    changed = {key for key, value in scaled.overrides.items() if value != full.overrides[key]}
+    assert changed <= {"num-rounds", "checkpoint-every", "run-name"}
+    assert (scaled.name != full.name) == (scale != 1)
+
+
+@pytest.mark.parametrize("scale", [0, -1, 1.5, float("nan")])
+def test_a_scale_that_is_no_fraction_is_refused(scale, tmp_path):
+    with pytest.raises(UserError, match="--scale"):
+        Request(tmp_path, scale=scale)
+
+
+def test_an_unknown_data_set_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'images'"):
+        Request(tmp_path, dataset_as="image")
+
+
+def test_every_run_of_a_table_has_a_plain_name_of_its_own(tmp_path):
+    paper = find_paper("fedfn")
+    cells = [
+        each for table in paper.tables for each in cells_of(paper, table) if each.config is not None
+    ]
+    names = [run.name for each in cells for run in runs_of(each, Request(tmp_path))]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[\w.+=-]+", name) for name in names)
+
+
+def test_the_printed_command_is_the_run(tmp_path):
+    run = PlannedRun(cell(), 1, Request(tmp_path / "it's here"))
+    program, command, option, pairs = shlex.split(run.command())
+    assert (program, command, option) == ("fedapp", "run", "-c")
+    assert read_overrides([pairs]) == run.overrides
+
+
+def test_images_are_rounds_times_cohort_times_epochs(tmp_path):
+    run = PlannedRun(cell(), 0, Request(tmp_path))
+    assert run.images == 200 * 5 * 5000
+    (row,) = plan_rows([cell()], Request(tmp_path, seeds=2), images_per_second=1000)
+    assert (row["runs"], row["million images"], row["hours"]) == (2, 10.0, round(1e4 / 3600, 2))
+
+
+def test_seeds_are_the_papers_unless_asked_otherwise(tmp_path):
+    published = cell("feddr+ cifar100 s=10", "table3-sharding", "feddr+")
+    assert len(runs_of(published, Request(tmp_path))) == 3
+    assert [run.seed for run in runs_of(published, Request(tmp_path, seeds=1))] == [0]
+    assert (
+        len(runs_of(cell("fedavg cifar10 s=2", "table2-modules", "fedfn"), Request(tmp_path))) == 1
+    )
+
+
+def test_cells_without_data_are_marked_with_what_is_missing(tmp_path):
+    (marked,) = with_data([cell()], Request(tmp_path, data_dir=str(tmp_path)))
+    assert (marked.config, marked.reason) == (None, Reason.DATA)
+    assert str(tmp_path) in marked.detail
+
+
+def test_another_copy_stands_for_its_own_data_set_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    paper = find_paper("fedntd")
+    cells = with_data(
+        cells_of(paper, paper.table("table1-sharding")), Request(tmp_path, dataset_as="images")
+    )
+    able = {each.row.column["dataset"] for each in cells if each.config is not None}
+    assert able == {"cifar10"}
+    details = " ".join(each.detail for each in cells if each.reason is Reason.DATA)
+    assert "cifar100 has 100 classes" in details
+    assert "mnist has 10 classes, 28 pixels, 60000 training images" in details
+
+
+def test_a_copy_that_fits_two_data_sets_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    monkeypatch.setitem(planning.DATASETS, "mnist", planning.DATASETS["cifar10"])
+    monkeypatch.setitem(planning.TRAIN_IMAGES, "mnist", 50_000)
+    with pytest.raises(UserError, match="cifar10 and mnist; choose some with --cell"):
+        with_data([cell(), cell("fedavg mnist s=2")], Request(tmp_path, dataset_as="images"))
+
+
+def test_runs_are_compared_with_the_published_number(simulated, tmp_path):
+    request = Request(tmp_path, scale=0.5, seeds=3)
+    row = run_cell(cell(), request, tmp_path, print)
+    assert [run["num-rounds"] for run in simulated.calls] == [100] * 3
+    assert (row["published mean"], row["mean"]) == (40.14, pytest.approx(42.0))
+    assert row["std"] == pytest.approx(2.0)  # of 40, 42 and 44
+    assert row["difference"] == pytest.approx(42.0 - 40.14)
+    assert (row["seeds"], row["best round"], row["seconds"]) == ("0 1 2", "7 8 9", 6.0)
+    assert row["changes"] == "rounds x 0.5"
+
+
+def test_a_metric_other_than_accuracy_is_read_from_the_summary(simulated, tmp_path):
+    found = cell("fedavg cifar10 s=2", "table1-sharding-forgetting")
+    row = run_cell(found, Request(tmp_path, seeds=1), tmp_path, print)
+    assert (row["metric"], row["mean"], row["std"]) == ("forgetting", 0.5, None)
+
+
+def test_finished_runs_are_not_run_again_and_missing_seeds_are_added(simulated, tmp_path):
+    run_cell(cell(), Request(tmp_path, seeds=2), tmp_path, print)
+    row = run_cell(cell(), Request(tmp_path, seeds=3), tmp_path, print)
+    assert [run["seed"] for run in simulated.calls] == [0, 1, 2]
+    assert row["seeds"] == "0 1 2"
+
+
+def test_an_interrupted_run_goes_on_and_a_diverged_one_is_a_result(simulated, tmp_path):
+    simulated.statuses = {0: "interrupted", 1: "failed"}
+    request = Request(tmp_path, seeds=3)
+    row = run_cell(cell(), request, tmp_path, print)
+    assert (row["unfinished seeds"], row["diverged seeds"], row["seeds"]) == ("0", "1", "2")
+    simulated.statuses = {1: "failed"}
+    row = run_cell(cell(), request, tmp_path, print)
+    assert [run["seed"] for run in simulated.calls] == [0, 1, 2, 0]
+    assert all(run["resume"] == "auto" for run in simulated.calls)
+    assert (row["unfinished seeds"], row["diverged seeds"], row["seeds"]) == ("", "1", "0 2")
+
+
+def test_a_run_of_another_configuration_is_never_taken_for_this_one(simulated, tmp_path):
+    request = Request(tmp_path, seeds=1)
+    run_cell(cell(), request, tmp_path, print)
+    (run,) = runs_of(cell(), request)
+    config = run.directory / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.01", "lr = 0.02"))
+    with pytest.raises(UserError, match="another configuration"):
+        finished(run)
+
+
+def test_a_cell_without_runs_has_the_published_number_alone(tmp_path):
+    row = result(cell(), runs_of(cell(), Request(tmp_path, seeds=2)))
+    assert (row["published mean"], row["mean"], row["difference"]) == (40.14, None, None)
+    assert row["unfinished seeds"] == "0 1"
+
+
+def test_results_keep_the_cells_of_earlier_calls(simulated, tmp_path):
+    def saved(words, scale):
+        request = Request(tmp_path, scale=scale, seeds=1)
+        return write_results(tmp_path, [run_cell(cell(words), request, tmp_path, print)])
+
+    saved("fedavg cifar10 s=2", 0.1)
+    saved("fedntd cifar10 s=2", 0.1)
+    saved("fedavg cifar10 s=2", 0.2)
+    path = saved("fedavg cifar10 s=2", 0.1)
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert [(row["cell"], row["changes"]) for row in rows] == [
+        ("fedntd cifar10 s=2", "rounds x 0.1"),
+        ("fedavg cifar10 s=2", "rounds x 0.2"),
+        ("fedavg cifar10 s=2", "rounds x 0.1"),
+    ]
+    assert all(float(row["mean"]) == pytest.approx(40.0) for row in rows)
+
+
+def test_logs_of_programs_go_to_stderr(capfd):
+    with logs_on_stderr():
+        os.system("echo from a program")
+    print("result")
+    captured = capfd.readouterr()
+    assert captured.out.strip() == "result"
+    assert "from a program" in captured.err
+
+
+def test_the_plan_runs_nothing_and_counts_everything(simulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    done = reproduce("--plan", "--dataset-as", "images", "--scale", "0.1", "--json")
+    rows = json.loads(done.stdout)
+    assert len(rows) == 49
+    assert not simulated.calls
+    assert all((row["runs"] == 0) == bool(row["cannot run because"]) for row in rows)
+    assert {row["rounds"] for row in rows if row["runs"]} == {20}
+    text = reproduce("--plan", "--dataset-as", "images", "--scale", "0.1").stdout
+    assert "rounds x 0.1" in text
+    assert f"{sum(row['runs'] > 0 for row in rows)} of 49 cells can run" in text
+
+
+def test_the_command_runs_a_cell_and_says_what_is_not_as_published(
+    simulated, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    arguments = ["--cell", "cifar10 fedavg s=2", "--dataset-as", "images", "--scale", "0.01"]
+    arguments += ["--seeds", "2", "--output-dir", str(tmp_path)]
+    done = reproduce(*arguments)
+    assert done.exit_code == 0
+    assert "not the published setting: rounds x 0.01" in " ".join(done.stdout.split())
+    assert "40.14" in done.stdout
+    assert "41.00 ± 1.41" in done.stdout
+    assert 'fedapp run -c "method=' in done.stdout
+    (row,) = json.loads(reproduce(*arguments, "--json").stdout)
+    assert len(simulated.calls) == 2  # the second call found both
+    assert row["changes"] == "rounds x 0.01, data from 'images'"
+    assert (tmp_path / "results.csv").is_file()
+
+
+def test_a_failed_run_is_the_exit_code(simulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    simulated.statuses = {0: "interrupted"}
+    done = reproduce("--cell", "fedavg cifar10 s=2", "--seeds", "1", "--output-dir", str(tmp_path))
+    assert done.exit_code == 1
+    assert "unfinished 0" in " ".join(done.stdout.split())
+
+
+def test_a_cell_that_cannot_run_is_refused_with_its_reason(tmp_path):
+    done = reproduce("--cell", "fedavg cinic10", "--output-dir", str(tmp_path))
+    assert isinstance(done.exception, UserError)
+    assert "cinic10" in str(done.exception)
+    assert not list(tmp_path.iterdir())
