@@ -32,8 +32,8 @@ format: set-up ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: set-up ## images per second of plain PyTorch training, the ceiling for a federated round
-	@$(BIN)/python benchmarks/plain_loop.py $(ARGS)
+bench: set-up ## what federated rounds cost beside plain PyTorch training, as ratios
+	@$(BIN)/fedapp bench $(ARGS)
 
 lock: set-up ## write requirements.lock anew; ARGS="--upgrade" takes newer versions
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \

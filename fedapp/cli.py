@@ -11,7 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from fedapp import cli_experiments
 from fedapp.errors import UserError
+from fedapp.papers import commands as papers_commands
+from fedapp.state_command import app as state_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +22,7 @@ app = typer.Typer(
     help="Federated learning on heterogeneous data with Flower.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(state_app, name="state")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Overrides = Annotated[
@@ -175,22 +179,23 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: accuracies, rounds, seconds and bytes, and their curves in one plot.
+    """Put runs side by side: figures, means over seeds, paired differences, curves in one plot.
 
     Example: fedapp compare runs/a runs/b --plot curves.png
     """
+    from fedapp import comparison
     from fedapp.results import plots
     from fedapp.results.run_directory import RunDirectory
 
     opened = [RunDirectory.load(path) for path in runs]
-    wanted = ["method", "seed", "rounds", "status", "accuracy_final", "accuracy_best", "seconds"]
-    rows = [{"run": run.name, **{key: run.summary().get(key) for key in wanted}} for run in opened]
-    show("Runs", rows, as_json)
+    compared = comparison.compare(opened)
+    if as_json:
+        print(json.dumps(compared, indent=2))
+    else:
+        for title, rows in comparison.tables(compared).items():
+            show(title, rows, as_json)
     if plot is not None:
-        lines = [
-            (f"{row['method']} ({run.name})", run.rounds())
-            for run, row in zip(opened, rows, strict=True)
-        ]
+        lines = [(f"{run.summary().get('method')} ({run.name})", run.rounds()) for run in opened]
         plot.write_bytes(plots.png(plots.compare_curves(lines)))
         print(f"wrote {plot.absolute()}", file=sys.stderr)
 
@@ -226,6 +231,10 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
 
 def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+cli_experiments.register(app)
+papers_commands.register(app)
 
 
 if __name__ == "__main__":

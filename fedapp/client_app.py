@@ -52,13 +52,17 @@ def train(message: Message, context: Context) -> Message:
     task = Task.from_record(message.content.config_records[TASK])
     received = from_array_record(message.content.array_records[ARRAYS])
     total = ExactSum(received, task.total_weight)
+    alone = len(task.clients) == 1
     results: list[ClientResult] = []
     failures: list[ClientFailure] = []
     last: dict[str, np.ndarray] = {}
     for client in task.clients:
         try:
             last, result = _fit(node, client, received, task)
-            total.add(last, task.weight(result.examples))
+            if alone:
+                total.check(last)
+            else:
+                total.add(last, task.weight(result.examples))
             results.append(result)
         except (LossDiverged, UpdateRefused) as reason:
             failures.append(ClientFailure(client, DIVERGED, str(reason)))
@@ -66,7 +70,6 @@ def train(message: Message, context: Context) -> Message:
             failures.append(ClientFailure(client, ERROR, _explain(error)))
     content = pack_report(results, failures)
     if results:
-        alone = len(task.clients) == 1
         content[ARRAYS] = to_array_record(last if alone else total.sums)
     return Message(content, reply_to=message)
 

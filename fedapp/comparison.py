@@ -135,27 +135,25 @@ def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirect
 
 
 def labels(groups: Sequence[Group]) -> list[str]:
-    """Name each group by its method and the settings in which the groups differ."""
-    keys = {key: None for group in groups for key in group.settings}
-    differing = [key for key in keys if len({g.settings.get(key) for g in groups}) > 1]
-    rest = [key for key in differing if key not in ("method", _PARTITION_SEED)]
-    if _PARTITION_SEED in differing and _only_difference(groups, rest):
-        rest.append(_PARTITION_SEED)
+    """Name each group by its method and the settings that tell it from the others.
+
+    What only follows from the method (its regulariser, the learning rate of "auto") is left out.
+    """
+    keys = dict.fromkeys(key for group in groups for key in group.settings if key != "method")
+    telling = [key for key in keys if _tells_apart(key, groups)]
     return [
-        " ".join(
-            [
-                str(group.settings.get("method", "?")),
-                *(f"{key}={group.settings.get(key, '-')}" for key in rest),
-            ]
-        )
-        for group in groups
+        " ".join([str(g.settings.get("method")), *(f"{k}={g.settings.get(k)}" for k in telling)])
+        for g in groups
     ]
 
 
-def _only_difference(groups: Sequence[Group], keys: Sequence[str]) -> bool:
-    """Return whether some groups are alike in their method and all of these keys."""
-    seen = [tuple(group.settings.get(key) for key in ("method", *keys)) for group in groups]
-    return len(set(seen)) < len(seen)
+def _tells_apart(key: str, groups: Sequence[Group]) -> bool:
+    """Return whether groups of one method differ in a setting, or any in data set or model."""
+    values: dict[Scalar | None, set[Scalar | None]] = {}
+    for group in groups:
+        method = None if key in ("dataset", "model") else group.settings.get("method")
+        values.setdefault(method, set()).add(group.settings.get(key))
+    return any(len(found) > 1 for found in values.values())
 
 
 def compare(runs: Sequence[RunDirectory]) -> dict[str, list[dict[str, Any]]]:

@@ -148,8 +148,14 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[str]
         program("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1",
         "--port", str(port), "--log-file", str(home / "superlink.log"),
     ]  # fmt: skip
+    # Ray's workers import from the working directory first: there must be no second copy of the app
+    # there, which an edit during a run would make different from the one that the server runs.
     process = subprocess.Popen(
-        command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        env=dict(environment),
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         _wait_for(f"http://{address}/health", process, home / "superlink.log")

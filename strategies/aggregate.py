@@ -44,7 +44,18 @@ class ExactSum:
 
     def add(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
         """Add one model with an integer weight; an unfit one raises `UpdateRefused` instead."""
-        self._check(arrays)
+        self.check(arrays)
+        for name, array in arrays.items():
+            # weight * value has at most 24 + 29 significant bits: exact in float64
+            scaled = np.multiply(
+                array, float(weight) * 2.0 ** self._exponents[name], dtype=np.float64
+            )
+            self.sums[name] += np.rint(scaled).astype(np.int64)
+        self.weight += int(weight)
+
+    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raise `UpdateRefused` unless `add` would take this model."""
+        self._check_shapes(arrays)
         for name, array in arrays.items():
             peak = float(np.max(np.abs(array), initial=0.0))
             if not np.isfinite(peak):
@@ -54,17 +65,10 @@ class ExactSum:
                     f"'{name}' has a value of {peak:.3g}, more than the {self._bounds[name]:.3g} "
                     f"({2**_HEADROOM_BITS} times the received tensor) that one round can explain"
                 )
-        for name, array in arrays.items():
-            # weight * value has at most 24 + 29 significant bits: exact in float64
-            scaled = np.multiply(
-                array, float(weight) * 2.0 ** self._exponents[name], dtype=np.float64
-            )
-            self.sums[name] += np.rint(scaled).astype(np.int64)
-        self.weight += int(weight)
 
     def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
         """Add the partial sum of another `ExactSum` with the same reference and total weight."""
-        self._check(sums)
+        self._check_shapes(sums)
         for name, array in sums.items():
             limit = int(weight) * int(self._bounds[name]) << max(self._exponents[name], 0)
             if array.dtype != np.int64 or int(np.max(np.abs(array), initial=0)) > limit:
@@ -84,7 +88,7 @@ class ExactSum:
             for name, total in self.sums.items()
         }
 
-    def _check(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def _check_shapes(self, arrays: Mapping[str, np.ndarray]) -> None:
         if missing := sorted(self.sums.keys() - arrays.keys()):
             raise UpdateRefused(f"'{missing[0]}' is missing")
         if unknown := sorted(arrays.keys() - self.sums.keys()):

@@ -1,0 +1,84 @@
+"""The commands that start many runs: sweeps and benchmarks.
+
+They are a module of their own because cli.py is for single runs and what they leave behind. Heavy
+imports happen inside the commands, as there.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(sweep)
+    app.command()(bench)
+
+
+def sweep(
+    name: Annotated[str, typer.Option(help="Name of the sweep: runs go to OUTPUT-DIR/NAME/.")],
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", help="What all runs share, as for `fedapp run`."),
+    ] = None,
+    vary: Annotated[
+        list[str] | None, typer.Option(help='"key=value,value"; may be repeated.')
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of every combination.")] = "0",
+    output_dir: Annotated[Path, typer.Option(help="Where the sweep's folder goes.")] = Path("runs"),
+    project: Project = Path("."),
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Check and list the runs only.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run all combinations of values with all seeds; the same command again goes on.
+
+    Example: fedapp sweep -c "num-rounds=20" --vary "method=fedavg,feddr+" --seeds 0,1 --name demo
+    """
+    from fedapp import sweep as sweeps
+    from fedapp.launch import Resources, read_overrides
+
+    runs = sweeps.plan(
+        project, read_overrides(config or []), sweeps.parse_vary(vary or []),
+        sweeps.parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
+    )  # fmt: skip
+    if only_plan or not as_json:
+        _show("Plan", sweeps.planned(runs), as_json)
+    if only_plan:
+        return
+    rows = sweeps.execute(project, runs, Resources())
+    summary = sweeps.summarise(rows)
+    if as_json:
+        print(json.dumps({"combinations": summary, "runs": rows}, indent=2))
+    else:
+        _show(f"Sweep {name}: mean ± standard deviation", sweeps.readable(summary), False)
+    raise SystemExit(0 if all(row["status"] == "completed" for row in rows) else 1)
+
+
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="One repeat of two rounds.")] = False,
+    model: Annotated[list[str] | None, typer.Option(help="A backbone; may be repeated.")] = None,
+    project: Project = Path("."),
+    as_json: AsJson = False,
+) -> None:
+    """Measure what federated rounds cost beside their arithmetic, as ratios taken in one call.
+
+    Example: fedapp bench --quick --model cnn
+    """
+    from fedapp import bench as benchmark
+
+    workload = benchmark.QUICK if quick else benchmark.FULL
+    found = benchmark.bench(project, model or ["cnn"], workload)
+    print(json.dumps(found, indent=2) if as_json else benchmark.markdown(found))
+
+
+def _show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    from fedapp.cli import show
+
+    show(title, rows, as_json)

@@ -1,0 +1,156 @@
+"""Comparing runs: groups, spreads and paired differences, checked against hand-made numbers."""
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedapp.comparison import (
+    Spread,
+    compare,
+    group_runs,
+    holm,
+    labels,
+    paired_difference,
+    tables,
+)
+from fedapp.config import RunConfig
+from fedapp.results.run_directory import RunDirectory
+
+accuracies = st.floats(0, 1)
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Return a function that writes a finished run with a final accuracy."""
+
+    def make(accuracy, status="completed", **changes):
+        values = {key.replace("_", "-"): value for key, value in changes.items()}
+        config = RunConfig.parse(values).flat()
+        name = f"run{len(list(tmp_path.iterdir()))}"
+        run = RunDirectory.create(tmp_path, name, {**config, "run-name": name})
+        summary = {"method": config["method"], "seed": config["seed"], "status": status}
+        summary |= {"accuracy_final": accuracy, "accuracy_best": accuracy, "seconds": 2.0}
+        run.write_summary(summary)
+        return run
+
+    return make
+
+
+def test_spread_divides_by_n_minus_1_and_one_value_has_none():
+    assert Spread.of([0.5, 0.7]) == Spread(pytest.approx(0.6), pytest.approx(math.sqrt(0.02)), 2)
+    assert Spread.of([0.25]) == Spread(0.25, None, 1)
+    assert Spread.of([]) is None
+    assert Spread(0.6, math.sqrt(0.02), 2).percent() == "60.00 ± 14.14 %"
+    assert Spread(0.25, None, 1).percent() == "25.00 %"
+
+
+def test_paired_t_test_against_a_textbook_computation():
+    one, other = {0: 0.80, 1: 0.82, 2: 0.87, 9: 0.1}, {0: 0.78, 1: 0.79, 2: 0.80, 7: 0.9}
+    pair = paired_difference(one, other)
+    assert pair.seeds == (0, 1, 2)
+    assert pair.difference == pytest.approx(0.04)
+    assert pair.standard_error == pytest.approx(math.sqrt(0.0007 / 3))  # differences 2, 3, 7 %
+    t = pair.difference / pair.standard_error
+    # Student's distribution with two degrees of freedom has this closed form
+    assert pair.p_value == pytest.approx(1 - t / math.sqrt(2 + t * t))
+
+
+@given(st.dictionaries(st.integers(0, 20), st.tuples(accuracies, accuracies), min_size=2))
+def test_exchanging_the_groups_changes_the_sign_alone(values):
+    one, other = ({seed: pair[i] for seed, pair in values.items()} for i in (0, 1))
+    forth, back = paired_difference(one, other), paired_difference(other, one)
+    assert back.difference == -forth.difference
+    assert back.standard_error == forth.standard_error
+    assert back.p_value == pytest.approx(forth.p_value)
+    assert forth.p_value is None or 0 <= forth.p_value <= 1
+
+
+def test_no_verdict_from_one_common_seed_or_equal_differences():
+    assert paired_difference({0: 0.5, 1: 0.6}, {1: 0.5, 2: 0.6}) is None
+    same = paired_difference({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5})
+    assert (same.p_value, same.standard_error) == (None, 0.0)
+    assert same.difference == pytest.approx(0.1)
+
+
+def test_holm_against_a_worked_example():
+    adjusted = holm([0.01, 0.04, None, 0.03, 0.005])
+    assert adjusted == [pytest.approx(0.03), pytest.approx(0.06), None, pytest.approx(0.06), 0.02]
+
+
+@given(st.lists(st.floats(0, 1)))
+def test_holm_never_lowers_a_p_value_and_keeps_their_order(p_values):
+    adjusted = holm(p_values)
+    assert all(p <= a <= 1 for p, a in zip(p_values, adjusted, strict=True))
+    by_p = [a for _, a in sorted(zip(p_values, adjusted, strict=True))]
+    assert by_p == sorted(by_p)
+
+
+def test_groups_share_everything_but_the_seed_and_where_they_are_kept(make_run):
+    runs = [make_run(0.5, method=m, seed=s, lr=0.1) for m in ("fedavg", "fedntd") for s in (0, 1)]
+    runs += [make_run(0.5, method="fedavg", seed=3, lr=0.2)]
+    runs += [make_run(0.5, method="fedavg", seed=2, lr=0.1, checkpoint_every=5)]
+    groups = group_runs(runs)
+    assert labels(groups) == ["fedavg lr=0.1", "fedntd lr=0.1", "fedavg lr=0.2"]
+    assert [list(group.by_seed("accuracy_final")) for group in groups] == [[0, 1, 2], [0, 1], [3]]
+
+
+def test_a_partition_seed_of_its_own_is_another_group(make_run):
+    follows = [make_run(0.5, seed=seed) for seed in (0, 1)]
+    fixed = [make_run(0.5, seed=seed, partition_seed=7) for seed in (0, 1)]
+    same = [make_run(0.5, method="fedavg", seed=seed, partition_seed=0) for seed in (0, 1)]
+    groups = group_runs([*follows, *fixed, *same])
+    assert [len(group.runs) for group in groups] == [2, 2, 2]
+    assert labels(groups) == [
+        "feddr+ partition-seed=auto",
+        "feddr+ partition-seed=7",
+        "fedavg partition-seed=0",
+    ]
+
+
+def test_what_follows_from_the_method_is_not_in_a_label_but_data_and_model_are(make_run):
+    runs = [make_run(0.5, method="fedavg"), make_run(0.5, method="feddr+")]
+    assert labels(group_runs(runs)) == ["fedavg", "feddr+"]
+    runs += [make_run(0.5, method="fedntd", dataset="mnist")]
+    assert labels(group_runs(runs))[2] == "fedntd dataset=mnist"
+
+
+def test_failed_runs_count_as_runs_but_not_in_the_mean(make_run):
+    runs = [make_run(0.5, seed=0), make_run(0.1, status="failed", seed=1), make_run(0.7, seed=2)]
+    [group] = compare(runs)["groups"]
+    assert (group["runs"], group["seeds"]) == (3, [0, 2])
+    assert group["accuracy_final"] == pytest.approx(0.6)
+    assert group["accuracy_final_std"] == pytest.approx(statistics.stdev([0.5, 0.7]))
+
+
+def test_repeats_of_a_seed_are_averaged_before_they_count(make_run):
+    runs = [make_run(0.4, seed=0), make_run(0.6, seed=0), make_run(0.9, seed=1)]
+    [group] = group_runs(runs)
+    assert group.by_seed("accuracy_final") == {0: pytest.approx(0.5), 1: 0.9}
+
+
+def test_the_tables_say_what_the_numbers_say(make_run):
+    final = {"fedavg": (0.70, 0.72, 0.71), "feddr+": (0.80, 0.83, 0.84)}
+    runs = [
+        make_run(value, method=method, seed=seed)
+        for method, values in final.items()
+        for seed, value in enumerate(values)
+    ]
+    compared = compare(runs)
+    assert [row["seed"] for row in compared["runs"]] == [0, 1, 2, 0, 1, 2]
+    [pair] = compared["pairs"]
+    assert (pair["group"], pair["minus"], pair["seeds"]) == ("fedavg", "feddr+", [0, 1, 2])
+    assert pair["p_holm"] == pair["p"] < 0.02
+    texts = tables(compared)
+    groups = next(rows for title, rows in texts.items() if title.startswith("Groups"))
+    assert groups[0]["final"] == "71.00 ± 1.00 %"
+    paired = next(rows for title, rows in texts.items() if "paired" in title)
+    assert paired[0]["difference"] == "-11.33 ± 0.88"
+
+
+def test_a_single_run_has_a_table_of_groups_and_none_of_pairs(make_run):
+    titles = list(tables(compare([make_run(0.5)])))
+    assert len(titles) == 2
+    assert "paired" not in " ".join(titles)
