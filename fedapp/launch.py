@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from fedapp.config import RunConfig
 from fedapp.errors import UserError
 
 _STARTUP_SECONDS = 60
@@ -112,6 +111,8 @@ def read_overrides(texts: list[str]) -> dict[str, Any]:
 
 def fuse(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a run, checked; paths become absolute. Raises UserError."""
+    from fedapp.config import RunConfig  # imports torch, while a SuperLink is starting
+
     values = {**default_config(project), **overrides}
     RunConfig.parse(values)
     for key in _PATH_KEYS:
@@ -122,13 +123,14 @@ def fuse(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Run one simulation to its end, its log on this terminal; returns 0 if it completed."""
-    values = fuse(project, overrides)
-    resources = resources.resolve(int(values["num-clients"]))
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
         environment = environment_for(Path(home))
         settings = Path(home) / "run.toml"
-        settings.write_text(_toml(values))
-        with local_superlink(Path(home), environment):
+        with local_superlink(Path(home), environment) as wait_until_ready:
+            values = fuse(project, overrides)
+            settings.write_text(_toml(values))
+            resources = resources.resolve(int(values["num-clients"]))
+            wait_until_ready()
             command = ["flwr", "run", str(project), "local", "-c", str(settings), "--stream"]
             command += ["--federation-config", resources.options()]
             subprocess.run([program(command[0]), *command[1:]], env=environment, check=False)
@@ -136,8 +138,12 @@ def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> in
 
 
 @contextmanager
-def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Start a SuperLink for simulations on a free port; yields its address and stops it after."""
+def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+    """Start a SuperLink for simulations on a free port, and stop it after.
+
+    Yields a function that waits until it answers and raises UserError if it does not; `home` then
+    has a connection named "local" to it.
+    """
     port = free_port()
     address = f"127.0.0.1:{port}"
     (home / "config.toml").write_text(
@@ -158,8 +164,7 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[str]
         stderr=subprocess.DEVNULL,
     )
     try:
-        _wait_for(f"http://{address}/health", process, home / "superlink.log")
-        yield address
+        yield lambda: _wait_for(f"http://{address}/health", process, home / "superlink.log")
     finally:
         process.terminate()
         try:

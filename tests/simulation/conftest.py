@@ -62,5 +62,6 @@ def simulate(tmp_path_factory):
             status, done.stdout + done.stderr, Path(values["output-dir"]) / values["run-name"]
         )
 
-    with local_superlink(home, environment):
+    with local_superlink(home, environment) as wait_until_ready:
+        wait_until_ready()
         yield run
