@@ -10,7 +10,7 @@ rounds=${2:-40}
 common="dataset='images' data-dir='$data' num-clients=100 participation=0.1 shards=2 num-rounds=$rounds
 lr-schedule='exponential' local-epochs=5 batch-size=50 eval-every=2 analyses='forgetting' output-dir='runs/cifar10'"
 runs=
-for pair in fedavg:0.01 fedntd:0.01 fedfn:0.01 feddr+:0.01 feddr+:0.35; do
+for pair in fedavg:0.01 fedntd:0.01 fedfn:0.01 feddr+:0.01; do
     name=${pair%:*}-lr${pair#*:}
     runs="$runs runs/cifar10/$name"
     grep -qs '"status": "completed"' "runs/cifar10/$name/summary.json" ||
