@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedapp import cli_experiments
+from fedapp import cli_deployment, cli_experiments
 from fedapp.errors import UserError
 from fedapp.papers import commands as papers_commands
 from fedapp.state_command import app as state_app
@@ -200,19 +200,6 @@ def compare(
         print(f"wrote {plot.absolute()}", file=sys.stderr)
 
 
-@app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Check this machine: versions, devices, memory, disk, caches.
-
-    Example: fedapp doctor
-    """
-    from fedapp.doctor import examine
-
-    checks = examine()
-    show("Checks", [check.row() for check in checks], as_json)
-    raise SystemExit(0 if all(check.ok for check in checks) else 1)
-
-
 def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print rows as a table that fits the terminal, or as JSON."""
     if as_json:
@@ -234,6 +221,7 @@ def _text(value: Any) -> str:
 
 
 cli_experiments.register(app)
+cli_deployment.register(app)
 papers_commands.register(app)
 
 

@@ -1,0 +1,129 @@
+"""Certificates and keys: what is in them, who may read them, and that none is overwritten."""
+
+import ssl
+import stat
+import subprocess
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from typer.testing import CliRunner
+
+from fedapp import cli
+from fedapp.certificates import (
+    make_certificates,
+    names_of,
+    read_certificate,
+    renew_server_certificate,
+)
+from fedapp.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_certificates(tmp_path / "pki", ["superlink.example.org", "10.0.0.5"], nodes=2)
+    return tmp_path / "pki"
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_certificate_names_the_hosts_and_loopback(folder):
+    names = names_of(read_certificate(folder / "superlink.crt"))
+    assert names == ["superlink.example.org", "localhost", "10.0.0.5", "127.0.0.1", "::1"]
+
+
+def test_a_client_that_trusts_the_ca_accepts_the_certificate(folder):
+    """The handshake in memory, with the checks that every TLS client makes."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "superlink.crt", folder / "superlink.key")
+    client = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    assert handshake(server, client, "superlink.example.org") == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        handshake(server, client, "elsewhere.example.org")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str | None:
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(down, up, server_hostname=name)
+    answering = server.wrap_bio(up, down, server_side=True)
+    for _ in range(4):
+        for side in (asking, answering):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return asking.version()
+
+
+def test_node_keys_are_what_flower_reads(folder):
+    private = load_ssh_private_key((folder / "node-1").read_bytes(), None)
+    public = load_ssh_public_key((folder / "node-1.pub").read_bytes())
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert isinstance(private.curve, ec.SECP384R1)
+    assert private.public_key() == public
+    assert (folder / "node-0.pub").read_bytes() != (folder / "node-1.pub").read_bytes()
+
+
+def test_secrets_are_private_and_the_folder_is_closed(folder):
+    assert mode(folder) == 0o700
+    assert {mode(folder / name) for name in ("ca.key", "superlink.key", "node-0", "node-1")} == {
+        0o600
+    }
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_nothing_is_overwritten(folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match=r"ca\.crt exists, and keys are never overwritten"):
+        make_certificates(folder, ["other"], nodes=3)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_renewing_keeps_the_ca(folder):
+    authority = (folder / "ca.crt").read_bytes()
+    old = read_certificate(folder / "superlink.crt")
+    renew_server_certificate(folder, ["new.example.org"], days=30)
+    new = read_certificate(folder / "superlink.crt")
+    assert (folder / "ca.crt").read_bytes() == authority
+    assert new.serial_number != old.serial_number
+    assert "new.example.org" in names_of(new)
+    new.verify_directly_issued_by(read_certificate(folder / "ca.crt"))
+    assert mode(folder / "superlink.key") == 0o600
+
+
+def test_renewing_without_a_ca_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"cannot renew: .*ca\.key"):
+        renew_server_certificate(tmp_path, ["x"])
+
+
+def test_an_expired_certificate_can_be_told(tmp_path):
+    make_certificates(tmp_path, [], 0, days=1, start=datetime.now(UTC) - timedelta(days=9))
+    assert read_certificate(tmp_path / "superlink.crt").not_valid_after_utc < datetime.now(UTC)
+
+
+def test_a_host_that_is_no_name_is_refused(tmp_path):
+    with pytest.raises(UserError, match="neither an IP address nor an ASCII DNS name"):
+        make_certificates(tmp_path, ["bücher.example"], 0)
+
+
+def test_the_command_lists_files_and_prints_no_key(tmp_path):
+    done = CliRunner().invoke(
+        cli.app, ["certificates", str(tmp_path / "c"), "--host", "h.example", "--nodes", "1"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "PRIVATE" not in done.output
+    assert (tmp_path / "c" / "node-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert "h.example" in names_of(read_certificate(tmp_path / "c" / "superlink.crt"))
+
+
+def test_openssl_agrees(folder):
+    command = ["openssl", "verify", "-x509_strict", "-CAfile", "ca.crt", "superlink.crt"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no openssl program here")
+    assert done.stdout.strip() == "superlink.crt: OK", done.stderr
