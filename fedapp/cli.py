@@ -137,27 +137,23 @@ def partition(
     import numpy as np
 
     from fedapp.config import RunConfig
+    from fedapp.data.listing import client_rows
     from fedapp.launch import default_config, read_overrides
     from fedapp.node import load_partition
 
     resolved = RunConfig.parse({**default_config(project), **read_overrides(config or [])})
     data, parts = load_partition(resolved)
     counts = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
-    rows: list[dict[str, Any]] = [
-        {
-            "client": client,
-            **dict(zip(data.classes, map(int, row), strict=True)),
-            "train": int(row.sum()),
-            "test": len(parts.test[client]),
-        }
-        for client, row in enumerate(counts)
-    ]
-    show(f"Training images of each class ({resolved.partition})", rows, as_json)
+    tests = [len(part) for part in parts.test]
+    rows = client_rows(counts, tests, data.classes, wide=as_json)
+    show(f"Training images of each client ({resolved.partition})", rows, as_json)
     if plot is not None:
         from fedapp.results import plots
 
         plot.write_bytes(plots.png(plots.label_distribution(counts, data.classes)))
         print(f"wrote {plot.absolute()}", file=sys.stderr)
+    for note in parts.notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 @app.command()

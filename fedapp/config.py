@@ -45,12 +45,34 @@ class RunConfig(BaseModel):
     download: bool = Field(False, description="fetch the data set if it is not in data-dir")
     model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
     bn: Literal["batch", "running", "group"] = Field("batch", description="kind of BatchNorm")
+    normalisation: Literal["auto", "dataset", "symmetric"] = Field(
+        "auto", description="of images: the data set's, or to -1..1; auto: -1..1 for pooled data"
+    )
     partition: str = Field(
-        "shards", description="how clients share the data: shards, lda, iid, stratified"
+        "shards",
+        description="how clients share the data: shards, lda, iid, stratified, unbalanced, "
+        "pathological, dirichlet",
     )
     shards: Count = Field(2, description="shards (of one class each) per client")
-    alpha: Positive = Field(0.1, description="concentration of the LDA partition")
-    partition_seed: int | Auto = Field("auto", description="seed of the partition; auto: seed")
+    alpha: Positive = Field(0.1, description="concentration of the LDA and Dirichlet partitions")
+    classes_per_client: Count | Auto = Field(
+        "auto", description="of the pathological partition; auto: the papers' for the data set"
+    )
+    unbalanced_sigma: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="spread of the unbalanced partition's log-normal sizes; 0: equal"
+    )
+    pool_data: bool | Auto = Field(
+        "auto",
+        description="divide training and test images together, then 75/25 per client; "
+        "auto: for pathological and dirichlet",
+    )
+    partition_seed: int | Auto = Field(
+        "auto", description="seed of the partition; auto: seed, or 1 for pooled data"
+    )
+    stochastic_every: Unsigned = Field(
+        0, description="rounds after which every client lacks another one of its classes; 0: never"
+    )
+    stochastic_from: Count = Field(1, description="first round in which a class is lacking")
     num_clients: Count = Field(20, description="number of clients (not of nodes)")
     participation: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="fraction of the clients that train in a round"
@@ -120,6 +142,7 @@ class RunConfig(BaseModel):
     def resolve(self) -> "RunConfig":
         """Replace every "auto"; raises UserError if the configuration cannot work."""
         from fedapp.checks import check_config
+        from fedapp.data.defaults import partition_settings
 
         row = find_method(self.method)
         if self.regulariser not in ("auto", "none"):
@@ -130,7 +153,7 @@ class RunConfig(BaseModel):
             **FALLBACKS,
             **row.defaults,
             "model": model,
-            "partition_seed": self.seed,
+            **partition_settings(self),
             "local_epochs": setting.local_epochs,
             "batch_size": setting.batch_size,
             "lr": setting.lr_of.get(self.method, setting.lr),

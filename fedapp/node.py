@@ -20,6 +20,7 @@ from fedapp.config import RunConfig
 from fedapp.data.batches import ClientBatches, evaluation_batches
 from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.partition import Partition, make_partition
+from fedapp.data.stochastic import dropped_class
 from fedapp.errors import UserError
 from fedapp.methods import find_method
 from fedapp.models import Model, build_model, shared_tensors
@@ -40,7 +41,7 @@ class Node:
         self.device = choose_device(config.device)
         if config.precision == "tf32":
             torch.set_float32_matmul_precision("high")
-        self.dataset = _dataset(config.dataset, data_dir or config.data_dir, config.download)
+        self.dataset = _prepared(config, data_dir)
         self.partition = _partition(config, self.dataset)
         self.model = self.new_model()
         self._teacher: Model | None = None
@@ -54,8 +55,7 @@ class Node:
         )  # fmt: skip
         self._batches: dict[int, ClientBatches] = {}
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(self.device)
-        self._test_images = torch.from_numpy(self.dataset.test_images)
-        self._test_labels = torch.from_numpy(self.dataset.test_labels)
+        self._everyone_tests = self.partition.everyone_tests()
 
     def new_model(self) -> Model:
         """Build the method's model with its initial weights."""
@@ -89,7 +89,24 @@ class Node:
         """Return a function that gives one epoch of a client's batches after the other."""
         batches = self._client_batches(client)
         generator = torch_rng(self.config.seed, Stream.BATCHES, server_round, client)
-        return lambda: batches.epoch(generator)
+        members = self._present(client, server_round)
+        return lambda: batches.epoch(generator, members)
+
+    def dropped_class(self, client: int, server_round: int) -> int | None:
+        """Return the class that a stochastic client lacks in a round, if any."""
+        labels, config = self.dataset.train_labels[self.partition.train[client]], self.config
+        return dropped_class(
+            labels, config.seed, client, server_round, config.stochastic_every,
+            config.stochastic_from,
+        )  # fmt: skip
+
+    def _present(self, client: int, server_round: int) -> torch.Tensor | None:
+        """Return the client's samples that it has in this round, by position; None: all."""
+        dropped = self.dropped_class(client, server_round)
+        if dropped is None:
+            return None
+        labels = self.dataset.train_labels[self.partition.train[client]]
+        return torch.from_numpy(np.flatnonzero(labels != dropped))
 
     def _client_batches(self, client: int) -> ClientBatches:
         if client not in self._batches:
@@ -105,11 +122,12 @@ class Node:
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Give the whole global test set, or the listed part of it, in batches on the device."""
         data = self.dataset
-        chosen = slice(None) if members is None else torch.from_numpy(members)
+        members = self._everyone_tests if members is None else members
+        chosen: Any = slice(None) if members is None else members
         own_statistics = BACKBONES[self.config.model].has_batch_norm and self.config.bn == "batch"
         return evaluation_batches(
-            self._test_images[chosen],
-            self._test_labels[chosen],
+            torch.from_numpy(data.test_images[chosen]),
+            torch.from_numpy(data.test_labels[chosen]),
             data.mean,
             data.std,
             BATCH_STATISTICS_BATCH if own_statistics else EVALUATION_BATCH,
@@ -168,8 +186,16 @@ def _dataset(name: str, data_dir: str, download: bool) -> Dataset:
 
 def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load a configuration's data and draw its partition."""
-    data = _dataset(config.dataset, config.data_dir, config.download)
+    data = _prepared(config)
     return data, _partition(config, data)
+
+
+def _prepared(config: RunConfig, data_dir: str = "") -> Dataset:
+    """Load a configuration's data set, pooled and normalised as it asks for."""
+    data = _dataset(config.dataset, data_dir or config.data_dir, config.download)
+    if config.pool_data is True:
+        data = data.pooled()
+    return data.symmetric() if config.normalisation == "symmetric" else data
 
 
 def _partition(config: RunConfig, data: Dataset) -> Partition:
@@ -180,5 +206,8 @@ def _partition(config: RunConfig, data: Dataset) -> Partition:
         num_clients=config.num_clients,
         shards=config.shards,
         alpha=config.alpha,
+        classes_per_client=int(config.classes_per_client),
+        sigma=config.unbalanced_sigma,
+        pooled=config.pool_data is True,
         seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),
     )

@@ -20,6 +20,7 @@ class Stream(IntEnum):
     COHORT = 4
     BATCHES = 5
     EVALUATION = 6
+    STOCHASTIC = 21
 
 
 def numpy_rng(

@@ -43,6 +43,8 @@ def _train(grid: Grid, config: RunConfig, data_dir: str, started: float) -> None
     """Train, and leave a finished run directory behind, also when the run fails."""
     run = open_run_directory(config)
     node = Node(config, data_dir)
+    for note in node.partition.notes:
+        print(f"partition: {note}")
     recorder = Recorder(run, config, node, started)
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)

@@ -131,13 +131,14 @@ class ClientBatches:
         """Return the number of samples."""
         return len(self.labels)
 
-    def epoch(self, generator: torch.Generator) -> Iterator[Batch]:
+    def epoch(self, generator: torch.Generator, members: Tensor | None = None) -> Iterator[Batch]:
         """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once, in random order.
 
-        `generator` is a CPU generator; the same state gives the same batches on every device.
+        `generator` is a CPU generator; the same state gives the same batches on every device. With
+        `members`, int64 [k] on the CPU, only these samples take part.
         """
-        order, draws = self._draw(generator)
-        for start, stop in batch_bounds(len(self), self.batch_size):
+        order, draws = self._draw(generator, members)
+        for start, stop in batch_bounds(len(order), self.batch_size):
             chosen = order[start:stop]
             batch = {name: values[start:stop] for name, values in draws.items()}
             images = self.normalise(self._gather(chosen, batch))
@@ -145,10 +146,14 @@ class ClientBatches:
                 images = self._cut_out(images, batch["cutout"])
             yield images, self.labels.index_select(0, chosen)
 
-    def _draw(self, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    def _draw(
+        self, generator: torch.Generator, members: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Draw an epoch's order [n] and, by augmentation, its random numbers [n, ...]."""
-        num_samples = len(self)
+        num_samples = len(self) if members is None else len(members)
         order = torch.randperm(num_samples, generator=generator)
+        if members is not None:
+            order = members[order]
         draws = {}
         if "crop" in self.augmentation:
             draws["crop"] = torch.randint(0, 2 * PADDING + 1, (num_samples, 2), generator=generator)

@@ -6,7 +6,7 @@ a first run works anywhere; image folders take a user's own data.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from fedapp.data.cache import Arrays, cache_folder, cached_arrays, exclusive, file_version
 from fedapp.data.formats import CifarFormat, FileFormat, IdxFormat, locate
 from fedapp.data.images import load_image_folder
+from fedapp.data.sources import Images, Joined
 from fedapp.errors import UserError
 
 
@@ -36,9 +37,9 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    train_images: np.ndarray = field(repr=False)
+    train_images: Images = field(repr=False)
     train_labels: np.ndarray = field(repr=False)
-    test_images: np.ndarray = field(repr=False)
+    test_images: Images = field(repr=False)
     test_labels: np.ndarray = field(repr=False)
 
     @property
@@ -55,6 +56,19 @@ class Dataset:
     def image_size(self) -> int:
         """Side of the square images in pixels."""
         return int(self.train_images.shape[1])
+
+    def pooled(self) -> "Dataset":
+        """Return the data set with all images, training images first, as both of its splits."""
+        images = Joined(self.train_images, self.test_images)
+        labels = np.concatenate([self.train_labels, self.test_labels])
+        return replace(
+            self, train_images=images, train_labels=labels, test_images=images, test_labels=labels
+        )
+
+    def symmetric(self) -> "Dataset":
+        """Return the data set with images that are normalised to -1..1."""
+        half = (0.5,) * self.channels
+        return replace(self, mean=half, std=half)
 
 
 @dataclass(frozen=True)

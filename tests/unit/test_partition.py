@@ -1,18 +1,15 @@
 """Splits must keep their promises for any labels: disjoint, complete, bounded, repeatable."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedapp.data.partition import (
-    PARTITIONS,
-    iid,
-    lda,
-    make_partition,
-    quotas_by_largest_remainder,
-    shards,
-)
+from fedapp.data.dealing import quotas_by_largest_remainder
+from fedapp.data.partition import PARTITIONS, make_partition
+from fedapp.data.splits import iid, lda, shards, unbalanced
 from fedapp.errors import UserError
 
 seeds = st.integers(0, 2**32)
@@ -167,7 +164,7 @@ def test_lda_with_few_samples_asks_for_half_an_average_share():
 
 
 def test_lda_gives_up_with_a_sentence(monkeypatch):
-    monkeypatch.setattr("fedapp.data.partition.MAX_DRAWS", 20)
+    monkeypatch.setattr("fedapp.data.splits.MAX_DRAWS", 20)
     labels = labels_of([100, 100])
     with pytest.raises(UserError, match=r"no LDA split with alpha = 0.01 .* raise alpha or lower"):
         lda(labels, labels, 20, 0.01, np.random.default_rng(0))
@@ -215,8 +212,8 @@ def test_equal_seeds_give_equal_splits_and_other_seeds_others(kind):
 
 def test_unknown_partition_lists_the_known_ones():
     labels = labels_of([5, 5])
-    with pytest.raises(UserError, match="'dirichlet'; choose one of iid, stratified, shards, lda"):
-        make_partition("dirichlet", labels, labels, num_clients=2, shards=1, alpha=1.0, seed=0)
+    with pytest.raises(UserError, match="'random'; choose one of iid, stratified, shards, lda"):
+        make_partition("random", labels, labels, num_clients=2, shards=1, alpha=1.0, seed=0)
 
 
 @pytest.mark.parametrize("kind", PARTITIONS)
@@ -225,3 +222,34 @@ def test_number_of_clients_is_bounded_by_the_samples(kind, num_clients):
     labels = labels_of([5, 5])
     with pytest.raises(UserError, match="between 1 and the 10 training samples"):
         make_partition(kind, labels, labels, num_clients=num_clients, shards=2, alpha=1.0, seed=0)
+
+
+@given(st.integers(1, 60), st.sampled_from([0.0, 0.5, 2.0]), seeds)
+def test_unbalanced_parts_cover_both_sets_once_and_leave_nobody_out(num_clients, sigma, seed):
+    train, test = labels_of([60] * 5), labels_of([20] * 5, 1)
+    parts = unbalanced(train, test, num_clients, sigma, np.random.default_rng(seed))
+    assert_covers_once(parts.train, len(train))
+    assert_covers_once(parts.test, len(test))
+    assert min(len(part) for part in parts.train) >= min(10, max(1, 300 // (2 * num_clients)))
+    if sigma == 0:
+        assert np.ptp([len(part) for part in parts.train]) <= 1
+
+
+def test_unbalanced_sizes_are_log_normal_and_the_classes_even():
+    train, test = labels_of([6000] * 10), labels_of([1000] * 10, 1)
+    parts = unbalanced(train, test, 100, 1.0, np.random.default_rng(0))
+    sizes = np.array([len(part) for part in parts.train])
+    assert 0.8 < np.log(sizes - 10 + 0.5).std() < 1.2
+    tests = np.array([len(part) for part in parts.test])
+    assert (np.abs(tests - sizes / 6) < 1).all()
+    largest = parts.class_counts(train, 10)[sizes.argmax()]
+    assert largest.min() > 0.7 * largest.max()
+
+
+def test_a_thousand_clients_are_dealt_in_seconds():
+    train, test = labels_of([500] * 100), labels_of([100] * 100, 1)
+    for kind in PARTITIONS:
+        start = time.perf_counter()
+        parts = make_partition(kind, train, test, num_clients=1000, shards=10, alpha=0.3, seed=0)
+        assert len(parts.train) == 1000
+        assert time.perf_counter() - start < 20, kind
