@@ -1,0 +1,199 @@
+"""A real federation on this machine: SuperLink and SuperNodes as processes, TLS, keys, a database.
+
+Everything is as docs/deployment.md tells an engineer to start it, on free ports and below one
+folder; each process has its own FLWR_HOME, as on hosts of their own, its log beside it, and is
+stopped at the end together with what it started.
+"""
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import tomli_w
+
+from fedapp.certificates import make_certificates
+from fedapp.launch import environment_for, free_port, program
+
+ROOT = Path(__file__).parents[2]
+QUICK = {"num-rounds": 2, "local-epochs": 1, "threads": 1, "shards": 5}
+
+
+def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Return what `true()` gives as soon as it is truthy; an AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := true()):
+        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+        time.sleep(0.1)
+    return value
+
+
+@dataclass
+class Program:
+    """A process with its log, in a session of its own so that its children end with it."""
+
+    command: list[str]
+    environment: Mapping[str, str]
+    log: Path
+    process: "subprocess.Popen[bytes]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        with self.log.open("ab") as file:
+            self.process = subprocess.Popen(
+                self.command, env=dict(self.environment), cwd=self.log.parent, stdout=file,
+                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: int, group: bool = True) -> None:
+        if group:
+            os.killpg(self.process.pid, number)
+        else:
+            os.kill(self.process.pid, number)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(15)
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)  # whatever it left behind
+        self.process.wait(5)
+
+
+class Federation:
+    """One SuperLink and its SuperNodes; `run` gives it a training to do."""
+
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
+        self.folder = folder
+        self.certificates = folder / "certificates"
+        self.control, self.fleet = free_port(), free_port()
+        make_certificates(self.certificates, [], nodes)
+        self.nodes: dict[int, Program] = {}
+        self.user = self._home("user")
+        connection = {"address": f"127.0.0.1:{self.control}"}
+        connection["root-certificates"] = str(self.certificates / "ca.crt")
+        settings = {"superlink": {"default": "tls", "tls": connection}}
+        (folder / "user" / "config.toml").write_text(tomli_w.dumps(settings))
+
+    def _home(self, name: str) -> dict[str, str]:
+        (self.folder / name).mkdir(exist_ok=True)
+        environment = environment_for(self.folder / name)
+        return environment | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "PYTHONUNBUFFERED": "1"}
+
+    def start_superlink(self, **replaced: str) -> None:
+        """Start the SuperLink, or start it again on its ports and database."""
+        pki = self.certificates
+        options = {
+            "ssl-ca-certfile": str(pki / "ca.crt"), "ssl-certfile": str(pki / "superlink.crt"),
+            "ssl-keyfile": str(pki / "superlink.key"), "host": "127.0.0.1",
+            "port": str(self.control), "fleet-api-address": f"127.0.0.1:{self.fleet}",
+            "database": str(self.folder / "superlink" / "state.db"),
+        } | {key.replace("_", "-"): value for key, value in replaced.items()}  # fmt: skip
+        command = [program("flower-superlink"), "--enable-supernode-auth"]
+        command += ["--disable-runtime-dependency-installation"]
+        command += [part for key, value in options.items() for part in (f"--{key}", value)]
+        home = self._home("superlink")
+        self.superlink = Program(command, home, self.folder / "superlink" / "superlink.log")
+        trust = ssl._create_unverified_context()  # this only waits; who checks is a test's matter
+
+        def answers() -> bool:
+            assert self.superlink.process.poll() is None, self.superlink.text()
+            try:
+                with urlopen(f"https://127.0.0.1:{self.control}/health", timeout=1, context=trust):
+                    return True
+            except (URLError, OSError):
+                return False
+
+        wait_until(answers, 60, "SuperLink")
+
+    def register(self, *numbers: int) -> None:
+        for number in numbers:
+            key = self.certificates / f"node-{number}.pub"
+            self.flwr("supernode", "register", str(key), "tls")
+
+    def start_node(
+        self, number: int, of: int = 2, config: str = "", wrapper: tuple[str, ...] = (), **more: str
+    ) -> Program:
+        """Start SuperNode `number`; `config` is added to its node-config, `wrapper` runs it."""
+        options = {
+            "superlink": f"127.0.0.1:{self.fleet}",
+            "root-certificates": str(self.certificates / "ca.crt"),
+            "auth-supernode-private-key": str(self.certificates / f"node-{number}"),
+            "port": str(free_port()),
+            "node-config": f"partition-id={number} num-partitions={of} {config}".strip(),
+        } | {key.replace("_", "-"): value for key, value in more.items()}
+        command = [*wrapper, program("flower-supernode")]
+        command += [
+            part
+            for key, value in options.items()
+            if value
+            for part in ([f"--{key}"] if value == "yes" else [f"--{key}", value])
+        ]
+        name = f"node-{number}"
+        self.nodes[number] = Program(command, self._home(name), self.folder / name / "node.log")
+        return self.nodes[number]
+
+    def flwr(self, *arguments: str, check: bool = True, timeout: float = 400) -> str:
+        """Run one `flwr` command as the user and return what it printed."""
+        done = subprocess.run(
+            [program("flwr"), *arguments], env=self.user, capture_output=True, text=True,
+            timeout=timeout, check=False, cwd=self.folder,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def preset(self, name: str, **changes: Any) -> Path:
+        """Write the configuration of a run; `name` is its run directory's."""
+        values = QUICK | {"num-clients": 2, "output-dir": str(self.folder / "runs")}
+        values |= {"run-name": name} | {k.replace("_", "-"): v for k, v in changes.items()}
+        file = self.folder / f"{name}.toml"
+        file.write_text(tomli_w.dumps(values))
+        return file
+
+    def start_run(self, name: str, **changes: Any) -> Program:
+        """Start `flwr run --stream` and return at once; its log is the run's."""
+        preset = self.preset(name, **changes)
+        command = [program("flwr"), "run", str(ROOT), "tls", "-c", str(preset), "--stream"]
+        return Program(command, self.user, self.folder / f"{name}.log")
+
+    def run(self, name: str, **changes: Any) -> str:
+        """Train to the end and return the log."""
+        started = self.start_run(name, **changes)
+        try:
+            started.process.wait(300)
+        finally:
+            started.stop()
+        return started.text()
+
+    def directory(self, name: str) -> Path:
+        return self.folder / "runs" / name
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        file = self.directory(name) / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def summary(self, name: str) -> dict[str, Any]:
+        return json.loads((self.directory(name) / "summary.json").read_text())
+
+    def status(self) -> str:
+        """Return the status of the newest run."""
+        runs = json.loads(self.flwr("ls", "tls", "--format", "json"))["runs"]
+        return runs[0]["status"]
+
+    def stop(self) -> None:
+        for node in self.nodes.values():
+            node.stop()
+        if hasattr(self, "superlink"):
+            self.superlink.stop()
