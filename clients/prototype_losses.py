@@ -1,0 +1,133 @@
+"""Losses of clients that learn from prototypes or from a second model, as pure functions.
+
+Symbols as in `losses`: B batch size, C classes, K feature length, f features [B, K], z logits
+[B, C], y labels [B], P global prototypes [C, K] with `known` [C] telling which classes have one.
+Received prototypes are constants; features and both models of a pair are not detached. A class
+without a prototype adds nothing to a sum but stays in its denominator.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def cosine_alignment(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return (1/B) sum of 1 - cos(f_i, P^{y_i}), for features [B, K].
+
+    The same as (1/2B) sum of ||norm(f_i) - norm(P^{y_i})||^2.
+    Source: FedDOR, L_align; FedORGP (Guo et al., arXiv 2502.16119), the client's term.
+    """
+    cosine = F.cosine_similarity(features, prototypes[labels], dim=1, eps=1e-12)
+    return ((1 - cosine) * known[labels]).mean()
+
+
+def prototype_mse(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return (1/BK) sum of ||f_i - P^{y_i}||^2, for features [B, K].
+
+    Source: FedProto (Tan et al., AAAI 2022), the regulariser; FedTGP (Zhang et al., AAAI 2024).
+    """
+    squares = (features - prototypes[labels]).square().mean(1)
+    return (squares * known[labels]).mean()
+
+
+def soft_cross_entropy(
+    logits: Tensor, labels: Tensor, class_logits: Tensor, known: Tensor
+) -> Tensor:
+    """Return (1/B) sum of -sum_c softmax(g^{y_i})_c log softmax(z_i)_c, for logits [B, C].
+
+    `class_logits` [C, C] holds g^c, the mean logits of class c.
+    Source: FD (Jeong et al., 2018, arXiv 1811.11479), the distillation term.
+    """
+    targets = class_logits[labels].softmax(1)
+    return (-(targets * logits.log_softmax(1)).sum(1) * known[labels]).mean()
+
+
+def divergence(teacher: Tensor, student: Tensor, per_element: bool = True) -> Tensor:
+    """Return KL(softmax(teacher) || softmax(student)) of logits [B, C].
+
+    `per_element` divides the sum by B C, as the public codes do, else by B.
+    """
+    log_teacher = teacher.log_softmax(1)
+    total = (log_teacher.exp() * (log_teacher - student.log_softmax(1))).sum()
+    return total / (teacher.numel() if per_element else len(teacher))
+
+
+def adaptive_mutual(
+    pair: tuple[Tensor, Tensor],
+    features: tuple[Tensor, Tensor],
+    labels: Tensor,
+    per_element: bool = True,
+    detach: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the losses of a personal model and its mentee; one backward pass of their sum.
+
+    L = CE + (KL(mentee || personal) + MSE) / S and the same with roles exchanged, where S is the
+    sum of both cross-entropies.
+
+    Args:
+        pair: logits [B, C] of the personal model and of the mentee.
+        features: [B, K] of the personal model, and of the mentee behind its linear map W_h.
+        labels: [B].
+        per_element: as in `divergence`.
+        detach: treat the other model's logits and S as constants.
+
+    Source: FedKD (Wu et al., Nature Communications 2022), adaptive mutual distillation.
+    """
+    personal, mentee = pair
+    own, other = F.cross_entropy(personal, labels), F.cross_entropy(mentee, labels)
+    total = own + other
+    distance = F.mse_loss(features[0], features[1])
+    teacher_of_personal, teacher_of_mentee = mentee, personal
+    if detach:
+        total = total.detach()
+        teacher_of_personal, teacher_of_mentee = mentee.detach(), personal.detach()
+    to_personal = divergence(teacher_of_personal, personal, per_element)
+    to_mentee = divergence(teacher_of_mentee, mentee, per_element)
+    return own + (to_personal + distance) / total, other + (to_mentee + distance) / total
+
+
+def mutual(
+    personal: Tensor, meme: Tensor, labels: Tensor, alpha: float = 0.5, beta: float = 0.5
+) -> tuple[Tensor, Tensor]:
+    """Return α CE + (1-α) KL(meme || personal), and β CE + (1-β) KL(personal || meme).
+
+    Both for logits [B, C]; the divergences are averaged over elements.
+    Source: FML (Shen et al., 2020, arXiv 2006.16765).
+    """
+    own = alpha * F.cross_entropy(personal, labels) + (1 - alpha) * divergence(meme, personal)
+    other = beta * F.cross_entropy(meme, labels) + (1 - beta) * divergence(personal, meme)
+    return own, other
+
+
+def class_means(
+    features: Tensor, labels: Tensor, num_classes: int, kind: str = "raw_mean"
+) -> tuple[Tensor, Tensor]:
+    """Return the mean feature of every class [C, K] in float64, and the counts [C].
+
+    `kind`: "raw_mean"; "mean_of_normalized" of norm(f); "normalized_mean" is norm of the raw mean.
+    Rows of absent classes are zero and never sent.
+    Source: FedProto, equation 3; FedDOR, equations 5 and 6.
+    """
+    values = features.double()
+    if kind == "mean_of_normalized":
+        values = F.normalize(values, dim=1, eps=1e-12)
+    counts = torch.bincount(labels, minlength=num_classes)
+    members = F.one_hot(labels, num_classes).double()
+    means = members.T @ values / counts.clamp(min=1)[:, None]
+    return (F.normalize(means, dim=1, eps=1e-12) if kind == "normalized_mean" else means), counts
+
+
+def nearest_prototype(
+    features: Tensor, prototypes: Tensor, known: Tensor, cosine: bool = False
+) -> Tensor:
+    """Return the class [B] of the nearest known prototype; of equally near ones the lowest.
+
+    Squared Euclidean distance (FedProto, FedTGP) or cosine similarity (FedDOR, FedORGP).
+    """
+    if cosine:
+        directions = F.normalize(prototypes, dim=1, eps=1e-12)
+        nearness = F.normalize(features, dim=1, eps=1e-12) @ directions.T
+    else:
+        exact = "donot_use_mm_for_euclid_dist"
+        nearness = -torch.cdist(features, prototypes, compute_mode=exact)
+    return nearness.masked_fill(~known, -torch.inf).argmax(1)  # documented to be the first

@@ -1,0 +1,58 @@
+"""Model groups: which architecture and which head each client of a heterogeneous federation has.
+
+The groups are those of the FedDOR paper's tables and of the lineage they come from (HtFLlib). Both
+choices are functions of the client's id, so every process agrees on them without asking.
+"""
+
+from dataclasses import dataclass
+
+from fedapp.errors import UserError
+
+_LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+_MHMG8 = ("fedavgcnn", "googlenet", "mobilenetv2", *_LARGE)
+_HTC4 = (0, 512, 256, 128)
+
+
+@dataclass(frozen=True)
+class ModelGroup:
+    """The architectures and the heads' hidden widths (0: none) that clients take in turn."""
+
+    architectures: tuple[str, ...]
+    hidden: tuple[int, ...] = (0,)
+
+    def architecture_of(self, client: int) -> str:
+        """Return the architecture of a client, group[client mod n]."""
+        return self.architectures[client % len(self.architectures)]
+
+    def hidden_of(self, client: int) -> int:
+        """Return the width of the hidden layer of a client's head; 0 when it has none."""
+        return self.hidden[client % len(self.hidden)]
+
+    @property
+    def same_heads(self) -> bool:
+        """Whether every client's head has the same shape, so that heads can be averaged."""
+        return len(self.hidden) == 1
+
+    @property
+    def mentee(self) -> str:
+        """The architecture that every client keeps beside its own in mutual distillation."""
+        return self.architectures[0] if self.same_heads else "fedavgcnn"
+
+
+GROUPS: dict[str, ModelGroup] = {
+    "tiny": ModelGroup(("fedavgcnn", "resnet4")),
+    "MHMG2": ModelGroup(("fedavgcnn", "resnet18")),
+    "MHMG3": ModelGroup(("resnet10", "resnet18", "resnet34")),
+    "MHMG4": ModelGroup(("fedavgcnn", "googlenet", "mobilenetv2", "resnet18")),
+    "MHMG8": ModelGroup(_MHMG8),
+    "MHMG9": ModelGroup(("resnet4", "resnet6", "resnet8", "resnet10", *_LARGE)),
+    "Res34-HtC4": ModelGroup(("resnet34",), _HTC4),
+    "MHMG8-HtC4": ModelGroup(_MHMG8, _HTC4),
+}
+
+
+def find_group(name: str) -> ModelGroup:
+    """Return a model group by name; raises UserError that lists the names for an unknown one."""
+    if name in GROUPS:
+        return GROUPS[name]
+    raise UserError(f"there is no model group '{name}'; choose one of {', '.join(GROUPS)}")

@@ -1,0 +1,97 @@
+"""Heads of personal models: linear or cosine classifiers, some behind a hidden layer (HtC4).
+
+A head never travels as a whole in prototype methods, so clients may have different ones. What they
+share is the classifier's initial direction: FedDOR starts it at the orthogonal rows that are also
+the first global prototypes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedapp.models.heads import Head, build_head
+from fedapp.models.orthogonal import orthogonal_initialisation
+
+
+@dataclass(frozen=True)
+class HeadStyle:
+    """How a classifier scores features f with rows θ.
+
+    linear: θ f + b. cosine: s cos(f, θ). normfeat_linear: s θ norm(f). The scale s is learnable.
+    """
+
+    normalise_features: bool = False
+    normalise_rows: bool = False
+    scaled: bool = False
+    bias: bool = True
+
+
+STYLES: dict[str, HeadStyle] = {
+    "linear": HeadStyle(),
+    "cosine": HeadStyle(True, True, True, False),
+    "normfeat_linear": HeadStyle(True, False, True, False),
+}
+
+
+class PersonalHead(Head):
+    """A classifier [C, h] behind an optional hidden layer K -> h with ReLU; none after the logits.
+
+    Rows are normalised in the forward pass only (FedDOR specification 2.1).
+    """
+
+    def __init__(
+        self, style: HeadStyle, classifier: Head, hidden: nn.Linear | None, scale: float
+    ) -> None:
+        super().__init__(
+            classifier.weight.detach(),
+            classifier.bias.detach() if style.bias and classifier.bias is not None else None,
+            normalise=style.normalise_features,
+            scale=scale if style.scaled else 1.0,
+            learn_scale=style.scaled,
+        )
+        self.hidden = hidden
+        self.normalise_rows = style.normalise_rows
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features [B, K] to logits [B, C]."""
+        if self.hidden is not None:
+            features = F.relu(self.hidden(features))
+        if not self.normalise_rows:
+            return super().forward(features)
+        return self.scale * F.linear(
+            F.normalize(features, dim=1, eps=1e-12), F.normalize(self.weight, dim=1, eps=1e-12)
+        )
+
+
+def build_personal_head(
+    style: str,
+    feature_dim: int,
+    num_classes: int,
+    seed: int,
+    *,
+    hidden: int = 0,
+    scale: float = 10.0,
+    orthogonal: bool = False,
+) -> PersonalHead:
+    """Build a head [K] -> [C] whose initial values depend on its sizes and the seed alone.
+
+    Args:
+        style: a key of `STYLES`.
+        feature_dim: K.
+        num_classes: C.
+        seed: of all initial values; two heads of the same sizes start equal.
+        hidden: width of the hidden layer; 0 for none.
+        scale: where a learnable scale starts.
+        orthogonal: start the classifier's rows at `orthogonal_initialisation`, else as nn.Linear.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = nn.Linear(feature_dim, hidden) if hidden else None
+    width = hidden or feature_dim
+    classifier = build_head("linear", width, num_classes, seed)
+    if orthogonal:
+        rows = orthogonal_initialisation(num_classes, width, seed)
+        classifier.weight = nn.Parameter(rows)
+    return PersonalHead(STYLES[style], classifier, layer, scale)

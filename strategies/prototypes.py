@@ -1,0 +1,158 @@
+"""Prototypes as they travel: checking what a client uploads, and class means over clients.
+
+A client sends the mean feature of each class it has, and which classes these are; nothing else. The
+server trusts none of it: one malformed row would reach every other client as a training target, so
+an upload is taken whole or refused with a sentence.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategies.aggregate import Arrays, UpdateRefused
+
+PROTOTYPES, CLASSES, COUNTS = "proto", "proto-classes", "proto-counts"
+LARGEST = 1e6  # no trained feature comes near; a larger one would swamp every mean
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The prototypes of one client: rows [n, K] float32, their classes [n] and counts [n]."""
+
+    client: int
+    rows: np.ndarray
+    classes: np.ndarray
+    counts: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the server broadcasts: rows [n, K] float32 of the known classes [n], ascending."""
+
+    rows: np.ndarray
+    classes: np.ndarray
+
+    @classmethod
+    def empty(cls, width: int) -> "Table":
+        """Return a table without any class."""
+        return cls(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
+
+    @classmethod
+    def full(cls, rows: np.ndarray) -> "Table":
+        """Return a table that knows every class, row c being class c."""
+        return cls(np.asarray(rows, np.float32), np.arange(len(rows), dtype=np.int64))
+
+    def arrays(self) -> Arrays:
+        """Return the table as named arrays, as it is sent and saved."""
+        return {PROTOTYPES: self.rows, CLASSES: self.classes}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Table":
+        """Read a table back."""
+        return cls(arrays[PROTOTYPES], arrays[CLASSES])
+
+
+def read_upload(
+    client: int, arrays: Mapping[str, np.ndarray], num_classes: int, width: int, counted: bool
+) -> Upload:
+    """Check one client's upload; raises `UpdateRefused` with a sentence that says what is wrong.
+
+    Args:
+        client: its id.
+        arrays: "proto" [n, K] float32, "proto-classes" [n] int64 ascending and, if `counted`,
+            "proto-counts" [n] int64; n may be 0.
+        num_classes: C.
+        width: K, or C where the rows are logits.
+        counted: whether the method needs the counts.
+    """
+    names = {PROTOTYPES, CLASSES} | ({COUNTS} if counted else set())
+    if arrays.keys() != names:
+        raise UpdateRefused(f"it uploads {sorted(arrays)} instead of {sorted(names)}")
+    rows, classes = arrays[PROTOTYPES], arrays[CLASSES]
+    _check_classes(classes, num_classes)
+    _check_rows(rows, len(classes), width)
+    counts = arrays.get(COUNTS)
+    if counts is not None:
+        _check_counts(counts, len(classes))
+    return Upload(client, rows, classes, counts)
+
+
+def _check_classes(classes: np.ndarray, num_classes: int) -> None:
+    if classes.ndim != 1 or classes.dtype != np.int64:
+        raise UpdateRefused(
+            f"its class ids are {classes.dtype} of shape {classes.shape}, not int64"
+        )
+    outside = classes[(classes < 0) | (classes >= num_classes)]
+    if len(outside):
+        raise UpdateRefused(
+            f"it has a prototype of class {outside[0]}, outside 0..{num_classes - 1}"
+        )
+    values, times = np.unique(classes, return_counts=True)
+    if (times > 1).any():
+        raise UpdateRefused(f"it has {times.max()} prototypes of class {values[times.argmax()]}")
+    if (np.diff(classes) < 0).any():
+        raise UpdateRefused("its class ids are not in ascending order")
+
+
+def _check_rows(rows: np.ndarray, expected: int, width: int) -> None:
+    if rows.shape != (expected, width) or rows.dtype != np.float32:
+        raise UpdateRefused(
+            f"its prototypes are {rows.dtype} of shape {rows.shape}, not float32 of "
+            f"({expected}, {width})"
+        )
+    if not np.isfinite(rows).all():
+        raise UpdateRefused("its prototypes have non-finite values")
+    if (peak := float(np.abs(rows).max(initial=0.0))) > LARGEST:
+        raise UpdateRefused(f"its prototypes have a value of {peak:.3g}, more than {LARGEST:g}")
+
+
+def _check_counts(counts: np.ndarray, expected: int) -> None:
+    if counts.shape != (expected,) or counts.dtype != np.int64:
+        raise UpdateRefused(f"its counts are {counts.dtype} of shape {counts.shape}, not int64")
+    if (counts < 1).any():
+        raise UpdateRefused(f"it counts {counts.min()} examples of a class it has a prototype of")
+
+
+def pairs(uploads: Iterable[Upload]) -> tuple[np.ndarray, np.ndarray]:
+    """Return all (prototype, class) pairs, [n, K] and [n], by client and then by class.
+
+    The order does not depend on the order of the uploads. Raises ValueError without uploads.
+    """
+    ordered = sorted(uploads, key=lambda upload: upload.client)
+    if not ordered:
+        raise ValueError("there are no uploads")
+    return (
+        np.concatenate([upload.rows for upload in ordered]),
+        np.concatenate([upload.classes for upload in ordered]),
+    )
+
+
+def class_means(uploads: Sequence[Upload], counted: bool = False) -> Table:
+    """Return the mean over clients of every uploaded class, weighted by counts if `counted`.
+
+    Sums are in float64 and in the order of the clients' ids. Raises ValueError without uploads.
+    Source: FedProto (Tan et al., AAAI 2022), equation 6 without its extra factor.
+    """
+    rows, classes = pairs(uploads)
+    weights = np.ones(len(classes))
+    if counted:
+        ordered = sorted(uploads, key=lambda upload: upload.client)
+        weights = np.concatenate([_counts(upload) for upload in ordered]).astype(np.float64)
+    present, place = np.unique(classes, return_inverse=True)
+    sums, totals = np.zeros((len(present), rows.shape[1])), np.zeros(len(present))
+    np.add.at(sums, place, rows * weights[:, None])
+    np.add.at(totals, place, weights)
+    return Table((sums / totals[:, None]).astype(np.float32), present.astype(np.int64))
+
+
+def _counts(upload: Upload) -> np.ndarray:
+    if upload.counts is None:
+        raise ValueError(f"client {upload.client} sent no counts")
+    return upload.counts
+
+
+def normalised(rows: np.ndarray) -> np.ndarray:
+    """Return the rows [n, K] at length one; rows of zeros stay."""
+    lengths = np.sqrt(np.square(rows, dtype=np.float64).sum(1, keepdims=True))
+    return np.asarray(rows / np.maximum(lengths, 1e-12), np.float32)

@@ -1,0 +1,166 @@
+"""What servers train: modules that make prototypes, a header, a generator, and their losses.
+
+The data are prototypes that clients uploaded, so a step takes milliseconds. Everything is
+single-threaded and drawn from a given generator, so that the server's machine does not matter.
+Symbols: p prototypes [B, K] with labels y [B], a table of class prototypes [C, K].
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class PrototypeMaker(nn.Module):
+    """One trainable vector per class and two layers that turn it into the class's prototype.
+
+    G(E) with E [C, K] and G: Linear(K, K), ReLU, Linear(K, K). With `residual`, E + G(E) with the
+    last layer zero at first, so that training starts at E.
+    Source: FedTGP (Zhang et al., AAAI 2024), TGP; FedORGP, TP; FedDOR, E and G.
+    """
+
+    def __init__(self, embedding: Tensor, seed: int, residual: bool = False) -> None:
+        super().__init__()
+        width = embedding.shape[1]
+        self.embedding = nn.Parameter(embedding.clone())
+        self.residual = residual
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        if residual:
+            nn.init.zeros_(self.second.weight)
+            nn.init.zeros_(self.second.bias)
+
+    def forward(self) -> Tensor:
+        """Return the prototypes of all classes [C, K]."""
+        made: Tensor = self.second(F.relu(self.first(self.embedding)))
+        return self.embedding + made if self.residual else made
+
+
+def gaussian_embedding(num_classes: int, width: int, seed: int) -> Tensor:
+    """Return E [C, K] from N(0, 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_classes, width, generator=generator)
+
+
+def intra_inter(prototypes: Tensor, labels: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return L_intra = mean of 1 - cos(p, e^y) and L_inter = mean of |cos(p, e^c)| over c != y.
+
+    Source: FedDOR, equations 3 and 4, on uploaded prototypes; FedORGP's server losses.
+    """
+    cosines = F.normalize(prototypes, dim=1, eps=1e-12) @ F.normalize(table, dim=1, eps=1e-12).T
+    own = cosines.gather(1, labels[:, None])
+    intra = (1 - own).mean()
+    if len(table) == 1:
+        return intra, torch.zeros_like(intra)
+    others = cosines.abs().sum() - own.abs().sum()
+    return intra, others / (len(labels) * (len(table) - 1))
+
+
+def margin_cross_entropy(
+    prototypes: Tensor, labels: Tensor, table: Tensor, margin: float
+) -> Tensor:
+    """Return CE of z_c = -(||p - t_c|| + margin [c = y]): the true class must be nearer by it.
+
+    Source: FedTGP, adaptive-margin-enhanced contrastive loss.
+    """
+    squares = (prototypes[:, None, :] - table[None]).square().sum(2)
+    distances = squares.clamp(min=1e-12).sqrt()
+    true = F.one_hot(labels, len(table)).to(distances.dtype)
+    return F.cross_entropy(-(distances + margin * true), labels)
+
+
+def adaptive_margin(centres: np.ndarray, limit: float, rule: str = "maxmin") -> float:
+    """Return FedTGP's margin from the uploaded classes' centres [n, K], at most `limit`.
+
+    "maxmin": the largest of the distances to the nearest other centre, as the code has it; "max":
+    the largest distance of all, as the paper's text. `limit` with fewer than two centres.
+    """
+    if len(centres) < 2:
+        return limit
+    exact = centres.astype(np.float64)
+    distances = np.sqrt(np.square(exact[:, None] - exact[None]).sum(2))
+    if rule == "max":
+        return min(float(distances.max()), limit)
+    np.fill_diagonal(distances, np.inf)
+    return min(float(distances.min(1).max()), limit)
+
+
+def train_on_pairs(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    rows: np.ndarray,
+    classes: np.ndarray,
+    draw: torch.Generator,
+    *,
+    lr: float,
+    epochs: int = 1,
+    batch_size: int = 32,
+) -> float:
+    """Train a module in place by plain SGD on (prototype, class) pairs; return the last loss.
+
+    `loss(prototypes [B, K], labels [B])`; pairs are shuffled every epoch, the last incomplete batch
+    is kept.
+    """
+    prototypes, labels = torch.from_numpy(rows), torch.from_numpy(classes)
+    parameters = list(module.parameters())
+    last = torch.zeros(())
+    with one_thread():
+        for _ in range(epochs):
+            for chosen in torch.randperm(len(labels), generator=draw).split(batch_size):
+                last = loss(prototypes[chosen], labels[chosen])
+                descend(parameters, last, lr)
+    return float(last.detach())
+
+
+def descend(parameters: Sequence[nn.Parameter], loss: Tensor, lr: float) -> None:
+    """Take one step of plain SGD."""
+    gradients = torch.autograd.grad(loss, list(parameters))
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.sub_(lr * gradient)
+
+
+class FeatureGenerator(nn.Module):
+    """FedGen's generator: noise [B, n] and a class give a feature [B, K].
+
+    Source: Zhu et al., ICML 2021, in the data-free variant for heterogeneous extractors.
+    """
+
+    def __init__(self, num_classes: int, width: int, noise: int, hidden: int, seed: int) -> None:
+        super().__init__()
+        self.num_classes, self.noise = num_classes, noise
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.first = nn.Linear(noise + num_classes, hidden)
+            self.norm = nn.BatchNorm1d(hidden)
+            self.second = nn.Linear(hidden, width)
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """Map noise from U(0, 1) and labels [B] to features [B, K]."""
+        inputs = torch.cat((noise, F.one_hot(labels, self.num_classes).to(noise.dtype)), 1)
+        features: Tensor = self.second(F.relu(self.norm(self.first(inputs))))
+        return features
+
+
+def ensemble_loss(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return CE of the clients' weighted mean logits, for made features [B, K] and their labels.
+
+    Heads are linear, so the weighted mean of their logits is the logit of the mean head
+    (weight [C, K], bias [C]). Source: FedGen, equation 4, data-free.
+    """
+    return F.cross_entropy(F.linear(features, weight, bias), labels)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: sums do not depend on the machine's number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

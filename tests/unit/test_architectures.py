@@ -1,0 +1,112 @@
+"""Personal models: sizes as published, K features from every network, heads of four shapes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedapp.errors import UserError
+from fedapp.models.architectures import ARCHITECTURES, build_personal_extractor
+from fedapp.models.groups import GROUPS, find_group
+from fedapp.models.personal_heads import build_personal_head
+
+VECTORS = json.loads(
+    (Path(__file__).parents[1] / "vectors" / "vectors_heterogeneous.json").read_text()
+)
+# Extractor parameters in millions at 32x32 with three channels, specification section 5.
+PUBLISHED = {
+    "fedavgcnn": 0.87, "googlenet": 5.60, "mobilenetv2": 2.22, "resnet18": 11.18,
+    "resnet34": 21.28, "resnet50": 23.51, "resnet101": 42.50, "resnet152": 58.14,
+}  # fmt: skip
+QUICK = ["fedavgcnn", "resnet4", "resnet6", "resnet8", "resnet10", "resnet18"]
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_sizes_are_the_published_ones(name):
+    with torch.device("meta"):
+        extractor = build_personal_extractor(name, 3, 32, 512)
+    assert parameters(extractor) / 1e6 == pytest.approx(PUBLISHED[name], abs=0.005)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_networks_give_k_features_of_any_image(name):
+    for feature_dim in (64, 128, 512, 1024):
+        extractor = build_personal_extractor(name, 1, 8, feature_dim).eval()
+        assert extractor(torch.rand(2, 1, 8, 8)).shape == (2, feature_dim)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "mobilenetv2", "resnet50"])
+def test_large_networks_take_grey_images_too(name):
+    extractor = build_personal_extractor(name, 1, 32, 128)
+    assert extractor(torch.rand(2, 1, 32, 32)).shape == (2, 128)
+
+
+@pytest.mark.parametrize(("side", "inputs"), [(32, 1600), (64, 10816), (28, 1024), (8, 256)])
+def test_the_small_cnns_hidden_layer_fits_the_image(side, inputs):
+    extractor = build_personal_extractor("fedavgcnn", 3, side, 512)
+    hidden = next(m for m in extractor.modules() if isinstance(m, nn.Linear))
+    assert hidden.in_features == inputs
+
+
+@pytest.mark.parametrize("case", VECTORS["adaptive_avg_pool_1d"]["cases"])
+def test_pooling_averages_neighbours_or_repeats_them(case):
+    from fedapp.models.architectures import _feature_map
+
+    pooled = _feature_map("pool", len(case["x"]), case["out_size"])(torch.tensor([case["x"]]))
+    torch.testing.assert_close(pooled, torch.tensor([case["out"]]))
+
+
+def test_a_linear_feature_map_has_signs():
+    extractor = build_personal_extractor("resnet4", 3, 32, 16, "linear")
+    assert (extractor(torch.rand(2, 3, 32, 32)) < 0).any()
+
+
+@pytest.mark.parametrize("hidden", GROUPS["Res34-HtC4"].hidden)
+@pytest.mark.parametrize("style", ["linear", "cosine", "normfeat_linear"])
+def test_heads_of_every_shape_and_style(style, hidden):
+    head = build_personal_head(style, 24, 5, seed=1, hidden=hidden, orthogonal=True)
+    again = build_personal_head(style, 24, 5, seed=1, hidden=hidden, orthogonal=True)
+    features = torch.randn(3, 24)
+    logits = head(features)
+    assert logits.shape == (3, 5)
+    assert torch.equal(logits, again(features))
+    assert (logits < 0).any(), "there is no ReLU after the logits"
+    gram = head.weight @ head.weight.T
+    torch.testing.assert_close(gram, torch.eye(5), atol=1e-5, rtol=0)
+
+
+def test_a_cosine_head_ignores_the_lengths_of_features_and_rows():
+    head = build_personal_head("cosine", 6, 3, seed=1)
+    features = torch.randn(4, 6)
+    before = head(features)
+    head.weight.data *= 3
+    torch.testing.assert_close(head(5 * features), before)
+    assert float(before.detach().abs().max()) <= 10.0 + 1e-4
+
+
+def test_clients_take_architectures_and_heads_in_turn():
+    group = find_group("MHMG8-HtC4")
+    assert [group.architecture_of(c) for c in (0, 1, 8)] == ["fedavgcnn", "googlenet", "fedavgcnn"]
+    assert [group.hidden_of(c) for c in range(5)] == [0, 512, 256, 128, 0]
+    assert not group.same_heads
+    assert find_group("Res34-HtC4").mentee == "fedavgcnn"
+    assert find_group("MHMG9").mentee == "resnet4"
+    named = {name for each in GROUPS.values() for name in each.architectures}
+    assert named == ARCHITECTURES.keys()
+
+
+def test_unknown_names_are_named():
+    with pytest.raises(UserError, match="MHMG2"):
+        find_group("MHMG5")
+    with pytest.raises(UserError, match="resnet4"):
+        build_personal_extractor("resnet5", 3, 32, 64)
+    with pytest.raises(UserError, match="8x8"):
+        build_personal_extractor("resnet4", 3, 4, 64)
+    with pytest.raises(UserError, match="pool, linear"):
+        build_personal_extractor("resnet4", 3, 32, 64, "max")

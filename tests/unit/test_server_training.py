@@ -1,0 +1,146 @@
+"""What servers train, against the specification's numbers: one exact step of each module."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from strategies.prototypes import normalised
+from strategies.server_training import (
+    FeatureGenerator,
+    PrototypeMaker,
+    adaptive_margin,
+    descend,
+    ensemble_loss,
+    gaussian_embedding,
+    intra_inter,
+    margin_cross_entropy,
+    train_on_pairs,
+)
+
+VECTORS = json.loads(
+    (Path(__file__).parents[1] / "vectors" / "vectors_heterogeneous.json").read_text()
+)
+
+
+def tensor(values: list) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_intra_and_inter_losses():
+    vector = VECTORS["feddor_server_losses"]
+    rows, labels = tensor(vector["client_prototypes"]), torch.tensor(vector["labels"])
+    table = tensor(vector["generated_prototypes"])
+    intra, inter = intra_inter(rows, labels, table)
+    assert float(intra) == pytest.approx(vector["L_intra"], rel=1e-10)
+    assert float(inter) == pytest.approx(vector["L_inter"], rel=1e-10)
+    server = intra + VECTORS["fedorgp"]["gamma"] * inter
+    assert float(server) == pytest.approx(VECTORS["fedorgp"]["L_server"], rel=1e-10)
+    for scaled in (intra_inter(3 * rows, labels, table), intra_inter(rows, labels, 5 * table)):
+        torch.testing.assert_close(scaled, (intra, inter))
+
+
+def test_one_class_has_no_other_to_leave():
+    rows, labels = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+    assert float(intra_inter(rows, labels, torch.ones(1, 3))[1]) == 0.0
+
+
+def test_one_step_of_feddors_generator():
+    vector = VECTORS["feddor_generator_step"]
+    maker = PrototypeMaker(tensor(vector["E"]), seed=0).double()
+    layers = {"first.weight": "W1", "first.bias": "b1", "second.weight": "W2", "second.bias": "b2"}
+    names = {"embedding": "E", **layers}
+    with torch.no_grad():
+        for own, name in names.items():
+            maker.get_parameter(own).copy_(tensor(vector[name]))
+    np.testing.assert_allclose(maker().detach(), vector["G_before"], atol=1e-12)
+    rows, labels = tensor(vector["uploads"]), torch.tensor(vector["labels"])
+    loss = sum(intra_inter(rows, labels, maker()))
+    assert float(loss.detach()) == pytest.approx(vector["loss_before"], rel=1e-10)
+    descend(list(maker.parameters()), loss, vector["lr"])
+    for own, name in names.items():
+        expected = tensor(vector["after"][name])
+        torch.testing.assert_close(
+            maker.get_parameter(own).detach(), expected, atol=1e-7, rtol=1e-7
+        )
+    after = sum(intra_inter(rows, labels, maker()))
+    assert float(after.detach()) == pytest.approx(vector["loss_after"], abs=1e-7)
+    broadcast = normalised(maker().detach().numpy())
+    np.testing.assert_allclose(broadcast, vector["broadcast_after"], atol=1e-6)
+
+
+def test_a_residual_generator_starts_at_its_embedding():
+    rows = gaussian_embedding(4, 6, seed=3)
+    assert torch.equal(PrototypeMaker(rows, 0, residual=True)(), rows)
+    assert not torch.equal(PrototypeMaker(rows, 0)(), rows)
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "name"),
+    [("maxmin", 100.0, "maxmin"), ("max", 100.0, "max"), ("maxmin", 1.0, "maxmin_tau1")],
+)
+def test_fedtgp_margin_and_loss(rule, limit, name):
+    vector = VECTORS["fedtgp"]
+    margin = adaptive_margin(np.array(list(vector["class_centres"].values())), limit, rule)
+    assert margin == pytest.approx(vector[f"margin_{name}"], rel=1e-10)
+    loss = margin_cross_entropy(
+        tensor(vector["client_prototypes"]),
+        torch.tensor(vector["labels"]),
+        tensor(vector["trainable_prototypes"]),
+        margin,
+    )
+    assert float(loss) == pytest.approx(vector[f"loss_{name}"], rel=1e-10)
+
+
+def test_a_margin_needs_two_classes():
+    assert adaptive_margin(np.ones((1, 3)), 100.0) == 100.0
+
+
+def test_a_prototype_on_its_target_has_a_finite_gradient():
+    table = torch.zeros(2, 3, requires_grad=True)
+    margin_cross_entropy(torch.zeros(1, 3), torch.tensor([0]), table, 1.0).backward()
+    assert torch.isfinite(table.grad).all()
+
+
+def test_one_step_of_fedghs_header():
+    vector = VECTORS["fedgh_header_step"]
+    header = nn.Linear(2, 3).double()
+    with torch.no_grad():
+        header.weight.copy_(tensor(vector["weight"]))
+        header.bias.copy_(tensor(vector["bias"]))
+    last = train_on_pairs(
+        header,
+        lambda rows, labels: F.cross_entropy(header(rows), labels),
+        np.array(vector["prototypes"]),
+        np.array(vector["labels"]),
+        torch.Generator().manual_seed(0),
+        lr=vector["lr"],
+    )
+    assert last == pytest.approx(vector["loss"], rel=1e-10)
+    torch.testing.assert_close(header.weight.detach(), tensor(vector["weight_after"]))
+    torch.testing.assert_close(header.bias.detach(), tensor(vector["bias_after"]))
+
+
+def test_fedgens_loss_is_that_of_the_mean_head():
+    vector = VECTORS["fedgen_generator_loss"]
+    mean = {
+        name: sum(
+            weight * tensor(head[name])
+            for weight, head in zip(vector["weights"], vector["heads"], strict=True)
+        )
+        for name in ("weight", "bias")
+    }
+    loss = ensemble_loss(tensor(vector["latents"]), torch.tensor(vector["labels"]), **mean)
+    assert float(loss) == pytest.approx(vector["loss"], rel=1e-10)
+
+
+def test_a_generator_starts_the_same_from_the_same_seed():
+    one, same, other = (FeatureGenerator(3, 4, 5, 6, seed) for seed in (1, 1, 2))
+    noise, labels = torch.rand(7, 5), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    assert one(noise, labels).shape == (7, 4)
+    assert torch.equal(one(noise, labels), same(noise, labels))
+    assert not torch.equal(one(noise, labels), other(noise, labels))
