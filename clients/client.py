@@ -2,20 +2,72 @@
 
 What differs between methods is handed in (a model with its head, an objective, data), so a client
 is built in microseconds for each message and thrown away after it: the model and the data belong
-to the process and stay where they are.
+to the process and stay where they are. A method with a local procedure of its own overrides one of
+`prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from flwr.client import NumPyClient
 from torch import Tensor, nn
 
-from clients.local_training import Batches, LocalSettings, LossDiverged, train
+from clients.local_training import (
+    Batches,
+    Forward,
+    LocalSettings,
+    LossDiverged,
+    TrainingResult,
+    Watchers,
+    backward,
+    train,
+)
+from clients.memory import Memory
 from clients.objective import Objective
 
 Scalar = bool | bytes | float | int | str
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class Workplace:
+    """What a process lends to each of its clients in turn: a model, and frozen copies of it."""
+
+    model: nn.Module
+    shared: Mapping[str, Tensor]  # the tensors of `model` that travel, by name
+    settings: LocalSettings
+    build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
+    seed: int = 0
+    _copies: dict[str, nn.Module] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def copy(self, name: str) -> nn.Module:
+        """Return the frozen model of this name, in eval mode, made at the first call."""
+        if name not in self._copies:
+            self._copies[name] = self.build().requires_grad_(False).eval()
+        return self._copies[name]
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The copy that holds the received model."""
+        return self.copy("teacher")
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's examples, as functions that give batches of images and labels."""
+
+    training: Callable[[int], Callable[[], Batches]]  # round -> the batches of its next epoch
+    examples: Callable[[], Batches]  # the training examples, in order and as they are
+    test: Callable[[], Batches]  # the client's own test split
+    num_examples: int
+    class_counts: Tensor  # [C], training examples of each class
 
 
 class LocalClient(NumPyClient):
@@ -23,35 +75,60 @@ class LocalClient(NumPyClient):
 
     def __init__(
         self,
-        model: nn.Module,
-        teacher: nn.Module | None,
-        shared: Mapping[str, Tensor],
+        place: Workplace,
+        client: int,
+        data: ClientData,
         objective: Objective,
-        settings: LocalSettings,
-        training_data: Callable[[int], Callable[[], Batches]],
-        test_data: Callable[[], Batches],
-        num_examples: int,
+        memory: Memory | None = None,
+        inbox: Mapping[str, Arrays] | None = None,
     ) -> None:
         """Prepare a client.
 
         Args:
-            model: the process's model; its weights are overwritten by every `fit`.
-            teacher: a second model of the same kind, for objectives that look at the received one.
-            shared: the tensors of `model` that travel, by name, in the order of `fit`'s lists.
+            place: the process's models; the model's weights are overwritten by every `fit`.
+            client: its number, from 0.
+            data: its examples.
             objective: the loss of one batch.
-            settings: the local optimiser.
-            training_data: round -> a function that gives the batches of its next epoch.
-            test_data: gives the batches of this client's own test split.
-            num_examples: the number of training examples.
+            memory: what it keeps between rounds; None if the method keeps nothing.
+            inbox: what the server sent beside the shared model, by name.
         """
-        self.model = model
-        self.teacher = teacher
-        self.shared = dict(shared)
-        self.objective = objective
-        self.settings = settings
-        self.training_data = training_data
-        self.test_data = test_data
-        self.num_examples = num_examples
+        self.place, self.client, self.data = place, client, data
+        self.model, self.shared = place.model, dict(place.shared)
+        self.objective, self.settings = objective, place.settings
+        self.memory = memory
+        self.inbox = dict(inbox or {})
+        self.outbox: dict[str, Arrays] = {}  # groups to average beside the shared model
+        self.uploads: Arrays = {}  # arrays that the server takes from each client alone
+        self.extra = 0.0  # the method's own number in the report
+
+    # -- what a method may override -------------------------------------------------------------
+
+    def prepare(self, server_round: int) -> None:
+        """Bring to mind what the training needs; the received model is loaded already."""
+
+    def run(self, server_round: int, lr: float) -> TrainingResult:
+        """Train the model in place."""
+        return self.train(server_round, lr, self.objective)
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch and return its loss."""
+        return backward(forward, objective)
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Keep what is to be kept, fill `outbox` and `uploads`, and return what is sent."""
+        return trained
+
+    def personalise(self, server_round: int, lr: float) -> None:
+        """Make the received model this client's own, before it is evaluated."""
+
+    def scores(self) -> dict[str, float]:
+        """Return what the evaluation on the own test split gives: "loss", "accuracy" and more."""
+        loss, correct, count = evaluate(self.model, self.data.test())
+        return {"loss": loss, "accuracy": correct / max(count, 1), "examples": count}
+
+    # -- Flower's interface ---------------------------------------------------------------------
 
     def get_parameters(self, config: dict[str, Scalar]) -> list[np.ndarray]:
         """Return the shared tensors of the model as it is now."""
@@ -64,50 +141,76 @@ class LocalClient(NumPyClient):
         with torch.no_grad():
             for tensor, array in zip(self.shared.values(), parameters, strict=True):
                 tensor.copy_(torch.from_numpy(array))
-            if self.teacher is not None:
-                for copy, tensor in zip(_state(self.teacher), _state(self.model), strict=True):
-                    copy.copy_(tensor)
-                self.teacher.eval()
+        if self.objective.needs_global:
+            copy_weights(self.model, self.place.teacher)
 
     def fit(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
     ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
         """Train from the received model; config: "server_round" and "lr". Raises `LossDiverged`."""
+        server_round, lr = int(config["server_round"]), float(config["lr"])
         self.set_parameters(parameters)
-        result = train(
-            self.model,
-            self.teacher,
-            self.objective,
-            self.training_data(int(config["server_round"])),
-            float(config["lr"]),
-            self.settings,
-        )
-        trained = self.get_parameters({})
-        if not all(np.isfinite(array).all() for array in trained):
+        self.prepare(server_round)
+        result = self.run(server_round, lr)
+        trained = dict(zip(self.shared, self.get_parameters({}), strict=True))
+        if not all(np.isfinite(array).all() for array in trained.values()):
             raise LossDiverged(f"the model has non-finite weights after {result.steps} steps")
+        received = dict(zip(self.shared, parameters, strict=True))
+        distance = self._squared_distance(received, trained)
+        sent = self.finish(received, trained, result, lr)
         metrics: dict[str, Scalar] = {
             "loss": result.loss,
             "steps": result.steps,
             "seconds": result.seconds,
-            "squared_distance": self._squared_distance(parameters, trained),
+            "squared_distance": distance,
+            "extra": self.extra,
         }
-        return trained, self.num_examples, metrics
-
-    def _squared_distance(self, received: list[np.ndarray], trained: list[np.ndarray]) -> float:
-        """Return ||w_i - w_g||^2 over the trained parameters that travel."""
-        return sum(
-            float(np.sum(np.square(own - before, dtype=np.float64)))
-            for tensor, own, before in zip(self.shared.values(), trained, received, strict=True)
-            if tensor.requires_grad
-        )
+        return list(sent.values()), self.data.num_examples, metrics
 
     def evaluate(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Evaluate the received model on the own test split: mean loss, examples, accuracy."""
+        """Evaluate the received model, made personal, on the own test split.
+
+        Returns mean loss, number of examples, and the other scores ("accuracy", ...).
+        """
         self.set_parameters(parameters)
-        loss, correct, count = evaluate(self.model, self.test_data())
-        return loss, count, {"accuracy": correct / max(count, 1)}
+        self.personalise(int(config.get("server_round", 1)), float(config.get("lr", 0.0)))
+        scores = self.scores()
+        loss, count = scores.pop("loss"), int(scores.pop("examples"))
+        return loss, count, dict(scores)
+
+    # -- for subclasses -------------------------------------------------------------------------
+
+    def train(
+        self,
+        server_round: int,
+        lr: float,
+        objective: Objective,
+        settings: LocalSettings | None = None,
+    ) -> TrainingResult:
+        """Run the local loop on this client's data for `server_round`, with `self.gradients`."""
+        watchers = Watchers(
+            self.place.teacher if objective.needs_global else None,
+            self.place.copy("previous") if objective.needs_previous else None,
+        )
+        return train(
+            self.model,
+            watchers,
+            objective,
+            self.data.training(server_round),
+            lr,
+            settings or self.settings,
+            self.gradients,
+        )
+
+    def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
+        """Return ||w_i - w_g||^2 over the trained parameters that travel."""
+        return sum(
+            float(np.sum(np.square(trained[name] - received[name], dtype=np.float64)))
+            for name, tensor in self.shared.items()
+            if tensor.requires_grad
+        )
 
 
 @torch.no_grad()
@@ -121,6 +224,14 @@ def evaluate(model: nn.Module, batches: Batches) -> tuple[float, int, int]:
         correct += int((logits.argmax(1) == labels).sum())
         count += len(labels)
     return loss / max(count, 1), correct, count
+
+
+@torch.no_grad()
+def copy_weights(source: nn.Module, target: nn.Module) -> None:
+    """Copy every parameter and buffer of a model into another of the same kind, in place."""
+    for copy, tensor in zip(_state(target), _state(source), strict=True):
+        copy.copy_(tensor)
+    target.eval()
 
 
 def _state(model: nn.Module) -> list[Tensor]:

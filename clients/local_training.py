@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from clients.objective import Objective, Step
 from clients.sgd import FusedSGD
 
 Batches = Iterable[tuple[Tensor, Tensor]]
+Forward = Callable[[], Step]  # runs the models on the current batch
+Gradients = Callable[[Forward, Objective], Tensor]  # sets .grad; returns the loss
 
 
 class LossDiverged(ArithmeticError):  # noqa: N818 - an outcome of training, not a program error
@@ -44,34 +47,51 @@ class TrainingResult:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Watchers:
+    """Frozen models, in eval mode, that see every batch beside the one that trains."""
+
+    teacher: nn.Module | None = None  # the received model
+    previous: nn.Module | None = None  # this client's own last model
+
+
+def backward(forward: Forward, objective: Objective) -> Tensor:
+    """Set the gradients of the objective: what every method does that has no rule of its own."""
+    loss = objective(forward())
+    loss.backward()
+    return loss.detach()
+
+
 def train(
     model: nn.Module,
-    teacher: nn.Module | None,
+    watchers: Watchers,
     objective: Objective,
     epoch: Callable[[], Batches],
     lr: float,
     settings: LocalSettings,
+    gradients: Gradients = backward,
 ) -> TrainingResult:
-    """Train `model` in place; `teacher` is the received model, frozen and in eval mode.
+    """Train the parameters of `model` that require a gradient, in place.
 
     `epoch()` returns the batches of one more pass over the data: images [B, channels, H, W] and
-    labels [B] on the model's device. The optimiser is new at every call, so momentum never crosses
-    rounds (specification G3). Raises `LossDiverged`.
+    labels [B] on the model's device. `gradients` sets the gradients of one batch. The optimiser is
+    new at every call, so momentum never crosses rounds (specification G3). Raises `LossDiverged`.
     """
     start = time.perf_counter()
-    parameters = _pairs(model, teacher or model)
-    watching = teacher if objective.needs_teacher else None
+    parameters = _pairs(model, watchers.teacher or model)
     optimiser = FusedSGD(parameters[0], lr, settings.momentum, settings.weight_decay)
     model.train()
     total = torch.zeros((), device=parameters[0][0].device)
     steps = images = 0
     for _ in range(settings.epochs):
         for inputs, labels in epoch():
+            forward = partial(_forward, model, watchers, objective, inputs, labels, parameters)
+            optimiser.zero_grad()
             with _autocast(settings.precision, inputs.device.type):
-                step = _forward(model, watching, objective, inputs, labels, parameters)
-                loss = objective(step)
-            _descend(loss, optimiser, settings.clip_norm)
-            total += loss.detach()
+                total += gradients(forward, objective)
+            if settings.clip_norm:
+                nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
+            optimiser.step()
             steps += 1
             images += len(labels)
         if not math.isfinite(float(total)):
@@ -83,33 +103,26 @@ def train(
 
 def _forward(
     model: nn.Module,
-    teacher: nn.Module | None,
+    watchers: Watchers,
     objective: Objective,
     inputs: Tensor,
     labels: Tensor,
     parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
 ) -> Step:
-    """Run the local model on a batch, and the received one if it is given."""
+    """Run the local model on a batch, and the frozen ones that the objective looks at."""
     features, logits = model(inputs)
     classifier = model.get_parameter("head.weight")
     step = Step(
         labels, features, logits, classifier, *parameters,
         class_counts=objective.class_counts, tau=objective.tau,
     )  # fmt: skip
-    if teacher is None:
-        return step
     with torch.no_grad():
-        global_features, global_logits = teacher(inputs)
-    return replace(step, global_features=global_features, global_logits=global_logits)
-
-
-def _descend(loss: Tensor, optimiser: FusedSGD, clip_norm: float) -> None:
-    """Take one optimiser step along the loss's gradient, clipped to `clip_norm` if that is set."""
-    optimiser.zero_grad()
-    loss.backward()
-    if clip_norm:
-        nn.utils.clip_grad_norm_(optimiser.parameters, clip_norm)
-    optimiser.step()
+        if objective.needs_teacher and watchers.teacher is not None:
+            global_features, global_logits = watchers.teacher(inputs)
+            step = replace(step, global_features=global_features, global_logits=global_logits)
+        if objective.needs_previous and watchers.previous is not None:
+            step = replace(step, previous_features=watchers.previous(inputs)[0])
+    return step
 
 
 def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

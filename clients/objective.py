@@ -28,6 +28,7 @@ class Step:
     global_parameters: Sequence[Tensor] = ()  # the same ones as received this round
     global_features: Tensor = _ABSENT  # there if the objective `needs_teacher`
     global_logits: Tensor = _ABSENT
+    previous_features: Tensor = _ABSENT  # there if the objective `needs_previous`
     class_counts: Tensor = _ABSENT  # [C], this client's training examples of each class
     tau: float = 1.0
 
@@ -57,6 +58,7 @@ class Regulariser:
     function: LossFunction
     needs_teacher: bool = True  # a forward pass of the received model on the same batch
     needs_global: bool = True  # a copy of the received model
+    needs_previous: bool = False  # features of this client's own last model
 
 
 REGULARISERS: dict[str, Regulariser] = {
@@ -107,6 +109,11 @@ class Objective:
     def needs_teacher(self) -> bool:
         """Whether every batch also needs a forward pass of the received model."""
         return self.regulariser is not None and REGULARISERS[self.regulariser].needs_teacher
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether every batch also needs a forward pass of the client's own last model."""
+        return self.regulariser is not None and REGULARISERS[self.regulariser].needs_previous
 
     @property
     def needs_global(self) -> bool:

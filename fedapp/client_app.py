@@ -6,29 +6,37 @@ pack what it returns in named records. They are the same in a simulation and on 
 """
 
 import traceback
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.client import LocalClient
+from clients.client import LocalClient, Scalar
 from clients.local_training import LossDiverged
+from clients.state import StateError
+from clients.stored_states import clean
+from fedapp.config import RunConfig
 from fedapp.errors import UserError
-from fedapp.identity import describe, hosted_clients
-from fedapp.node import Node, open_node
-from strategies.aggregate import ExactSum, UpdateRefused
+from fedapp.identity import describe
+from fedapp.node import open_node
+from fedapp.state_folder import state_folder
+from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.records import (
     ARRAYS,
     DIVERGED,
     ERROR,
     REPORT,
     TASK,
+    UPLOADS,
     ClientFailure,
     ClientResult,
     Task,
+    extra_records,
     from_array_record,
     pack_report,
+    pack_uploads,
     to_array_record,
 )
 
@@ -51,67 +59,110 @@ def train(message: Message, context: Context) -> Message:
     node = open_node(context.run_config, context.node_config)
     task = Task.from_record(message.content.config_records[TASK])
     received = from_array_record(message.content.array_records[ARRAYS])
-    total = ExactSum(received, task.total_weight)
-    alone = len(task.clients) == 1
-    results: list[ClientResult] = []
-    failures: list[ClientFailure] = []
-    last: dict[str, np.ndarray] = {}
+    inbox = extra_records(message.content)
+    state_dir = str(context.node_config.get("state-dir", ""))
+    gathered = Gathered(received, task)
     for client in task.clients:
         try:
-            last, result = _fit(node, client, received, task)
-            if alone:
-                total.check(last)
-            else:
-                total.add(last, task.weight(result.examples))
-            results.append(result)
+            memory = node.memory(client, task, task.server_round, state_dir)
+            with memory.state.locked() if memory else nullcontext():
+                numpy_client = node.client(client, memory, inbox)
+                gathered.take(client, numpy_client, *_fit(numpy_client, received, task))
         except (LossDiverged, UpdateRefused) as reason:
-            failures.append(ClientFailure(client, DIVERGED, str(reason)))
+            gathered.failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
-            failures.append(ClientFailure(client, ERROR, _explain(error)))
-    content = pack_report(results, failures)
-    if results:
-        content[ARRAYS] = to_array_record(last if alone else total.sums)
-    return Message(content, reply_to=message)
+            gathered.failures.append(ClientFailure(client, ERROR, _explain(error)))
+    return Message(gathered.content(), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the received model on the own test split of every client this node hosts."""
+    """Evaluate the received model, made personal, on the own test split of the task's clients."""
     node = open_node(context.run_config, context.node_config)
+    task = Task.from_record(message.content.config_records[TASK])
     received = from_array_record(message.content.array_records[ARRAYS])
-    clients = hosted_clients(context, node.config.num_clients)
-    hosted = [node.client(client) for client in clients]
-    rows = [client.evaluate(_ordered(received, client), {}) for client in hosted]
-    columns: dict[str, Any] = {
-        "client": clients,
-        "examples": [count for _, count, _ in rows],
-        "loss": [loss for loss, _, _ in rows],
-        "accuracy": [float(metrics["accuracy"]) for _, _, metrics in rows],
-    }
+    inbox = extra_records(message.content)
+    state_dir = str(context.node_config.get("state-dir", ""))
+    columns: dict[str, Any] = {"client": list(task.clients)}
+    for client in task.clients:
+        memory = node.memory(client, task, task.server_round + 1, state_dir)
+        numpy_client = node.client(client, memory, inbox)
+        config: dict[str, Scalar] = {"server_round": task.server_round, "lr": task.lr}
+        loss, count, scores = numpy_client.evaluate(_ordered(received, numpy_client), config)
+        for name, value in {"examples": count, "loss": loss, **scores}.items():
+            columns.setdefault(name, []).append(value)
     return Message(RecordDict({REPORT: MetricRecord(columns)}), reply_to=message)
 
 
-def _fit(
-    node: Node, client: int, received: dict[str, np.ndarray], task: Task
-) -> tuple[dict[str, np.ndarray], ClientResult]:
+@app.query("forget")
+def forget(message: Message, context: Context) -> Message:
+    """Remove what this node's clients kept for a run that is over."""
+    key = str(message.content.config_records[TASK]["state_key"])
+    config = RunConfig.parse(context.run_config)
+    root = state_folder(str(context.node_config.get("state-dir", "")) or config.state_dir)
+    with suppress(StateError):  # another node of this machine has removed them already
+        clean(root, key)
+    return Message(RecordDict(), reply_to=message)
+
+
+class Gathered:
+    """The reply of one node as its clients finish, one after the other."""
+
+    def __init__(self, received: Arrays, task: Task) -> None:
+        self.received, self.task = received, task
+        self.results: list[ClientResult] = []
+        self.failures: list[ClientFailure] = []
+        self._sums: GroupSums | None = None
+        self._last: dict[str, Arrays] = {}
+        self._uploads: dict[int, Arrays] = {}
+
+    def take(self, client: int, done: LocalClient, model: Arrays, result: ClientResult) -> None:
+        """Add a client's work to the reply; raises `UpdateRefused` if it cannot be averaged."""
+        if self._sums is None:
+            task = self.task
+            self._sums = GroupSums(self.received, done.outbox, task.total_weight, task.cohort)
+        if len(self.task.clients) == 1:
+            self._sums.check(model, done.outbox)
+            self._last = {ARRAYS: model, **done.outbox}
+        else:
+            self._sums.add(model, done.outbox, self.task.weight(result.examples))
+        if done.uploads:
+            self._uploads[client] = done.uploads
+        self.results.append(result)
+
+    def content(self) -> RecordDict:
+        """Return the reply's records: report, model or partial sums, and uploads."""
+        content = pack_report(self.results, self.failures)
+        if self.results and self._sums is not None:
+            sums = {name: group.sums for name, group in self._sums.groups.items()}
+            for name, arrays in (self._last or {ARRAYS: self._sums.model.sums, **sums}).items():
+                content[name] = to_array_record(arrays)
+        if self._uploads:
+            content[UPLOADS] = pack_uploads(self._uploads)
+        return content
+
+
+def _fit(client: LocalClient, received: Arrays, task: Task) -> tuple[Arrays, ClientResult]:
     """Let one NumPyClient train, and name what it returns."""
-    numpy_client = node.client(client)
-    arrays, examples, metrics = numpy_client.fit(
-        _ordered(received, numpy_client), {"server_round": task.server_round, "lr": task.lr}
+    arrays, examples, metrics = client.fit(
+        _ordered(received, client), {"server_round": task.server_round, "lr": task.lr}
     )
+    sent = [*arrays, *client.uploads.values()]
+    sent += [array for group in client.outbox.values() for array in group.values()]
     result = ClientResult(
-        client,
+        client.client,
         examples,
         int(metrics["steps"]),
         float(metrics["loss"]),
         float(metrics["seconds"]),
-        sum(array.nbytes for array in arrays),
+        sum(array.nbytes for array in sent),
         float(metrics["squared_distance"]),
+        float(metrics["extra"]),
     )
-    return dict(zip(numpy_client.shared, arrays, strict=True)), result
+    return dict(zip(client.shared, arrays, strict=True)), result
 
 
-def _ordered(received: dict[str, np.ndarray], client: LocalClient) -> list[np.ndarray]:
+def _ordered(received: Arrays, client: LocalClient) -> list[np.ndarray]:
     """Return the received arrays in the client's order; raises UserError on other names."""
     if received.keys() != client.shared.keys():
         raise UserError(f"the server sent {sorted(received)}, not {sorted(client.shared)}")
@@ -120,4 +171,4 @@ def _ordered(received: dict[str, np.ndarray], client: LocalClient) -> list[np.nd
 
 def _explain(error: Exception) -> str:
     """Return the sentence of a user's mistake, or the traceback of anything else."""
-    return str(error) if isinstance(error, UserError) else traceback.format_exc()
+    return str(error) if isinstance(error, UserError | StateError) else traceback.format_exc()

@@ -26,6 +26,7 @@ Unsigned = Annotated[int, Field(ge=0)]
 _LOCAL_KEYS = {"data-dir", "download", "output-dir", "run-name", "resume", "device", "threads"}
 _LOCAL_KEYS |= {"eval-every", "checkpoint-every", "client-eval-every", "analyses", "tracker"}
 _LOCAL_KEYS |= {"round-timeout", "min-replies", "tolerate-failures", "num-rounds"}
+_LOCAL_KEYS |= {"state-dir", "keep-state", "state-missing"}
 
 
 def _kebab(name: str) -> str:
@@ -120,6 +121,13 @@ class RunConfig(BaseModel):
     round_timeout: Positive = Field(3600.0, description="seconds a round waits for its nodes")
     min_replies: Count = Field(1, description="fewest usable client updates that make a round")
     tolerate_failures: bool = Field(False, description="go on without clients that fail")
+    state_dir: str = Field(
+        "", description="folder of what clients keep; empty: the user's cache folder"
+    )
+    keep_state: bool = Field(False, description="leave clients' states in place after the run")
+    state_missing: Literal["error", "reinit"] = Field(
+        "error", description="when a client's state is lost: end the round, or start it afresh"
+    )
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
     fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
     model_group: str = Field("", description="architectures of heterogeneous clients")

@@ -18,6 +18,10 @@ Value = float
 ADD = "add"  # base + weight * regulariser
 BLEND = "blend"  # beta * base + (1 - beta) * regulariser
 
+GLOBAL = "global model on the whole test set"
+CLIENT_MEAN = "personal models on own test splits, mean over clients"
+CLIENT_TOTAL = "personal models on own test splits, all examples together"
+
 
 @dataclass(frozen=True)
 class Method:
@@ -34,7 +38,11 @@ class Method:
     client: type[LocalClient] = LocalClient
     scaled: bool = False  # whether the head's logits are multiplied by the key "tau"
     options: dict[str, str] = field(default_factory=dict)  # strategy's argument -> key
-    sends: str = "w"  # what travels: w (the whole model) or theta (the body, without its head)
+    client_options: dict[str, str] = field(default_factory=dict)  # client's argument -> key
+    sends: str = "w"  # what travels: w (the whole model), theta (without its head), head, nothing
+    also_sends: str = ""  # what travels beside it, from clients and from the server
+    keeps: str = ""  # what a client keeps between rounds, in its state
+    accuracy: str = GLOBAL  # what the run's accuracy is of
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
 
     def logit_scale(self, tau: float) -> float:
@@ -118,7 +126,8 @@ METHODS: dict[str, Method] = {
         "Li et al. 2023, ICCV, equation 6",
         head="etf-scaled",
         loss="balanced-ce",
-        sends="theta, scale",
+        sends="theta",
+        also_sends="scale",
     ),
     "fedgela": Method(
         "Simplex ETF scaled by each client's class frequencies",
@@ -201,7 +210,8 @@ def table() -> list[dict[str, str]]:
             "combined": _combination(row),
             "strategy": row.strategy.__name__,
             "client": row.client.__name__,
-            "sends": row.sends,
+            "sends": f"{row.sends}, {row.also_sends}" if row.also_sends else row.sends,
+            "keeps": row.keeps or "-",
             "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
             "source": row.source,
         }

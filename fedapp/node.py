@@ -8,14 +8,16 @@ in place, and the data stays on the device.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from clients.client import LocalClient
+from clients.client import ClientData, LocalClient, Workplace
 from clients.local_training import Batches, LocalSettings
+from clients.memory import Memory
+from clients.state import ClientState
 from fedapp.config import RunConfig
 from fedapp.data.batches import ClientBatches, evaluation_batches
 from fedapp.data.datasets import Dataset, load_dataset
@@ -26,6 +28,8 @@ from fedapp.methods import find_method
 from fedapp.models import Model, build_model, shared_tensors
 from fedapp.models.backbones import BACKBONES
 from fedapp.rng import Stream, numpy_rng, torch_rng, torch_seed
+from fedapp.state_folder import state_folder
+from strategies.records import Task
 
 EVALUATION_BATCH = 500
 BATCH_STATISTICS_BATCH = 128  # with bn = "batch" accuracy depends on it (specification G7)
@@ -44,7 +48,6 @@ class Node:
         self.dataset = _prepared(config, data_dir)
         self.partition = _partition(config, self.dataset)
         self.model = self.new_model()
-        self._teacher: Model | None = None
         self.objective = self.method.objective(
             None if config.regulariser == "none" else config.regulariser,
             float(config.beta), float(config.mu), float(config.tau),
@@ -65,25 +68,53 @@ class Node:
             config.seed, config.bn, self.device, self.method.logit_scale(float(config.tau)),
         )  # fmt: skip
 
-    @property
-    def teacher(self) -> Model | None:
-        """A second, frozen model for the received weights, where the objective needs one."""
-        if self._teacher is None and self.objective.needs_global:
-            self._teacher = self.new_model().requires_grad_(False)
-        return self._teacher
+    @cached_property
+    def workplace(self) -> Workplace:
+        """The models that every client of this process trains in turn."""
+        shared = shared_tensors(self.model, self.method.sends)
+        return Workplace(self.model, shared, self.settings, self.new_model, self.config.seed)
 
-    def client(self, client: int) -> LocalClient:
+    def place(self, client: int) -> Workplace:
+        """Return the models of one client's architecture."""
+        return self.workplace
+
+    def client(
+        self,
+        client: int,
+        memory: Memory | None = None,
+        inbox: Mapping[str, dict[str, np.ndarray]] | None = None,
+    ) -> LocalClient:
         """Return the NumPyClient of one client."""
-        return self.method.client(
-            model=self.model,
-            teacher=self.teacher,
-            shared=shared_tensors(self.model),
-            objective=replace(self.objective, class_counts=self._class_counts[client]),
-            settings=self.settings,
-            training_data=lambda server_round: self._training_data(client, server_round),
-            test_data=lambda: self.test_batches(self.partition.test[client]),
+        counts = self._class_counts[client]
+        data = ClientData(
+            training=lambda server_round: self._training_data(client, server_round),
+            examples=lambda: self.training_examples(client),
+            test=lambda: self.test_batches(self.partition.test[client]),
             num_examples=len(self.partition.train[client]),
+            class_counts=counts,
         )
+        options = {n: self.config.flat()[key] for n, key in self.method.client_options.items()}
+        return self.method.client(
+            self.place(client), client, data, replace(self.objective, class_counts=counts),
+            memory, inbox, **options,
+        )  # fmt: skip
+
+    def memory(
+        self, client: int, task: Task, server_round: int, state_dir: str = ""
+    ) -> Memory | None:
+        """Return what a client keeps, as `server_round` sees it; None if it keeps nothing."""
+        if not self.method.keeps or not task.state_key:
+            return None
+        config = self.config
+        root = state_folder(state_dir or config.state_dir)
+        header = {
+            "method": config.method,
+            "model": config.model,
+            "classes": str(self.dataset.num_classes),
+            "seed": str(config.seed),
+        }
+        state = ClientState(root, task.state_key, client, header)
+        return Memory(state, server_round, client in task.known, config.state_missing)
 
     def _training_data(self, client: int, server_round: int) -> Any:
         """Return a function that gives one epoch of a client's batches after the other."""
@@ -118,6 +149,15 @@ class Node:
                 self.device,
             )  # fmt: skip
         return self._batches[client]
+
+    def training_examples(self, client: int) -> Batches:
+        """Give a client's training examples in order, without augmentation."""
+        data, members = self.dataset, self.partition.train[client]
+        return evaluation_batches(
+            torch.from_numpy(np.ascontiguousarray(data.train_images[members])),
+            torch.from_numpy(data.train_labels[members]),
+            data.mean, data.std, EVALUATION_BATCH, self.device, None,
+        )  # fmt: skip
 
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Give the whole global test set, or the listed part of it, in batches on the device."""

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedapp.errors import UserError
-from strategies.fedavg import Federation
-from strategies.records import PROTOCOL_VERSION
+from strategies.federation import Federation
+from strategies.records import PROTOCOL_VERSION, TASK
 from strategies.transport import exchange
 
 Identity = Mapping[str, Any]
@@ -49,6 +49,17 @@ def meet_nodes(
             _welcome(reply, expected, nodes, examples)
     say(f"{len(known)} nodes host {num_clients} clients with {sum(examples.values())} examples")
     return Federation(nodes, examples)
+
+
+def forget(grid: Grid, federation: Federation, state_key: str, timeout: float = 10.0) -> None:
+    """Tell every node that a run is over, so that it removes what its clients kept."""
+    record = ConfigRecord({"state_key": state_key})
+    messages = [
+        Message(RecordDict({TASK: record}), dst_node_id=node, message_type="query.forget")
+        for node in sorted(set(federation.nodes.values()))
+    ]
+    for _ in exchange(grid, messages, timeout):
+        pass
 
 
 def _question(node: int) -> Message:

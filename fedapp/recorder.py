@@ -17,7 +17,7 @@ import fedapp
 from fedapp.analysis import class_accuracy_measures
 from fedapp.config import RunConfig
 from fedapp.evaluation import Evaluation, evaluate_classes
-from fedapp.models import shared_tensors
+from fedapp.methods import CLIENT_MEAN, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
 from fedapp.results.files import write_atomically
@@ -25,8 +25,8 @@ from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
 from strategies.aggregate import Arrays
-from strategies.fedavg import FedAvg
 from strategies.records import from_array_record
+from strategies.rounds import ClientStrategy
 
 
 class Recorder:
@@ -39,7 +39,7 @@ class Recorder:
         self.tracker = open_tracker(config.tracker, run)
         run.write_partition(*node.class_counts())
 
-    def begin(self, strategy: FedAvg, first_round: int) -> None:
+    def begin(self, strategy: ClientStrategy, first_round: int) -> None:
         """Start the clock of the rounds."""
         self.strategy, self.first_round = strategy, first_round
         self.round_started = self.rounds_started = time.monotonic()
@@ -56,7 +56,9 @@ class Recorder:
         config, report = self.config, self.strategy.report
         last = server_round == config.num_rounds
         due = last or server_round % config.eval_every == 0
-        evaluation = self._evaluate(from_array_record(arrays)) if due else None
+        shared = self.node.method.accuracy == GLOBAL
+        evaluation = self._evaluate(from_array_record(arrays)) if due and shared else None
+        accuracy, loss = self._headline(evaluation)
         now = time.monotonic()
         row: dict[str, Any] = {
             "round": server_round,
@@ -64,8 +66,8 @@ class Recorder:
             "clients": len(report.results),
             "failed": len(report.failures),
             "train_loss": report.train_loss,
-            "accuracy": evaluation and evaluation.accuracy,
-            "loss": evaluation and evaluation.loss,
+            "accuracy": accuracy,
+            "loss": loss,
             "bytes_down": report.bytes_down,
             "bytes_up": report.bytes_up,
             "client_bytes_up": sum(result.payload for result in report.results),
@@ -84,9 +86,9 @@ class Recorder:
         if every and (server_round % every == 0 or last):
             self._checkpoint(server_round, arrays)
         self.round_started = now
-        if evaluation is None:
+        if accuracy is None or loss is None:
             return None
-        return MetricRecord({"accuracy": evaluation.accuracy, "loss": evaluation.loss})
+        return MetricRecord({"accuracy": accuracy, "loss": loss})
 
     def finish(self, status: str, reason: str = "") -> None:
         """Write the model, the summary, the plot and the report, and print the summary."""
@@ -107,11 +109,21 @@ class Recorder:
         self.tracker.close()
         print(progress.summary_text(summary, self.run.path), flush=True)
 
+    def _headline(self, evaluation: Evaluation | None) -> tuple[float | None, float | None]:
+        """Return the round's accuracy and loss, of the model or models that the method is about."""
+        if evaluation is not None:
+            return evaluation.accuracy, evaluation.loss
+        clients = self.strategy.report.client_accuracy
+        if self.node.method.accuracy == GLOBAL or not clients:
+            return None, None
+        kind = "mean" if self.node.method.accuracy == CLIENT_MEAN else "total"
+        return clients[f"client-accuracy-{kind}"], clients[f"client-loss-{kind}"]
+
     def _evaluate(self, arrays: Arrays) -> Evaluation:
         """Load the model that the method evaluates, which is also the one saved in the end."""
         received = self.strategy.model_to_evaluate(arrays)
         with torch.no_grad():
-            for name, tensor in shared_tensors(self.node.model).items():
+            for name, tensor in self.node.workplace.shared.items():
                 tensor.copy_(torch.from_numpy(received[name]))
         batches = self.node.test_batches()
         return evaluate_classes(self.node.model, batches, self.node.dataset.num_classes)
@@ -122,7 +134,7 @@ class Recorder:
             server_round,
             self.config.fingerprint(),
             from_array_record(arrays),
-            self.strategy.state(),
+            self.strategy.save(),
         )
         try:
             checkpoint.save(self.run.checkpoints, saved)

@@ -12,17 +12,19 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from clients.arrays import to_arrays
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
-from fedapp.models import shared_tensors
+from fedapp.methods import GLOBAL
 from fedapp.node import Node
-from fedapp.preflight import meet_nodes
+from fedapp.preflight import forget, meet_nodes
 from fedapp.recorder import Recorder
 from fedapp.results import checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
-from strategies.fedavg import FedAvg, Federation, RoundFailed
+from strategies.federation import Federation, RoundFailed
 from strategies.records import to_array_record
+from strategies.rounds import ClientStrategy
 
 app = ServerApp()
 
@@ -48,7 +50,7 @@ def _train(grid: Grid, config: RunConfig, data_dir: str, started: float) -> None
     recorder = Recorder(run, config, node, started)
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
-    strategy = build_strategy(config, node, federation)
+    strategy = build_strategy(config, node, federation, run.state_key())
     arrays, first_round = _starting_point(config, node, strategy, run)
     recorder.begin(strategy, first_round)
     try:
@@ -63,20 +65,26 @@ def _train(grid: Grid, config: RunConfig, data_dir: str, started: float) -> None
     except RoundFailed as reason:
         recorder.finish("failed", str(reason))
         raise UserError(str(reason)) from None
+    if strategy.state_key and not config.keep_state:
+        forget(grid, federation, strategy.state_key)
     recorder.finish("completed")
 
 
-def build_strategy(config: RunConfig, node: Node, federation: Federation) -> FedAvg:
-    """Build the strategy that the method table names."""
+def build_strategy(
+    config: RunConfig, node: Node, federation: Federation, state_key: str = ""
+) -> ClientStrategy:
+    """Build the strategy that the method table names; clients store states under `state_key`."""
+    personal = node.method.accuracy != GLOBAL
     return node.method.strategy(
         federation,
         cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
         lr=config.lr_at,
-        trained=[n for n, t in shared_tensors(node.model).items() if t.requires_grad],
+        trained=[n for n, t in node.workplace.shared.items() if t.requires_grad],
         weights=config.weights,
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
-        client_evaluation_every=config.client_eval_every,
+        client_evaluation_every=config.client_eval_every or (config.eval_every if personal else 0),
+        state_key=state_key if node.method.keeps else "",
         **{name: config.flat()[key] for name, key in node.method.options.items()},
     )
 
@@ -94,15 +102,14 @@ def open_run_directory(config: RunConfig) -> RunDirectory:
 
 
 def _starting_point(
-    config: RunConfig, node: Node, strategy: FedAvg, run: RunDirectory
+    config: RunConfig, node: Node, strategy: ClientStrategy, run: RunDirectory
 ) -> tuple[ArrayRecord, int]:
     """Return the model to start from and the first round: fresh, or from a checkpoint."""
     fresh = config.resume == "auto" and not any(Path(run.checkpoints).iterdir())
     if config.resume and not fresh:
         saved = checkpoint.load(run.path, config.fingerprint())
         run.truncate_rounds(saved.server_round)
-        strategy.load_state(saved.strategy)
+        strategy.restore(saved.strategy)
         return to_array_record(saved.arrays), saved.server_round + 1
     run.truncate_rounds(0)
-    tensors = shared_tensors(node.model)
-    return to_array_record({n: t.detach().cpu().numpy() for n, t in tensors.items()}), 1
+    return to_array_record(to_arrays(node.workplace.shared)), 1

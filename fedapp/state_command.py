@@ -4,7 +4,6 @@ Personal models outlive their run and can take gigabytes, in a folder that nobod
 store itself (`clients/state.py`) knows nothing of users; here its errors become sentences.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedapp.errors import UserError
+from fedapp.state_folder import state_folder
 
 if TYPE_CHECKING:
     from clients.stored_states import RunState
@@ -26,16 +26,6 @@ StateDir = Annotated[
     Path | None,
     typer.Option(help="The folder of the states; default: $FEDAPP_STATE, or in the user's cache."),
 ]
-
-
-def state_folder(chosen: str | Path | None = None) -> Path:
-    """Return the folder of all runs' states: `chosen`, $FEDAPP_STATE, or one beside the cache."""
-    from fedapp.data.cache import cache_folder
-
-    if folder := chosen or os.environ.get("FEDAPP_STATE"):
-        return Path(folder).expanduser().absolute()
-    cache = cache_folder()
-    return cache.with_name(f"{cache.name}-state")  # emptying the cache must not lose models
 
 
 @app.command("list")

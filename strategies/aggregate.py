@@ -14,7 +14,10 @@ Arrays = dict[str, np.ndarray]
 
 _SUM_BITS = 62  # the sign and one spare bit stay free
 _HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest one
+_BUFFER_HEADROOM_BITS = 20  # running statistics follow the activations, not the received buffer
+_BUFFERS = ("running_mean", "running_var")
 _SMALLEST_SCALE = 2.0**-4  # a tensor of zeros (a new bias) still gets room to grow
+EXTRA_SCALE = 4.0  # of groups without a reference: values up to 4096
 
 
 class UpdateRefused(ValueError):  # noqa: N818 - a verdict about one client, not a program error
@@ -28,10 +31,18 @@ class ExactSum:
     examples, far below the spacing of float32.
     """
 
-    def __init__(self, reference: Mapping[str, np.ndarray], total_weight: int) -> None:
-        """Prepare for weights that add up to at most `total_weight`; shapes as in `reference`."""
+    def __init__(
+        self,
+        reference: Mapping[str, np.ndarray],
+        total_weight: int,
+        smallest: float = _SMALLEST_SCALE,
+    ) -> None:
+        """Prepare for weights that add up to at most `total_weight`; shapes as in `reference`.
+
+        Values up to 1024 times the reference's largest one, or `smallest` if that is more, fit.
+        """
         self._dtypes = {name: array.dtype for name, array in reference.items()}
-        self._bounds = {name: _bound(array) for name, array in reference.items()}
+        self._bounds = {name: _bound(name, array, smallest) for name, array in reference.items()}
         weight_bits = int(total_weight).bit_length()
         self._exponents = {
             name: _SUM_BITS - weight_bits - int(np.log2(bound))
@@ -63,16 +74,20 @@ class ExactSum:
             if peak > self._bounds[name]:
                 raise UpdateRefused(
                     f"'{name}' has a value of {peak:.3g}, more than the {self._bounds[name]:.3g} "
-                    f"({2**_HEADROOM_BITS} times the received tensor) that one round can explain"
+                    "that one round can explain"
                 )
 
-    def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add the partial sum of another `ExactSum` with the same reference and total weight."""
+    def check_partial(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
+        """Raise `UpdateRefused` unless `merge` would take this partial sum."""
         self._check_shapes(sums)
         for name, array in sums.items():
             limit = int(weight) * int(self._bounds[name]) << max(self._exponents[name], 0)
             if array.dtype != np.int64 or int(np.max(np.abs(array), initial=0)) > limit:
                 raise UpdateRefused(f"the partial sum of '{name}' is out of range")
+
+    def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
+        """Add the partial sum of another `ExactSum` with the same reference and total weight."""
+        self.check_partial(sums, weight)
         for name, array in sums.items():
             self.sums[name] += array
         self.weight += int(weight)
@@ -100,6 +115,53 @@ class ExactSum:
                 )
 
 
+class GroupSums:
+    """The exact sums of all that a method averages: the model, and further named groups.
+
+    The model ("arrays") is weighted as the run says; every other group counts each client once.
+    """
+
+    def __init__(
+        self,
+        model: Mapping[str, np.ndarray],
+        groups: Mapping[str, Mapping[str, np.ndarray]],
+        total_weight: int,
+        cohort: int,
+    ) -> None:
+        """Prepare for a cohort; `groups` gives the shapes of the further groups."""
+        self.model = ExactSum(model, total_weight)
+        self.groups = {name: ExactSum(g, cohort, EXTRA_SCALE) for name, g in groups.items()}
+
+    def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
+        """Add one client; raises `UpdateRefused`, and adds nothing then."""
+        self.check(model, groups)
+        self.model.add(model, weight)
+        for name, arrays in groups.items():
+            self.groups[name].add(arrays, 1)
+
+    def check(self, model: Arrays, groups: Mapping[str, Arrays]) -> None:
+        """Raise `UpdateRefused` unless `add` would take this client."""
+        self._check_names(groups)
+        self.model.check(model)
+        for name, arrays in groups.items():
+            self.groups[name].check(arrays)
+
+    def merge(self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int) -> None:
+        """Add a node's partial sums over `clients` clients; raises `UpdateRefused` as `add`."""
+        self._check_names(groups)
+        self.model.check_partial(model, weight)
+        for name, arrays in groups.items():
+            self.groups[name].check_partial(arrays, clients)
+        self.model.merge(model, weight)
+        for name, arrays in groups.items():
+            self.groups[name].merge(arrays, clients)
+
+    def _check_names(self, groups: Mapping[str, Arrays]) -> None:
+        if groups.keys() != self.groups.keys():
+            raise UpdateRefused(f"it sent {sorted(groups)} beside the model, not "
+                                f"{sorted(self.groups)}")  # fmt: skip
+
+
 def weighted_mean(models: Sequence[Mapping[str, np.ndarray]], weights: Sequence[int]) -> Arrays:
     """Return sum_i weights[i] * models[i] / sum(weights), per named array, in any order of models.
 
@@ -117,7 +179,8 @@ def weighted_mean(models: Sequence[Mapping[str, np.ndarray]], weights: Sequence[
     return total.mean()
 
 
-def _bound(array: np.ndarray) -> float:
+def _bound(name: str, array: np.ndarray, smallest: float) -> float:
     """Return the power of two that no value of a client's tensor may exceed."""
-    peak = max(float(np.max(np.abs(array), initial=0.0)), _SMALLEST_SCALE)
-    return float(2.0 ** (np.ceil(np.log2(peak)) + _HEADROOM_BITS))
+    peak = max(float(np.max(np.abs(array), initial=0.0)), smallest)
+    headroom = _BUFFER_HEADROOM_BITS if name.endswith(_BUFFERS) else _HEADROOM_BITS
+    return float(2.0 ** (np.ceil(np.log2(peak)) + headroom))

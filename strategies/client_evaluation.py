@@ -4,44 +4,54 @@ The papers report such accuracies as mean and spread over all clients, so every 
 only the sampled ones, and the spread stands beside the mean.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord
 
-from strategies.records import ARRAYS, REPORT
+from strategies.records import REPORT
 
-
-def evaluation_messages(arrays: ArrayRecord, nodes: Iterable[int]) -> list[Message]:
-    """Return one message per node that asks it to evaluate `arrays` on its clients' test splits."""
-    content = RecordDict({ARRAYS: arrays})
-    return [
-        Message(content, dst_node_id=node, message_type=MessageType.EVALUATE)
-        for node in sorted(set(nodes))
-    ]
+_CLIENT, _EXAMPLES, _ACCURACY = "client", "examples", "accuracy"
 
 
 def summarise_clients(replies: Iterable[Message]) -> MetricRecord | None:
-    """Return mean, population std, worst and quartiles of the clients' accuracies (fractions)."""
-    accuracies: dict[int, float] = {}
+    """Return mean, population std, worst and quartiles of the clients' accuracies (fractions).
+
+    "client-accuracy-total" weighs clients by their test examples; of every further score that
+    clients report, the mean over clients and the total are given in the same way.
+    """
+    rows: dict[int, dict[str, float]] = {}
     for reply in replies:
         if not reply.has_error():
-            columns = reply.content.metric_records[REPORT]
-            accuracies.update(_by_client(columns["client"], columns["accuracy"]))  # type: ignore[arg-type]
-    if not accuracies:
+            rows.update(_by_client(reply.content.metric_records[REPORT]))
+    if not rows:
         return None
-    values = np.array([accuracies[client] for client in sorted(accuracies)])
-    low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return MetricRecord(
-        {
-            "client-accuracy-mean": float(values.mean()),
-            "client-accuracy-std": float(values.std()),
-            "client-accuracy-worst": float(values.min()),
-            "client-accuracy-quartiles": [float(low), float(median), float(high)],
-            "client-count": len(values),
-        }
-    )
+    columns = {name: np.array([rows[c][name] for c in sorted(rows)]) for name in _scores(rows)}
+    examples = columns.pop(_EXAMPLES)
+    summary: dict[str, float | int | list[float] | list[int]] = {}
+    for name, values in columns.items():
+        summary[f"client-{name}-mean"] = float(values.mean())
+        summary[f"client-{name}-total"] = float(np.average(values, weights=np.maximum(examples, 1)))
+    accuracy = columns[_ACCURACY]
+    summary["client-accuracy-std"] = float(accuracy.std())
+    summary["client-accuracy-worst"] = float(accuracy.min())
+    summary["client-accuracy-quartiles"] = np.quantile(accuracy, [0.25, 0.5, 0.75]).tolist()
+    summary["client-count"] = len(accuracy)
+    return MetricRecord(summary)
 
 
-def _by_client(clients: Sequence[int], accuracies: Sequence[float]) -> dict[int, float]:
-    return {int(client): float(a) for client, a in zip(clients, accuracies, strict=True)}
+def _by_client(columns: MetricRecord) -> dict[int, dict[str, float]]:
+    """Return each client's scores of one node's reply."""
+    names = [name for name in columns if name != _CLIENT]
+    lists = zip(*(columns[name] for name in names), strict=True)
+    clients: list[int] = columns[_CLIENT]  # type: ignore[assignment]
+    return {
+        int(client): {name: float(value) for name, value in zip(names, values, strict=True)}
+        for client, values in zip(clients, lists, strict=True)
+    }
+
+
+def _scores(rows: dict[int, dict[str, float]]) -> list[str]:
+    """Return the scores that every client reports, in order."""
+    common = set.intersection(*(set(row) for row in rows.values()))
+    return [name for name in next(iter(rows.values())) if name in common]

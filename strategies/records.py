@@ -13,8 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 ARRAYS = "arrays"
+UPLOADS = "uploads"
 TASK = "task"
 REPORT = "report"
 FAILURES = "failures"
@@ -32,16 +33,22 @@ class Task:
     lr: float
     weights: str  # "size": by number of examples; "uniform": every client counts the same
     total_weight: int  # of the whole cohort: fixes the fixed-point scale of the sums
+    cohort: int = 1  # number of clients in the whole cohort
+    state_key: str = ""  # names the run's client states; empty: clients keep nothing
+    known: tuple[int, ...] = ()  # those of `clients` that have trained before in this run
 
     def to_record(self) -> ConfigRecord:
         """Return the task as a Flower record."""
-        return ConfigRecord({**asdict(self), "clients": list(self.clients)})
+        values = {**asdict(self), "clients": list(self.clients), "known": list(self.known)}
+        # Flower cannot count the bytes of an empty text or list: what is empty stays away
+        return ConfigRecord({n: value for n, value in values.items() if value not in ("", [])})
 
     @classmethod
     def from_record(cls, record: ConfigRecord) -> "Task":
         """Read a task back from a Flower record."""
-        values: dict[str, Any] = {field.name: record[field.name] for field in fields(cls)}
-        return cls(**{**values, "clients": tuple(values["clients"])})
+        values: dict[str, Any] = {f.name: record[f.name] for f in fields(cls) if f.name in record}
+        tuples = {"clients": tuple(values["clients"]), "known": tuple(values.get("known", ()))}
+        return cls(**{**values, **tuples})
 
     def weight(self, examples: int) -> int:
         """Return the integer weight of a client that trained on this many examples."""
@@ -59,6 +66,7 @@ class ClientResult:
     seconds: float
     payload: int  # bytes of the arrays the client sent
     squared_distance: float  # ||w_i - w_g||^2 over trained parameters
+    extra: float = 0.0  # the method's own number, such as FedNova's a_i
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,31 @@ def to_array_record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
 def from_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
     """Unpack a Flower record into named arrays."""
     return {name: array.numpy() for name, array in record.items()}
+
+
+def extra_records(content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
+    """Return every named group of arrays in a message but the shared model."""
+    return {
+        name: from_array_record(record)
+        for name, record in content.array_records.items()
+        if name != ARRAYS
+    }
+
+
+def pack_uploads(uploads: Mapping[int, Mapping[str, np.ndarray]]) -> ArrayRecord:
+    """Pack what each client sends for itself alone, under "<client>/<name>"."""
+    return to_array_record(
+        {f"{client}/{name}": a for client, arrays in uploads.items() for name, a in arrays.items()}
+    )
+
+
+def unpack_uploads(record: ArrayRecord) -> dict[int, dict[str, np.ndarray]]:
+    """Return the arrays of each client; raises ValueError for a name without a client."""
+    uploads: dict[int, dict[str, np.ndarray]] = {}
+    for label, array in from_array_record(record).items():
+        client, _, name = label.partition("/")
+        uploads.setdefault(int(client), {})[name] = array
+    return uploads
 
 
 def pack_report(results: list[ClientResult], failures: list[ClientFailure]) -> RecordDict:

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 _SHORTEST_WAIT = 0.005
 _LONGEST_WAIT = 0.5
+_AT_ONCE = 8  # replies held in memory at a time, however large the cohort
 
 
 def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterator[Message]:
@@ -20,17 +21,22 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
 
     Replies that did not come in time are simply absent: the caller knows whom it asked.
     """
-    waiting = {message_id for message_id in grid.push_messages(messages) if message_id}
+    waiting = [message_id for message_id in grid.push_messages(messages) if message_id]
     start = time.monotonic()
+    idle = 0  # messages in a row that had no reply
     while waiting:
-        replies = list(grid.pull_messages(waiting))
-        for reply in replies:
-            waiting.discard(reply.metadata.reply_to_message_id)
-            yield reply
+        asked, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+        replies = list(grid.pull_messages(asked))
+        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        waiting += [message_id for message_id in asked if message_id not in answered]
+        while replies:
+            yield replies.pop()
+        idle = 0 if answered else idle + len(asked)
         waited = time.monotonic() - start
         if waited > timeout:
             return
-        if not replies:
+        if waiting and idle >= len(waiting):
+            idle = 0
             # about 2 % of the time already waited: short rounds stay short, long ones poll rarely
             time.sleep(min(_LONGEST_WAIT, max(_SHORTEST_WAIT, 0.02 * waited)))
 

@@ -11,6 +11,12 @@ def data_cache(tmp_path_factory):
     os.environ["FEDAPP_CACHE"] = str(tmp_path_factory.mktemp("data-cache"))
 
 
+@pytest.fixture(autouse=True)
+def client_states(tmp_path, monkeypatch):
+    """Let every test's clients keep their states in a folder of that test."""
+    monkeypatch.setenv("FEDAPP_STATE", str(tmp_path / "client-states"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Let torch use one thread: on a busy machine, two wait for each other at every step."""

@@ -6,6 +6,7 @@ any shape takes milliseconds to start. What only processes can show is tested in
 
 import random
 import tomllib
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from fedapp.client_app import app as client_app
 from fedapp.config import RunConfig
 from fedapp.node import Node
 from fedapp.preflight import meet_nodes
-from strategies.fedavg import FedAvg
 from strategies.records import from_array_record, to_array_record
+from strategies.rounds import ClientStrategy
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -98,17 +99,22 @@ class InProcessGrid(Grid):
 
 
 def federate(
-    run_config: dict[str, Any], nodes: int = 3, seed: int = 0, tamper: Tamper | None = None
-) -> tuple[dict[str, np.ndarray], FedAvg, list[dict[str, np.ndarray]]]:
+    run_config: dict[str, Any],
+    nodes: int = 3,
+    seed: int = 0,
+    tamper: Tamper | None = None,
+    state_key: str = "",
+) -> tuple[dict[str, np.ndarray], ClientStrategy, list[dict[str, np.ndarray]]]:
     """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
     config = RunConfig.parse(run_config)
     node = Node(config)
     grid = InProcessGrid(run_config, nodes, seed, tamper)
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
     federation = meet_nodes(grid, config.num_clients, expected, 5, lambda text: None)
-    strategy = server_app.build_strategy(config, node, federation)
+    key = state_key or uuid.uuid4().hex
+    strategy = server_app.build_strategy(config, node, federation, key)
     history: list[dict[str, np.ndarray]] = []
-    initial = {n: t.detach().numpy() for n, t in server_app.shared_tensors(node.model).items()}
+    initial = {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
     strategy.start(
         grid, to_array_record(initial), config.num_rounds, 5,
         evaluate_fn=lambda r, arrays: history.append(from_array_record(arrays)),

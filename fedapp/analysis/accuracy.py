@@ -62,6 +62,7 @@ def _weighted(class_accuracy: np.ndarray, weights: np.ndarray) -> float:
 def class_accuracy_measures(analyses: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the measures asked for ("forgetting consistency") from a run's evaluated rounds."""
     words = analyses.split()
+    rows = [row for row in rows if row["class_accuracy"] is not None]
     history = np.array([row["class_accuracy"] for row in rows], dtype=float)
     measures: dict[str, Any] = {}
     if "forgetting" in words:

@@ -56,15 +56,20 @@ def build_model(
     return model.to(memory_format=torch.channels_last).to(device)
 
 
-def shared_tensors(model: Model) -> dict[str, Tensor]:
-    """Return what travels, by name: every floating tensor but those of a frozen head.
+def shared_tensors(model: Model, sends: str = "w") -> dict[str, Tensor]:
+    """Return what travels, by name: of the floating tensors those that `sends` names.
 
-    Frozen heads are rebuilt from the seed wherever they are needed. Counters (BatchNorm's
-    `num_batches_tracked`) have no mean and stay where they are.
+    "w": the whole model; "theta": without the head's weight and bias; "head": the head alone;
+    "nothing". A frozen head never travels: it is rebuilt from the seed wherever it is needed.
+    Counters (BatchNorm's `num_batches_tracked`) have no mean and stay where they are.
     """
-    frozen = ("head.weight", "head.bias")
+    if sends == "nothing":
+        return {}
+    kept_back = ("head.weight", "head.bias") if model.head.frozen or sends == "theta" else ()
     return {
         name: tensor
         for name, tensor in model.state_dict(keep_vars=True).items()
-        if tensor.is_floating_point() and not (model.head.frozen and name in frozen)
+        if tensor.is_floating_point()
+        and name not in kept_back
+        and (sends != "head" or name.startswith("head."))
     }

@@ -7,6 +7,7 @@ whole: whoever reads during a run, or after a crash, sees the old file or the ne
 
 from __future__ import annotations
 
+import secrets
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -171,6 +172,17 @@ class RunDirectory:
         path = self.path / "model.safetensors"
         write_atomically(path, safetensors_bytes(tensors, metadata))
         return path
+
+    def state_key(self) -> str:
+        """Return the name under which clients keep their states of this run, made at first use.
+
+        It is the directory's name and a random part, for two servers may have runs of one name.
+        """
+        name = "state.json"
+        if not (self.path / name).exists():
+            key = f"{self.path.name[:100]}-{secrets.token_hex(4)}"
+            self._write_json(name, {"state_key": key}, indent=None)
+        return str(self._read_json(name)["state_key"])
 
     def _write_json(self, name: str, value: Mapping[str, Any], indent: int | None) -> None:
         write_atomically(self.path / name, json_text(value, indent).encode())

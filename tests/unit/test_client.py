@@ -38,11 +38,12 @@ def test_the_teacher_is_the_received_model_and_stays_it():
     client = node.client(0)
     received = [array + 0.01 for array in client.get_parameters({})]
     client.fit(received, {"server_round": 1, "lr": 0.1})
-    kept = [tensor for name, tensor in node.teacher.state_dict().items() if name in client.shared]
+    teacher = node.workplace.teacher
+    kept = [tensor for name, tensor in teacher.state_dict().items() if name in client.shared]
     for tensor, array in zip(kept, received, strict=True):
         assert torch.equal(tensor, torch.from_numpy(array))
-    assert not node.teacher.training
-    assert not any(parameter.requires_grad for parameter in node.teacher.parameters())
+    assert not teacher.training
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
 
 
 def test_training_needs_no_global_random_numbers():

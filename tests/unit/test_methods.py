@@ -8,7 +8,6 @@ from in_process import assert_same, differ, federate, settings
 from clients.objective import BASE_LOSSES, REGULARISERS
 from fedapp.config import RunConfig
 from fedapp.methods import METHODS
-from fedapp.models import shared_tensors
 from fedapp.models.heads import HEADS
 from fedapp.node import Node
 
@@ -68,14 +67,14 @@ def test_nodes_and_reply_order_change_no_bit(method):
     assert_same(one, federate(run, nodes=12, seed=4)[0])  # two nodes host nobody
 
 
-@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.sends != "w"])
+@pytest.mark.parametrize("method", [n for n, row in METHODS.items() if HEADS[row.head].frozen])
 def test_frozen_heads_stay_home_and_unchanged_also_with_weight_decay(method):
     config = RunConfig.parse(settings(method=method, weight_decay=0.1))
     node = Node(config)
-    shared = {name for name in shared_tensors(node.model) if name.startswith("head.")}
-    assert shared == ({"head.scale"} if "scale" in METHODS[method].sends else set())
+    shared = {name for name in node.workplace.shared if name.startswith("head.")}
+    assert shared == ({"head.scale"} if "scale" in METHODS[method].also_sends else set())
     before = node.model.head.weight.detach().clone()
-    received = [tensor.detach().numpy().copy() for tensor in shared_tensors(node.model).values()]
+    received = [tensor.detach().numpy().copy() for tensor in node.workplace.shared.values()]
     node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
     assert torch.equal(before, node.model.head.weight)
     assert node.head_hash() == Node(config).head_hash() != ""
@@ -93,7 +92,7 @@ def test_weights_of_the_mean(weights):
     )
     config = RunConfig.parse(run)
     node = Node(config)
-    initial = [tensor.detach().numpy().copy() for tensor in shared_tensors(node.model).values()]
+    initial = [tensor.detach().numpy().copy() for tensor in node.workplace.shared.values()]
     models, sizes = [], []
     for client in range(10):
         arrays, examples, _ = node.client(client).fit(initial, {"server_round": 1, "lr": config.lr})
@@ -111,7 +110,7 @@ def test_the_table_is_whole():
         assert row.title, name
         assert row.source, name
         frozen = HEADS[row.head].frozen
-        assert row.sends == {(True, True): "theta, scale", (True, False): "theta"}.get(
-            (frozen, HEADS[row.head].learn_scale), "w"
-        )
+        assert row.sends in ("w", "theta", "head", "nothing"), name
+        assert row.sends != "w" or not frozen, name
+        assert ("scale" in row.also_sends) == HEADS[row.head].learn_scale, name
         assert set(row.defaults) <= {"beta", "mu", "tau"}

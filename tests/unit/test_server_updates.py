@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from in_process import assert_same, federate, settings
 
 from strategies.aggregate import weighted_mean
-from strategies.fedavg import Federation
 from strategies.fedavgm import FedAvgM
+from strategies.federation import Federation
 from strategies.fedexp import FedExP
 from strategies.records import ClientResult
 

@@ -10,7 +10,7 @@ from fedapp import node as node_module
 from fedapp.errors import UserError
 from fedapp.preflight import meet_nodes
 from fedapp.rng import sample_clients
-from strategies.fedavg import RoundFailed
+from strategies.federation import RoundFailed
 from strategies.records import ARRAYS, DIVERGED, ERROR, REPORT, from_array_record, to_array_record
 
 
@@ -70,8 +70,8 @@ def break_client(monkeypatch, clients, error):
     """Let the NumPyClients of some client ids raise."""
     original = node_module.Node.client
 
-    def broken(self, client):
-        numpy_client = original(self, client)
+    def broken(self, client, *more):
+        numpy_client = original(self, client, *more)
         if client in clients:
             monkeypatch.setattr(numpy_client, "fit", lambda *_: (_ for _ in ()).throw(error))
         return numpy_client
@@ -118,12 +118,12 @@ def test_a_node_that_never_answers_is_named():
     assert federation.nodes[1] == 101
     from fedapp.config import RunConfig
     from fedapp.node import Node
-    from fedapp.server_app import build_strategy, shared_tensors
+    from fedapp.server_app import build_strategy
 
     config = RunConfig.parse({**RUN, "tolerate-failures": True})
     node = Node(config)
     strategy = build_strategy(config, node, federation)
-    arrays = to_array_record({n: t.detach().numpy() for n, t in shared_tensors(node.model).items()})
+    arrays = to_array_record({n: t.detach().numpy() for n, t in node.workplace.shared.items()})
     strategy.start(grid, arrays, 1, timeout=0.3)
     assert [(f.client, f.reason) for f in strategy.report.failures] == [
         (1, "its node did not answer in time")

@@ -1,0 +1,21 @@
+"""Named tensors to named arrays and back: what clients store and send."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Arrays = dict[str, np.ndarray]
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
+    """Copy tensors to arrays of their own on the CPU."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def load_arrays(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
+    """Copy arrays into the tensors of the same names, in place; KeyError if one is missing."""
+    for name, tensor in tensors.items():
+        tensor.copy_(torch.from_numpy(arrays[name]))

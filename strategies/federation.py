@@ -1,0 +1,67 @@
+"""Who takes part in a run, what happened in a round, and why a round cannot give a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strategies.records import ERROR, ClientFailure, ClientResult
+
+
+class RoundFailed(RuntimeError):  # noqa: N818 - the round's verdict, shown to the user as it is
+    """A round cannot give a model; the text names the round, the clients and the reasons."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part: for every client its node and its number of training examples."""
+
+    nodes: Mapping[int, int]
+    examples: Mapping[int, int]
+
+    def by_node(self, clients: list[int]) -> dict[int, list[int]]:
+        """Return the given clients of each node that hosts some of them."""
+        found: dict[int, list[int]] = {}
+        for client in clients:
+            found.setdefault(self.nodes[client], []).append(client)
+        return found
+
+
+@dataclass
+class RoundReport:
+    """What happened in one round of training; clients in ascending order."""
+
+    server_round: int
+    results: list[ClientResult] = field(default_factory=list)
+    failures: list[ClientFailure] = field(default_factory=list)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    client_accuracy: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def train_loss(self) -> float:
+        """Mean training loss of the usable clients, weighted by their examples."""
+        total = sum(result.examples for result in self.results)
+        return sum(r.loss * r.examples for r in self.results) / total if total else float("nan")
+
+    def sort(self) -> None:
+        """Put clients in ascending order, whatever the order of the replies."""
+        self.results.sort(key=lambda result: result.client)
+        self.failures.sort(key=lambda failure: failure.client)
+
+    def check(self, min_replies: int, tolerate_failures: bool) -> None:
+        """Raise `RoundFailed` on an error that is not tolerated or on too few usable clients."""
+        errors = [failure for failure in self.failures if failure.kind == ERROR]
+        if errors and not tolerate_failures:
+            first = errors[0]
+            raise RoundFailed(
+                f"client {first.client} failed in round {self.server_round}: {first.reason}"
+            )
+        if len(self.results) < min_replies:
+            reasons = "; ".join(
+                f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]
+            )
+            asked = len(self.results) + len(self.failures)
+            raise RoundFailed(
+                f"round {self.server_round} has {len(self.results)} usable updates of {asked} "
+                f"and needs {min_replies} (min-replies): {reasons}"
+            )

@@ -1,0 +1,272 @@
+"""Rounds over clients that live on nodes: what every strategy of the project has in common.
+
+It samples *clients* and sends one message to each node that hosts some of them. It takes every
+reply as it arrives and hands it to the method's own reduction. And it never turns a failed, refused
+or missing client into a silent average: each one is named, and too few usable replies end the run.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result
+
+from strategies.aggregate import Arrays, UpdateRefused
+from strategies.client_evaluation import summarise_clients
+from strategies.federation import Federation, RoundReport
+from strategies.records import (
+    ARRAYS,
+    ERROR,
+    TASK,
+    ClientFailure,
+    ClientResult,
+    Task,
+    from_array_record,
+    to_array_record,
+    unpack_report,
+)
+from strategies.transport import exchange, payload_bytes
+
+_KNOWN = "known-clients"
+
+
+class ClientStrategy(FlowerFedAvg):
+    """One round after the other; what is made of the replies is the method's own."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        cohort: Callable[[int], list[int]],
+        lr: Callable[[int], float],
+        trained: Sequence[str],
+        weights: str = "size",
+        min_replies: int = 1,
+        tolerate_failures: bool = False,
+        client_evaluation_every: int = 0,
+        state_key: str = "",
+    ) -> None:
+        """Prepare a strategy.
+
+        Args:
+            federation: the clients, their nodes and their numbers of examples.
+            cohort: round (from 1) -> ids of the clients to train.
+            lr: round (from 1) -> learning rate of the local steps.
+            trained: names of the shared arrays that clients train; the others are buffers.
+            weights: "size" (by number of examples) or "uniform".
+            min_replies: the fewest usable clients that make a round.
+            tolerate_failures: go on without clients that fail with an error; those whose loss
+                diverges are always left out and counted.
+            client_evaluation_every: rounds between evaluations on all own test splits; 0: none.
+            state_key: under which clients store what they keep; empty if they keep nothing.
+        """
+        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+        self.federation, self.cohort, self.lr = federation, cohort, lr
+        self.trained = tuple(trained)
+        self.weights = weights
+        self.min_replies = max(1, min_replies)
+        self.tolerate_failures = tolerate_failures
+        self.client_evaluation_every = client_evaluation_every
+        self.state_key = state_key
+        self.server_round, self.last_round = 0, 0
+        self.report = RoundReport(0)
+        self._asked: dict[int, Task] = {}
+        self._global: Arrays = {}
+        self._known: set[int] = set()  # clients that have trained in an accepted round
+
+    # -- what a method may override -------------------------------------------------------------
+
+    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+        """Prepare to take the replies of a cohort that starts from the shared arrays `received`."""
+
+    def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Return what the node of these clients receives for training beside the shared arrays."""
+        return {}
+
+    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Return what the node of these clients receives for evaluation."""
+        return self.extras(clients)
+
+    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+        """Reduce a node's reply, or raise `UpdateRefused` (or ValueError, ...) and keep nothing."""
+        raise NotImplementedError
+
+    def close_round(self, received: Arrays) -> Arrays:
+        """Return the next shared arrays, after all replies."""
+        raise NotImplementedError
+
+    def model_to_evaluate(self, arrays: Arrays) -> Arrays:
+        """Return the model that the method's paper evaluates, given the current global one."""
+        return arrays
+
+    def state(self) -> Arrays:
+        """Return what the server must remember between rounds, beside the model."""
+        return {}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back what `state` returned, when a run resumes."""
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def save(self) -> Arrays:
+        """Return all that a checkpoint must hold beside the shared arrays."""
+        return {**self.state(), _KNOWN: np.array(sorted(self._known), np.int64)}
+
+    def restore(self, saved: Arrays) -> None:
+        """Take back what `save` returned."""
+        self._known = {int(client) for client in saved.get(_KNOWN, ())}
+        self.load_state({name: array for name, array in saved.items() if name != _KNOWN})
+
+    # -- Flower's interface ---------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return one message per node that hosts clients of this round's cohort."""
+        self.server_round, self.report = server_round, RoundReport(server_round)
+        cohort = self.cohort(server_round)
+        by_size = self.weights == "size"
+        total = sum(self.federation.examples[c] for c in cohort) if by_size else len(cohort)
+        self._global = from_array_record(arrays)
+        self.open_round(self._global, total, len(cohort))
+        self._asked = self._tasks(cohort, total)
+        messages = [
+            self._message(MessageType.TRAIN, node, task, arrays, self.extras(task.clients))
+            for node, task in self._asked.items()
+        ]
+        self.report.bytes_down = sum(map(payload_bytes, messages))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Reduce the replies as they arrive; raises `RoundFailed` if no model can come of them."""
+        waiting = dict(self._asked)
+        for reply in replies:
+            task = waiting.pop(reply.metadata.src_node_id, None)
+            if task is not None:
+                self.report.bytes_up += payload_bytes(reply)
+                self._receive(reply, task)
+        for task in waiting.values():
+            self._fail(task.clients, "its node did not answer in time")
+        self.report.sort()
+        self.report.check(self.min_replies, self.tolerate_failures)
+        self._known |= {result.client for result in self.report.results}
+        arrays = self.close_round(self._global)
+        return to_array_record(arrays), MetricRecord({"train_loss": self.report.train_loss})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Ask every node to evaluate its clients, in the rounds in which that is due."""
+        every = self.client_evaluation_every
+        if not every or (server_round % every and server_round != self.last_round):
+            return []
+        tasks = self._tasks(sorted(self.federation.nodes), 1)
+        return [
+            self._message(
+                MessageType.EVALUATE, node, task, arrays, self.evaluation_extras(task.clients)
+            )
+            for node, task in tasks.items()
+        ]
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return mean and spread of the clients' accuracies, or None when none was asked for."""
+        return summarise_clients(replies)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        first_round: int = 1,
+    ) -> Result:
+        """Run rounds `first_round` to `num_rounds`; as Flower's, but takes replies as they come."""
+        result, arrays = Result(), initial_arrays
+        config = train_config or ConfigRecord()
+        evaluation_config = evaluate_config or ConfigRecord()
+        self.last_round = num_rounds
+        for server_round in range(first_round, num_rounds + 1):
+            messages = self.configure_train(server_round, arrays, config, grid)
+            replies = exchange(grid, messages, timeout)
+            aggregated, metrics = self.aggregate_train(server_round, replies)
+            arrays = result.arrays = aggregated or arrays
+            result.train_metrics_clientapp[server_round] = metrics or MetricRecord()
+            questions = self.configure_evaluate(server_round, arrays, evaluation_config, grid)
+            clients = self.aggregate_evaluate(server_round, exchange(grid, questions, timeout))
+            if clients is not None:
+                result.evaluate_metrics_clientapp[server_round] = clients
+            self.report.client_accuracy = dict(clients or {})
+            if evaluate_fn and (evaluated := evaluate_fn(server_round, arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = evaluated
+        return result
+
+    def summary(self) -> None:
+        """Say nothing: the ServerApp prints the configuration once, in the app's own words."""
+
+    # -- messages and replies -------------------------------------------------------------------
+
+    def _tasks(self, clients: list[int], total_weight: int) -> dict[int, Task]:
+        """Return what each node is asked to do for the clients it hosts."""
+        return {
+            node: Task(
+                self.server_round, tuple(hosted), self.lr(self.server_round), self.weights,
+                total_weight, len(clients), self.state_key,
+                tuple(client for client in hosted if client in self._known),
+            )
+            for node, hosted in self.federation.by_node(clients).items()
+        }  # fmt: skip
+
+    def _message(
+        self,
+        kind: str,
+        node: int,
+        task: Task,
+        arrays: ArrayRecord,
+        extras: Mapping[str, Arrays],
+    ) -> Message:
+        content = RecordDict({ARRAYS: arrays, TASK: task.to_record()})
+        for name, group in extras.items():
+            content[name] = to_array_record(group)
+        return Message(content, dst_node_id=node, message_type=kind)
+
+    def _receive(self, reply: Message, task: Task) -> None:
+        """Reduce one node's reply, or note why it cannot be used."""
+        if reply.has_error():
+            self._fail(task.clients, f"its node reported: {reply.error.reason}")
+            return
+        try:
+            results, failures = unpack_report(reply.content)
+            self._check_report(task, results, failures)
+            if results:
+                self.take(reply.content, task, results)
+        except (KeyError, TypeError, ValueError) as refusal:
+            named = str(refusal) if isinstance(refusal, UpdateRefused) else repr(refusal)
+            self._fail(task.clients, f"its update was refused: {named}")
+            return
+        self.report.results += results
+        self.report.failures += failures
+
+    def _check_report(
+        self, task: Task, results: list[ClientResult], failures: list[ClientFailure]
+    ) -> None:
+        """Raise `UpdateRefused` unless the report speaks of exactly the clients that were asked."""
+        spoken = sorted([r.client for r in results] + [f.client for f in failures])
+        if spoken != sorted(task.clients):
+            raise UpdateRefused(f"it reports on clients {spoken}, not {sorted(task.clients)}")
+        for result in results:
+            known = self.federation.examples[result.client]
+            if result.examples != known:
+                raise UpdateRefused(f"it claims {result.examples} examples but has {known}")
+            if not np.isfinite([result.loss, result.squared_distance, result.extra]).all():
+                raise UpdateRefused("its training loss or its distance is not finite")
+
+    def _fail(self, clients: Iterable[int], reason: str) -> None:
+        self.report.failures += [ClientFailure(client, ERROR, reason) for client in clients]
