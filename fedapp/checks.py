@@ -18,7 +18,7 @@ ANALYSES = ("forgetting", "consistency")
 
 def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
-    from fedapp.data.batches import AUGMENTATIONS
+    from fedapp.data.batches import AUGMENTATIONS, parse_augmentation
     from fedapp.data.datasets import DATASETS
     from fedapp.data.partition import PARTITIONS
     from fedapp.models.backbones import BACKBONES
@@ -27,6 +27,7 @@ def check_config(config: RunConfig) -> None:
     _one_of("model", config.model, BACKBONES)
     _one_of("partition", config.partition, PARTITIONS)
     _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
+    parse_augmentation(config.augmentation)
     _words("analyses", config.analyses, ANALYSES)
     _check_blend(config)
     _check_head(config)

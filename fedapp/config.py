@@ -90,7 +90,7 @@ class RunConfig(BaseModel):
     clip_norm: Annotated[float, Field(ge=0)] = Field(
         0.0, description="gradient norm limit; 0: none"
     )
-    augmentation: str = Field("auto", description="none, or words of: crop flip cutout")
+    augmentation: str = Field("auto", description="none, or words of: crop rrc flip cutout")
     regulariser: str = Field(
         "auto", description="prox, kd, ntd, ld, fd or norm on a base method; auto: the method's"
     )

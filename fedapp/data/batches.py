@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from fedapp.data.crops import crop_boxes, draw_uniform, resample
 from fedapp.errors import UserError
 
-AUGMENTATIONS = ("crop", "flip", "cutout")
+AUGMENTATIONS = ("crop", "rrc", "flip", "cutout")
 PADDING = 4
 CUTOUT_SIZE = 16
 CUTOUT_FULL_SIZE_FROM = 28
@@ -22,10 +23,10 @@ Batch = tuple[Tensor, Tensor]
 
 
 def parse_augmentation(text: str) -> frozenset[str]:
-    """Read "none" or a space separated subset of "crop flip cutout".
+    """Read "none" or a space separated subset of "crop rrc flip cutout".
 
     Raises:
-        UserError: a word that names no augmentation.
+        UserError: a word that names no augmentation, or two ways to crop.
     """
     words = frozenset(text.split()) - {"none"}
     if unknown := words.difference(AUGMENTATIONS):
@@ -33,6 +34,8 @@ def parse_augmentation(text: str) -> frozenset[str]:
             f"unknown augmentation '{min(unknown)}'; use 'none' or words of "
             f"'{' '.join(AUGMENTATIONS)}', separated by spaces"
         )
+    if words >= {"crop", "rrc"}:
+        raise UserError("augmentation 'crop' and 'rrc' exclude each other; choose one of them")
     return words
 
 
@@ -86,10 +89,11 @@ class ClientBatches:
         mean: per channel, on the scale 0..1.
         std: per channel, on the scale 0..1.
         batch_size: samples per batch; a last batch of one is merged into the one before.
-        augmentation: "none" or words of "crop flip cutout". crop: random window of the image padded
-            by 4 black pixels. flip: left to right with probability 1/2. cutout: a square of 16
-            pixels (half the side of images below 28) set to zero after normalisation, its centre
-            uniform in the image (DeVries & Taylor, 2017).
+        augmentation: "none" or words of "crop rrc flip cutout". crop: random window of the image
+            padded by 4 black pixels. rrc: random window of 8 to 100 % of the area, scaled to the
+            image's size (see `crops`). flip: left to right with probability 1/2. cutout: a square
+            of 16 pixels (half the side of images below 28) set to zero after normalisation, its
+            centre uniform in the image (DeVries & Taylor, 2017).
         device: where the data stays and the batches appear.
         memory_format: of the batches.
 
@@ -157,6 +161,8 @@ class ClientBatches:
         draws = {}
         if "crop" in self.augmentation:
             draws["crop"] = torch.randint(0, 2 * PADDING + 1, (num_samples, 2), generator=generator)
+        if "rrc" in self.augmentation:
+            draws["rrc"] = crop_boxes(draw_uniform(num_samples, generator), self.height, self.width)
         if "flip" in self.augmentation:
             draws["flip"] = torch.randint(0, 2, (num_samples,), generator=generator).bool()
         if "cutout" in self.augmentation:
@@ -165,7 +171,9 @@ class ClientBatches:
         return order.to(self.device), {k: v.to(self.device) for k, v in draws.items()}
 
     def _gather(self, chosen: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Return the chosen images [B, H, W, channels], shifted and mirrored as drawn."""
+        """Return the chosen images [B, H, W, channels], cropped and mirrored as drawn."""
+        if "rrc" in draws:
+            return resample(self.padded.index_select(0, chosen), draws["rrc"], draws.get("flip"))
         if not draws.keys() & {"crop", "flip"}:
             return self.padded.index_select(0, chosen)
         rows = torch.arange(self.height, device=self.device).expand(len(chosen), -1)

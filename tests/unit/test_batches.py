@@ -182,7 +182,7 @@ def test_changing_a_batch_changes_no_data():
 
 
 def test_unknown_augmentation_is_named():
-    with pytest.raises(UserError, match=r"unknown augmentation 'mixup'.*'crop flip cutout'"):
+    with pytest.raises(UserError, match=r"unknown augmentation 'mixup'.*'crop rrc flip cutout'"):
         make(random_images(2), "crop mixup")
     assert parse_augmentation("none") == frozenset()
 
