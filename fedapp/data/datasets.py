@@ -7,13 +7,20 @@ a first run works anywhere; image folders take a user's own data.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
-from fedapp.data.cache import Arrays, cache_folder, cached_arrays, exclusive, file_version
-from fedapp.data.formats import CifarFormat, FileFormat, IdxFormat, locate
+from fedapp.data.cache import Arrays, cached_arrays
 from fedapp.data.images import load_image_folder
+from fedapp.data.public import (
+    CIFAR10,
+    CIFAR100,
+    CINIC10,
+    FASHION_MNIST,
+    FLOWERS102,
+    MNIST,
+    TINY_IMAGENET,
+)
 from fedapp.data.sources import Images, Joined
 from fedapp.errors import UserError
 
@@ -31,6 +38,7 @@ class Dataset:
         train_labels: int64 [n].
         test_images: uint8 [m, H, W, channels].
         test_labels: int64 [m].
+        pools_test: whether pooling takes the test images too.
     """
 
     name: str
@@ -41,6 +49,7 @@ class Dataset:
     train_labels: np.ndarray = field(repr=False)
     test_images: Images = field(repr=False)
     test_labels: np.ndarray = field(repr=False)
+    pools_test: bool = True
 
     @property
     def num_classes(self) -> int:
@@ -59,6 +68,8 @@ class Dataset:
 
     def pooled(self) -> "Dataset":
         """Return the data set with all images, training images first, as both of its splits."""
+        if not self.pools_test:
+            return replace(self, test_images=self.train_images, test_labels=self.train_labels)
         images = Joined(self.train_images, self.test_images)
         labels = np.concatenate([self.train_labels, self.test_labels])
         return replace(
@@ -81,6 +92,8 @@ class DatasetInfo:
         source: where the data come from.
         layout: what must lie in data-dir.
         read: makes the arrays of a `Dataset` from data-dir and download.
+        pools_test: whether pooling takes the test images too; FedDOR and its baselines divide the
+            training images of Tiny-ImageNet only.
     """
 
     num_classes: int | None
@@ -88,6 +101,7 @@ class DatasetInfo:
     source: str
     layout: str
     read: Callable[[str, bool], Arrays]
+    pools_test: bool = True
 
 
 def load_dataset(name: str, data_dir: str = "", download: bool = False) -> Dataset:
@@ -107,7 +121,7 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False) -> Datas
     classes = tuple(str(item) for item in arrays.pop("classes"))
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
-    return Dataset(name, classes, mean, std, **arrays)
+    return Dataset(name, classes, mean, std, **arrays, pools_test=DATASETS[name].pools_test)
 
 
 def _read_digits(data_dir: str, download: bool) -> Arrays:
@@ -140,133 +154,35 @@ def _decode_digits() -> Arrays:
     }
 
 
-@dataclass(frozen=True)
-class PublicFiles:
-    """A public data set in its published files: where, in which format, and what is known of it."""
-
-    name: str
-    torchvision_class: str
-    file_format: FileFormat
-    image_shape: tuple[int, int, int]
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    classes: tuple[str, ...] = ()
-
-    def read(self, data_dir: str, download: bool) -> Arrays:
-        """Find, or download, and read the files."""
-        root = Path(data_dir).expanduser().absolute() if data_dir else cache_folder() / "datasets"
-        paths = locate(root, self.file_format)
-        if not paths and download:
-            self._download(root)
-            paths = locate(root, self.file_format)
-        if not paths:
-            raise UserError(
-                f"dataset '{self.name}' is not in {root / self.file_format.folder}; set data-dir "
-                f"to the folder that holds {self.file_format.folder}, or set download=true"
-            )
-        versions = [file_version(name, path.stat()) for name, path in paths.items()]
-        return cached_arrays(self.name, str(root), versions, lambda: self._decode(paths))
-
-    def _download(self, root: Path) -> None:
-        import torchvision.datasets
-
-        with exclusive(root / f".{self.name}.lock"):
-            if locate(root, self.file_format):
-                return  # another process was faster
-            try:
-                getattr(torchvision.datasets, self.torchvision_class)(str(root), download=True)
-            except Exception as error:  # network, disk and checksum errors of all kinds
-                raise UserError(
-                    f"could not download dataset '{self.name}' to {root}: {error}"
-                ) from error
-
-    def _decode(self, paths: dict[str, Path]) -> Arrays:
-        arrays = {"classes": np.array(self.classes), **self.file_format.read(paths)}
-        arrays |= {"mean": np.array(self.mean), "std": np.array(self.std)}
-        folder = next(iter(paths.values())).parent
-        for split in ("train", "test"):
-            images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-            if images.shape[1:] != self.image_shape or not len(images):
-                raise UserError(
-                    f"the {split} images in {folder} have shape {list(images.shape)}, but those of "
-                    f"'{self.name}' are [n, {', '.join(map(str, self.image_shape))}]"
-                )
-            if labels.min() < 0 or labels.max() >= self.num_classes:
-                raise UserError(
-                    f"the {split} labels in {folder} are not all in 0..{self.num_classes - 1}"
-                )
-        if len(arrays["classes"]) != self.num_classes:
-            raise UserError(f"the files in {folder} do not name {self.num_classes} classes")
-        return arrays
-
-
 DIGITS_MEAN = (0.3055,)
 DIGITS_STD = (0.3759,)
-
-_CIFAR10 = PublicFiles(
-    "cifar10",
-    "CIFAR10",
-    CifarFormat(
-        "cifar-10-batches-py",
-        tuple(f"data_batch_{part}" for part in range(1, 6)),
-        "test_batch",
-        "batches.meta",
-        "labels",
-        "label_names",
-    ),
-    (32, 32, 3),
-    10,
-    (0.4914, 0.4822, 0.4465),
-    (0.2470, 0.2435, 0.2616),
-)
-_CIFAR100 = PublicFiles(
-    "cifar100",
-    "CIFAR100",
-    CifarFormat("cifar-100-python", ("train",), "test", "meta", "fine_labels", "fine_label_names"),
-    (32, 32, 3),
-    100,
-    (0.507, 0.487, 0.441),
-    (0.267, 0.256, 0.276),
-)
-_MNIST = PublicFiles(
-    "mnist",
-    "MNIST",
-    IdxFormat("MNIST/raw"),
-    (28, 28, 1),
-    10,
-    (0.1307,),
-    (0.3081,),
-    tuple("0123456789"),
-)
-_FASHION_MNIST = PublicFiles(
-    "fashion-mnist",
-    "FashionMNIST",
-    IdxFormat("FashionMNIST/raw"),
-    (28, 28, 1),
-    10,
-    (0.2860,),
-    (0.3530,),
-    (
-        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-        "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-    ),
-)  # fmt: skip
-
 
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
         10, 8, "scikit-learn (installed with fedapp): 1797 digits", "nothing", _read_digits
     ),
     "cifar10": DatasetInfo(
-        10, 32, "Krizhevsky, 2009: 60 000 photos", "cifar-10-batches-py/", _CIFAR10.read
+        10, 32, "Krizhevsky, 2009: 60 000 photos", "cifar-10-batches-py/", CIFAR10.read
     ),
     "cifar100": DatasetInfo(
-        100, 32, "Krizhevsky, 2009: 60 000 photos", "cifar-100-python/", _CIFAR100.read
+        100, 32, "Krizhevsky, 2009: 60 000 photos", "cifar-100-python/", CIFAR100.read
     ),
-    "mnist": DatasetInfo(10, 28, "LeCun et al., 1998: 70 000 digits", "MNIST/raw/", _MNIST.read),
+    "mnist": DatasetInfo(10, 28, "LeCun et al., 1998: 70 000 digits", "MNIST/raw/", MNIST.read),
     "fashion-mnist": DatasetInfo(
-        10, 28, "Xiao et al., 2017: 70 000 articles", "FashionMNIST/raw/", _FASHION_MNIST.read
+        10, 28, "Xiao et al., 2017: 70 000 articles", "FashionMNIST/raw/", FASHION_MNIST.read
+    ),
+    "cinic10": DatasetInfo(
+        10, 32, "Darlow et al., 2018: 90 000 training and 90 000 test photos",
+        "CINIC-10/train/CLASS/*.png and test/CLASS/*.png", CINIC10.read,
+    ),
+    "tiny-imagenet": DatasetInfo(
+        200, 64, "Stanford CS231n, 2015: 100 000 photos, tested on its 10 000 for validation",
+        "tiny-imagenet-200/: wnids.txt, train/WNID/images/*.JPEG, val/images/*.JPEG, "
+        "val/val_annotations.txt", TINY_IMAGENET.read, pools_test=False,
+    ),
+    "flowers102": DatasetInfo(
+        102, 64, "Nilsback and Zisserman, 2008: 8189 photos, scaled to 64x64",
+        "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", FLOWERS102.read,
     ),
     "images": DatasetInfo(
         None,
@@ -275,4 +191,4 @@ DATASETS: dict[str, DatasetInfo] = {
         "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)",
         lambda data_dir, download: load_image_folder(data_dir),
     ),
-}
+}  # fmt: skip

@@ -8,6 +8,7 @@ import gzip
 import io
 import pickle
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,20 +18,21 @@ import numpy as np
 from fedapp.data.cache import Arrays
 from fedapp.errors import UserError
 
+_IDX_KINDS = ("images-idx3", "labels-idx1")
+
 
 class FileFormat(Protocol):
     """How a public data set lies on disk."""
 
     @property
     def folder(self) -> str:
-        """The folder below data-dir that torchvision uses."""
+        """The folder below data-dir that torchvision, or the data set's archive, uses."""
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files in it that are read; each may be compressed (.gz)."""
+    def find(self, folder: Path) -> dict[str, Path]:
+        """Find the files and folders that the content depends on, by name; {} if one is absent."""
 
     def read(self, paths: dict[str, Path]) -> Arrays:
-        """Read the files, given by name, into the images and labels of both splits.
+        """Read what `find` found into the class names, images and labels of both splits.
 
         Raises:
             UserError: a file is damaged or holds something else.
@@ -48,17 +50,16 @@ class CifarFormat:
     label_key: str
     names_key: str
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The batches and the file with the class names."""
-        return (*self.train, self.test, self.meta)
+    def find(self, folder: Path) -> dict[str, Path]:
+        """Find the batches and the file with the class names; each may be compressed (.gz)."""
+        return find_files(folder, (*self.train, self.test, self.meta))
 
     def read(self, paths: dict[str, Path]) -> Arrays:
         """Read the batches into images [n, 32, 32, 3], and the class names."""
         batches = {name: self._read_batch(paths[name]) for name in (*self.train, self.test)}
         classes = _read_pickle(paths[self.meta]).get(self.names_key)
         if not isinstance(classes, list):
-            raise _damaged(paths[self.meta], f"it has no list '{self.names_key}'")
+            raise damaged(paths[self.meta], f"it has no list '{self.names_key}'")
         images, labels = zip(*(batches[name] for name in self.train), strict=True)
         return {
             "classes": np.array(classes, dtype=np.str_),
@@ -72,9 +73,9 @@ class CifarFormat:
         content = _read_pickle(path)
         data, labels = content.get("data"), content.get(self.label_key)
         if not isinstance(data, np.ndarray) or not isinstance(labels, list):
-            raise _damaged(path, f"it has no array 'data' and list '{self.label_key}'")
+            raise damaged(path, f"it has no array 'data' and list '{self.label_key}'")
         if data.dtype != np.uint8 or data.shape != (len(labels), 3072):
-            raise _damaged(path, f"'data' must be uint8 [{len(labels)}, 3072]")
+            raise damaged(path, f"'data' must be uint8 [{len(labels)}, 3072]")
         images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images), np.array(labels, dtype=np.int64)
 
@@ -85,14 +86,10 @@ class IdxFormat:
 
     folder: str
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Images and labels of both splits, under the names of MNIST."""
-        return tuple(
-            f"{split}-{kind}-ubyte"
-            for split in ("train", "t10k")
-            for kind in ("images-idx3", "labels-idx1")
-        )
+    def find(self, folder: Path) -> dict[str, Path]:
+        """Find images and labels of both splits, under the names of MNIST, perhaps as .gz."""
+        kinds = [f"{split}-{kind}" for split in ("train", "t10k") for kind in _IDX_KINDS]
+        return find_files(folder, [f"{kind}-ubyte" for kind in kinds])
 
     def read(self, paths: dict[str, Path]) -> Arrays:
         """Read the four files; images are [n, H, W, 1]."""
@@ -102,26 +99,29 @@ class IdxFormat:
             images = _read_idx(paths[f"{prefix}-images-idx3-ubyte"], 3)
             labels = _read_idx(labels_path, 1)
             if len(images) != len(labels):
-                raise _damaged(labels_path, f"{len(labels)} labels for {len(images)} images")
+                raise damaged(labels_path, f"{len(labels)} labels for {len(images)} images")
             arrays[f"{split}_images"] = images[..., None]
             arrays[f"{split}_labels"] = labels.astype(np.int64)
         return arrays
 
 
 def locate(root: Path, file_format: FileFormat) -> dict[str, Path]:
-    """Find the files of a data set in `root` or its usual folder there; {} unless all exist."""
-    for folder in (root / file_format.folder, root):
-        paths: dict[str, Path] = {}
-        for name in file_format.files:
-            for path in (folder / name, folder / f"{name}.gz"):
-                if path.is_file():
-                    paths.setdefault(name, path)
-        if len(paths) == len(file_format.files):
-            return paths
-    return {}
+    """Find a data set in its usual folder in `root`, or in `root` itself; {} if in neither."""
+    return file_format.find(root / file_format.folder) or file_format.find(root)
 
 
-def _damaged(path: Path, what: object) -> UserError:
+def find_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Find files by name, each plain or compressed (.gz); {} unless all exist."""
+    paths: dict[str, Path] = {}
+    for name in names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                paths.setdefault(name, path)
+    return paths if len(paths) == len(names) else {}
+
+
+def damaged(path: Path, what: object) -> UserError:
+    """Return the sentence about a file that is not what it should be."""
     return UserError(f"data file {path} is damaged or not what its name says: {what}")
 
 
@@ -130,7 +130,7 @@ def _read_bytes(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -158,9 +158,9 @@ def _read_pickle(path: Path) -> dict[str, Any]:
     try:
         value = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise almost anything
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     if not isinstance(value, dict):
-        raise _damaged(path, "it holds no dictionary")
+        raise damaged(path, "it holds no dictionary")
     return value
 
 
@@ -169,8 +169,8 @@ def _read_idx(path: Path, dimensions: int) -> np.ndarray:
     content = _read_bytes(path)
     start = 4 + 4 * dimensions
     if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
-        raise _damaged(path, f"it is no IDX file of bytes in {dimensions} dimensions")
+        raise damaged(path, f"it is no IDX file of bytes in {dimensions} dimensions")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     if len(content) - start != int(np.prod(shape, dtype=object)):
-        raise _damaged(path, f"{len(content) - start} bytes do not fill the shape {list(shape)}")
+        raise damaged(path, f"{len(content) - start} bytes do not fill the shape {list(shape)}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()

@@ -90,15 +90,24 @@ def _classes(root: Path) -> list[str]:
 def _list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
     images = ImageFiles([], [], [])
     for label, name in enumerate(classes):
-        with os.scandir(root / split / name) as entries:
-            files = sorted((e for e in entries if _is_image(e)), key=lambda e: e.name)
-        if not files:
-            raise UserError(f"no .jpg, .jpeg or .png file in class folder {root / split / name}")
+        files = image_entries(root / split / name)
         for file in files:
             images.names.append(f"{split}/{name}/{file.name}")
             images.versions.append(file_version(images.names[-1], file.stat()))
         images.labels.extend([label] * len(files))
     return images
+
+
+def image_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the image files of a class folder, sorted by name; raises UserError without any."""
+    try:
+        with os.scandir(folder) as entries:
+            files = sorted((e for e in entries if _is_image(e)), key=lambda e: e.name)
+    except OSError as error:
+        raise UserError(f"cannot read class folder {folder}: {error.strerror}") from error
+    if not files:
+        raise UserError(f"no .jpg, .jpeg or .png file in class folder {folder}")
+    return files
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
@@ -107,13 +116,13 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 
 def _decode(root: Path, classes: Sequence[str], splits: dict[str, ImageFiles]) -> Arrays:
-    first = _read_image(root / splits["train"].names[0])
+    first = read_image(root / splits["train"].names[0])
     height, width = first.shape[:2]
     if height != width:
         raise UserError(
             f"images must be square, but {root / splits['train'].names[0]} is {width}x{height}"
         )
-    pixels = {split: _decode_split(root, files.names, width) for split, files in splits.items()}
+    pixels = {split: read_images(root, files.names, width) for split, files in splits.items()}
     if all(grey for _, grey in pixels.values()):
         pixels = {split: (images[..., :1], True) for split, (images, _) in pixels.items()}
     mean, std = channel_statistics(pixels["train"][0])
@@ -124,24 +133,40 @@ def _decode(root: Path, classes: Sequence[str], splits: dict[str, ImageFiles]) -
     return arrays
 
 
-def _decode_split(root: Path, names: Sequence[str], side: int) -> tuple[np.ndarray, bool]:
-    """Return the images uint8 [n, side, side, 3] and whether all of them are greyscale."""
+def read_images(
+    root: Path, names: Sequence[str], side: int, resize: bool = False
+) -> tuple[np.ndarray, bool]:
+    """Return the images uint8 [n, side, side, 3] and whether all of them are greyscale.
+
+    Args:
+        root: the folder that `names` are relative to.
+        names: of the files.
+        side: of the square images in pixels.
+        resize: scale images of other sizes, without keeping their ratio, instead of refusing them.
+
+    Raises:
+        UserError: a file cannot be read, or has another size.
+    """
     images = np.empty((len(names), side, side, 3), dtype=np.uint8)
     grey = True
     for index, name in enumerate(names):
-        image = _read_image(root / name)
+        image = read_image(root / name, side if resize else None)
         if image.shape[:2] != (side, side):
             raise UserError(
                 f"all images must have the same size, but {root / name} is "
-                f"{image.shape[1]}x{image.shape[0]} and the first one is {side}x{side}"
+                f"{image.shape[1]}x{image.shape[0]} and not {side}x{side}"
             )
         grey = grey and image.shape[2] == 1
         images[index] = image  # one grey channel spreads over three
     return images, grey
 
 
-def _read_image(path: Path) -> np.ndarray:
-    """Decode one file to uint8 [H, W, 1] if it is greyscale, else [H, W, 3]."""
+def read_image(path: Path, side: int | None = None) -> np.ndarray:
+    """Decode one file, scaled to `side` if given, to uint8 [H, W, 1] if greyscale, else [H, W, 3].
+
+    Raises:
+        UserError: the file cannot be read, or has more than 8 bits per channel.
+    """
     from PIL import Image
 
     try:
@@ -150,7 +175,10 @@ def _read_image(path: Path) -> np.ndarray:
                 raise UserError(
                     f"image {path} has more than 8 bits per channel, which is not handled"
                 )
-            array = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+            plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
+            if side is not None and plain.size != (side, side):
+                plain = plain.resize((side, side), Image.Resampling.BILINEAR)
+            array = np.asarray(plain)
     except UserError:
         raise
     except Exception as error:  # Pillow meets broken files with a dozen kinds of exceptions.

@@ -22,7 +22,10 @@ from fedapp.papers.protocol import Reason
 from fedapp.papers.tables import unknown
 from fedapp.rng import sample_clients
 
-TRAIN_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion-mnist": 60_000}
+TRAIN_IMAGES = {
+    "cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion-mnist": 60_000,
+    "cinic10": 90_000, "tiny-imagenet": 100_000, "flowers102": 2_040, "imagenet100": 130_000,
+}  # fmt: skip
 _CHECKPOINTS = 10  # per run, so that an interrupted run loses at most a tenth
 
 

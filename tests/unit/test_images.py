@@ -130,7 +130,7 @@ def deep_pixels(folder: Path) -> Path:
     [
         (broken_file, "cannot read image {path}"),
         (text_file, "cannot read image {path}"),
-        (other_size, "same size, but {path} is 9x8 and the first one is 8x8"),
+        (other_size, "same size, but {path} is 9x8 and not 8x8"),
         (oblong, "images must be square, but {path} is 10x8"),
         (deep_pixels, "image {path} has more than 8 bits per channel"),
     ],
