@@ -52,7 +52,8 @@ def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_blend(config: RunConfig) -> None:
-    from fedapp.methods import BLEND, find_method
+    from fedapp.method import BLEND
+    from fedapp.methods import find_method
 
     row = find_method(config.method)
     if config.regulariser == "none":

@@ -76,7 +76,7 @@ def methods(
 
     Example: fedapp methods --json
     """
-    from fedapp.methods import markdown_table, table
+    from fedapp.method_pages import markdown_table, table
 
     if as_markdown:
         print(markdown_table())

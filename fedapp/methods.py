@@ -1,66 +1,15 @@
 """THE METHOD TABLE: one row per method, and the only place that knows method names.
 
-A method is a head, a base loss, a regulariser and a strategy. A new method that only recombines
-these is one more row here. The columns are explained in `Method`; `fedapp methods` prints them.
+A method is a head, a base loss, a regulariser, a client and a strategy. A new method that only
+recombines these is one more row here. The columns are explained in `fedapp.method`; `fedapp
+methods` prints them.
 """
 
-from dataclasses import dataclass, field
-
-from clients.client import LocalClient
-from clients.objective import REGULARISERS, Objective
+from clients.objective import REGULARISERS
 from fedapp.errors import UserError
-from strategies.fedavg import FedAvg
+from fedapp.method import ADD, Method, Value
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
-
-Value = float
-
-ADD = "add"  # base + weight * regulariser
-BLEND = "blend"  # beta * base + (1 - beta) * regulariser
-
-GLOBAL = "global model on the whole test set"
-CLIENT_MEAN = "personal models on own test splits, mean over clients"
-CLIENT_TOTAL = "personal models on own test splits, all examples together"
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row of the table."""
-
-    title: str
-    source: str  # paper and equation or algorithm
-    head: str = "linear"  # a name in fedapp.models.heads.HEADS
-    loss: str = "ce"  # a name in clients.objective.BASE_LOSSES
-    regulariser: str | None = None  # a name in clients.objective.REGULARISERS
-    combine: str = BLEND  # how loss and regulariser add up
-    weight: str = "beta"  # the configuration key that weighs the regulariser
-    strategy: type[FedAvg] = FedAvg
-    client: type[LocalClient] = LocalClient
-    scaled: bool = False  # whether the head's logits are multiplied by the key "tau"
-    options: dict[str, str] = field(default_factory=dict)  # strategy's argument -> key
-    client_options: dict[str, str] = field(default_factory=dict)  # client's argument -> key
-    sends: str = "w"  # what travels: w (the whole model), theta (without its head), head, nothing
-    also_sends: str = ""  # what travels beside it, from clients and from the server
-    keeps: str = ""  # what a client keeps between rounds, in its state
-    accuracy: str = GLOBAL  # what the run's accuracy is of
-    defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
-
-    def logit_scale(self, tau: float) -> float:
-        """Return what the head multiplies its logits by."""
-        return tau if self.scaled else 1.0
-
-    def objective(self, regulariser: str | None, beta: float, mu: float, tau: float) -> Objective:
-        """Return the local objective, with this row's regulariser or the one asked for.
-
-        A regulariser that is asked for on a base method is blended with it, beta * base +
-        (1 - beta) * regulariser (FedDr+ section 4); a row's own is combined as its paper says.
-        """
-        if regulariser is None:
-            return Objective(self.loss)
-        if self.combine == BLEND or regulariser != self.regulariser:
-            return Objective(self.loss, regulariser, beta, 1.0 - beta, tau)
-        return Objective(self.loss, regulariser, 1.0, mu if self.weight == "mu" else beta, tau)
-
 
 METHODS: dict[str, Method] = {
     "fedavg": Method("Federated averaging", "McMahan et al. 2017, AISTATS, algorithm 1"),
@@ -196,40 +145,3 @@ def check_regulariser(name: str, regulariser: str) -> None:
             f"method '{name}' already has the regulariser '{row.regulariser}', so it cannot also "
             f"take '{regulariser}'; set regulariser on a base method such as fedavg or dr"
         )
-
-
-def table() -> list[dict[str, str]]:
-    """Return the method table as text, one dictionary per row."""
-    return [
-        {
-            "method": name,
-            "title": row.title,
-            "head": row.head,
-            "loss": row.loss,
-            "regulariser": row.regulariser or "-",
-            "combined": _combination(row),
-            "strategy": row.strategy.__name__,
-            "client": row.client.__name__,
-            "sends": f"{row.sends}, {row.also_sends}" if row.also_sends else row.sends,
-            "keeps": row.keeps or "-",
-            "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
-            "source": row.source,
-        }
-        for name, row in METHODS.items()
-    ]
-
-
-def markdown_table() -> str:
-    """Return the method table for docs/methods.md."""
-    rows = table()
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[f"`{row['method']}`", *list(row.values())[1:]] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _combination(row: Method) -> str:
-    if row.regulariser is None:
-        return row.loss
-    if row.combine == ADD:
-        return f"{row.loss} + {row.weight} {row.regulariser}"
-    return f"beta {row.loss} + (1 - beta) {row.regulariser}"

@@ -17,7 +17,7 @@ import fedapp
 from fedapp.analysis import class_accuracy_measures
 from fedapp.config import RunConfig
 from fedapp.evaluation import Evaluation, evaluate_classes
-from fedapp.methods import CLIENT_MEAN, GLOBAL
+from fedapp.method import CLIENT_MEAN, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
 from fedapp.results.files import write_atomically

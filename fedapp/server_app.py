@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from clients.arrays import to_arrays
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
-from fedapp.methods import GLOBAL
+from fedapp.method import GLOBAL
 from fedapp.node import Node
 from fedapp.preflight import forget, meet_nodes
 from fedapp.recorder import Recorder

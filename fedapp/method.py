@@ -1,0 +1,59 @@
+"""What a row of the method table says: the five axes along which the methods differ.
+
+The rows themselves are in `fedapp.methods`, the only place that knows method names.
+"""
+
+from dataclasses import dataclass, field
+
+from clients.client import LocalClient
+from clients.objective import Objective
+from strategies.fedavg import FedAvg
+from strategies.rounds import ClientStrategy
+
+Value = float
+
+ADD = "add"  # base + weight * regulariser
+BLEND = "blend"  # beta * base + (1 - beta) * regulariser
+
+GLOBAL = "global model on the whole test set"
+CLIENT_MEAN = "personal models on own test splits, mean over clients"
+CLIENT_TOTAL = "personal models on own test splits, all examples together"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table."""
+
+    title: str
+    source: str  # paper and equation or algorithm
+    head: str = "linear"  # a name in fedapp.models.heads.HEADS
+    loss: str = "ce"  # a name in clients.objective.BASE_LOSSES
+    regulariser: str | None = None  # a name in clients.objective.REGULARISERS
+    combine: str = BLEND  # how loss and regulariser add up
+    weight: str = "beta"  # the configuration key that weighs the regulariser
+    strategy: type[ClientStrategy] = FedAvg
+    client: type[LocalClient] = LocalClient
+    scaled: bool = False  # whether the head's logits are multiplied by the key "tau"
+    options: dict[str, str] = field(default_factory=dict)  # strategy's argument -> key
+    client_options: dict[str, str] = field(default_factory=dict)  # client's argument -> key
+    sends: str = "w"  # what travels: w (the whole model), theta (without its head), head, nothing
+    also_sends: str = ""  # what travels beside it, from clients and from the server
+    keeps: str = ""  # what a client keeps between rounds, in its state
+    accuracy: str = GLOBAL  # what the run's accuracy is of
+    defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
+
+    def logit_scale(self, tau: float) -> float:
+        """Return what the head multiplies its logits by."""
+        return tau if self.scaled else 1.0
+
+    def objective(self, regulariser: str | None, beta: float, mu: float, tau: float) -> Objective:
+        """Return the local objective, with this row's regulariser or the one asked for.
+
+        A regulariser that is asked for on a base method is blended with it, beta * base +
+        (1 - beta) * regulariser (FedDr+ section 4); a row's own is combined as its paper says.
+        """
+        if regulariser is None:
+            return Objective(self.loss)
+        if self.combine == BLEND or regulariser != self.regulariser:
+            return Objective(self.loss, regulariser, beta, 1.0 - beta, tau)
+        return Objective(self.loss, regulariser, 1.0, mu if self.weight == "mu" else beta, tau)

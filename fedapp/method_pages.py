@@ -1,0 +1,41 @@
+"""The method table as text, for `fedapp methods` and docs/methods.md."""
+
+from fedapp.method import ADD, Method
+from fedapp.methods import METHODS
+
+
+def table() -> list[dict[str, str]]:
+    """Return the method table as text, one dictionary per row."""
+    return [
+        {
+            "method": name,
+            "title": row.title,
+            "head": row.head,
+            "loss": row.loss,
+            "regulariser": row.regulariser or "-",
+            "combined": _combination(row),
+            "strategy": row.strategy.__name__,
+            "client": row.client.__name__,
+            "sends": f"{row.sends}, {row.also_sends}" if row.also_sends else row.sends,
+            "keeps": row.keeps or "-",
+            "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
+            "source": row.source,
+        }
+        for name, row in METHODS.items()
+    ]
+
+
+def markdown_table() -> str:
+    """Return the method table for docs/methods.md."""
+    rows = table()
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    lines += [[f"`{row['method']}`", *list(row.values())[1:]] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _combination(row: Method) -> str:
+    if row.regulariser is None:
+        return row.loss
+    if row.combine == ADD:
+        return f"{row.loss} + {row.weight} {row.regulariser}"
+    return f"beta {row.loss} + (1 - beta) {row.regulariser}"
