@@ -6,13 +6,13 @@ from deployment.federation import Federation
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory):
-    """A SuperLink and two registered, running SuperNodes; a third has a key only."""
+    """A SuperLink and two registered SuperNodes, one with a warm worker; a third has a key only."""
     made = Federation(tmp_path_factory.mktemp("federation"), nodes=3)
     try:
         made.start_superlink()
         made.register(0, 1)
         made.start_node(0)
-        made.start_node(1)
+        made.start_node(1, config='worker="warm"')
         yield made
     finally:
         made.stop()

@@ -9,6 +9,8 @@ import ast
 import importlib.util
 import re
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -213,7 +215,7 @@ def test_methods_are_rows_not_branches():
     assert not {name: lines for name, tree in trees.items() if (lines := method_branches(tree))}
 
 
-@pytest.mark.parametrize("app", ["fedapp.client_app", "fedapp.server_app"])
+@pytest.mark.parametrize("app", ["fedapp.client_process", "fedapp.server_app"])
 def test_nothing_that_runs_inside_flower_asks_whether_it_is_simulated(app):
     inside = reachable(app, lazily=True)
     assert {app, "fedapp", "fedapp.config"} <= inside
@@ -223,6 +225,12 @@ def test_nothing_that_runs_inside_flower_asks_whether_it_is_simulated(app):
 def test_a_worker_starts_without_slow_libraries():
     loaded = reachable("fedapp.client_app", lazily=False)
     assert not {name: found for name in loaded if (found := slow_imports(modules()[name]))}
+
+
+def test_a_message_for_the_warm_worker_starts_without_torch():
+    before = "import sys, fedapp.client_process, fedapp.warm; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", before], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_no_file_is_longer_than_300_lines():
