@@ -54,15 +54,20 @@ def run(
     gpus: Annotated[
         float, typer.Option(help="GPU share of a worker; -1: all GPUs, shared.")
     ] = -1.0,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="No Flower processes: one process, same bits.")
+    ] = False,
 ) -> None:
     """Simulate a run: `flwr run . --stream` with a SuperLink of its own.
 
     Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
     """
+    from fedapp.in_process import run_in_process
     from fedapp.launch import Resources, read_overrides
     from fedapp.launch import run as launch
 
-    raise SystemExit(launch(project, read_overrides(config or []), Resources(nodes, workers, gpus)))
+    runner = run_in_process if in_process else launch
+    raise SystemExit(runner(project, read_overrides(config or []), Resources(nodes, workers, gpus)))
 
 
 @app.command()

@@ -7,7 +7,9 @@ with one sentence, before anything is trained.
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
@@ -34,24 +36,25 @@ def main(grid: Grid, context: Context) -> None:
     """Run one federated training; raises UserError, without a traceback, when it cannot."""
     started = time.monotonic()
     try:
-        config = RunConfig.parse(context.run_config)
-        _train(grid, config, str(context.node_config.get("data-dir", "")), started)
+        data_dir = str(context.node_config.get("data-dir", ""))
+        run(grid, context.run_config, data_dir, started)
     except UserError as mistake:
         sys.tracebacklimit = 0  # Flower logs what we raise: let that be the sentence alone
         raise UserError(f"fedapp: {mistake}") from None
 
 
-def _train(grid: Grid, config: RunConfig, data_dir: str, started: float) -> None:
+def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
     """Train, and leave a finished run directory behind, also when the run fails."""
-    run = open_run_directory(config)
+    config = RunConfig.parse(run_config)
+    directory = open_run_directory(config)
     node = Node(config, data_dir)
     for note in node.partition.notes:
         print(f"partition: {note}")
-    recorder = Recorder(run, config, node, started)
+    recorder = Recorder(directory, config, node, started)
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
-    strategy = build_strategy(config, node, federation, run.state_key())
-    arrays, first_round = _starting_point(config, node, strategy, run)
+    strategy = build_strategy(config, node, federation, directory.state_key())
+    arrays, first_round = _starting_point(config, node, strategy, directory)
     recorder.begin(strategy, first_round)
     try:
         strategy.start(

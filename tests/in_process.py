@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Message
 
 from fedapp import server_app
-from fedapp.client_app import app as client_app
 from fedapp.config import RunConfig
+from fedapp.in_process import InProcessGrid
 from fedapp.node import Node
 from fedapp.preflight import meet_nodes
 from strategies.records import from_array_record, to_array_record
@@ -28,10 +26,6 @@ ROOT = Path(__file__).parents[1]
 DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 QUICK = {"num-rounds": 2, "num-clients": 10, "local-epochs": 1, "participation": 0.5}
 
-TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
-    1  # what Flower's processes are told at their start
-)
-
 Tamper = Callable[[Message], Message]
 
 
@@ -40,62 +34,26 @@ def settings(**changes: Any) -> dict[str, Any]:
     return {**DEFAULTS, **QUICK, **{key.replace("_", "-"): v for key, v in changes.items()}}
 
 
-class InProcessGrid(Grid):
-    """Nodes 100, 101, ... that run the ClientApp in this process."""
+class ShuffledGrid(InProcessGrid):
+    """Replies come in an order drawn from a seed, and may be tampered with on the way."""
 
     def __init__(
         self, run_config: dict[str, Any], nodes: int, seed: int = 0, tamper: Tamper | None = None
     ):
-        self.contexts = {
-            100 + p: Context(
-                run_id=1, node_id=100 + p, state=RecordDict(), run_config=run_config,
-                node_config={"partition-id": p, "num-partitions": nodes},
-            )
-            for p in range(nodes)
-        }  # fmt: skip
+        super().__init__(run_config, nodes)
         self.random = random.Random(seed)
         self.tamper = tamper or (lambda reply: reply)
-        self.replies: dict[str, Message] = {}
-        self.sent: list[Message] = []
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        return None
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        return Message(*args, **kwargs)
-
-    def get_node_ids(self) -> list[int]:
-        return list(self.contexts)
-
-    def get_nodes(self) -> list[Any]:
-        return []
+        self.log: list[Message] = []
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for number, message in enumerate(messages):
-            message_id = f"{len(self.sent)}-{number}"
-            message.metadata.__dict__["_message_id"] = message_id
-            self.sent.append(message)
-            try:
-                reply = client_app(message, self.contexts[message.metadata.dst_node_id])
-            except Exception as error:
-                reply = Message(Error(2, repr(error)), reply_to=message)
-            self.replies[message_id] = self.tamper(reply)
-            ids.append(message_id)
-        return ids
+        kept = list(messages)
+        self.log += kept
+        return super().push_messages(kept)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        ready = [message_id for message_id in message_ids if message_id in self.replies]
+        ready = [message_id for message_id in message_ids if message_id in self.waiting]
         chosen = self.random.sample(ready, k=min(len(ready), self.random.randint(1, 3)))
-        return [self.replies.pop(message_id) for message_id in chosen]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        raise NotImplementedError
+        return [self.tamper(self.answer(self.waiting.pop(each))) for each in chosen]
 
 
 def federate(
@@ -108,7 +66,7 @@ def federate(
     """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
     config = RunConfig.parse(run_config)
     node = Node(config)
-    grid = InProcessGrid(run_config, nodes, seed, tamper)
+    grid = ShuffledGrid(run_config, nodes, seed, tamper)
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
     federation = meet_nodes(grid, config.num_clients, expected, 5, lambda text: None)
     key = state_key or uuid.uuid4().hex

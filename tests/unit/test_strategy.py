@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Message
-from in_process import DEFAULTS, InProcessGrid, differ, federate, settings
+from in_process import DEFAULTS, ShuffledGrid, differ, federate, settings
 
 from clients.local_training import LossDiverged
 from fedapp import node as node_module
@@ -108,7 +108,7 @@ def test_fewer_than_min_replies_end_the_run(monkeypatch):
 
 
 def test_a_node_that_never_answers_is_named():
-    class Silent(InProcessGrid):
+    class Silent(ShuffledGrid):
         def pull_messages(self, message_ids):
             replies = super().pull_messages(message_ids)
             return [r for r in replies if r.metadata.src_node_id != 101 or REPORT not in r.content]
@@ -124,14 +124,14 @@ def test_a_node_that_never_answers_is_named():
     node = Node(config)
     strategy = build_strategy(config, node, federation)
     arrays = to_array_record({n: t.detach().numpy() for n, t in node.workplace.shared.items()})
-    strategy.start(grid, arrays, 1, timeout=0.3)
+    strategy.start(grid, arrays, 1, timeout=2)
     assert [(f.client, f.reason) for f in strategy.report.failures] == [
         (1, "its node did not answer in time")
     ]
 
 
 def test_preflight_refuses_other_configurations_and_missing_nodes():
-    grid = InProcessGrid(settings(seed=1), nodes=2)
+    grid = ShuffledGrid(settings(seed=1), nodes=2)
     with pytest.raises(
         UserError, match=r"node 10\d \(partition \d on .*\) has another configuration"
     ):
@@ -142,14 +142,14 @@ def test_preflight_refuses_other_configurations_and_missing_nodes():
 
 
 def test_two_nodes_with_one_partition_are_refused():
-    grid = InProcessGrid(settings(), nodes=2)
+    grid = ShuffledGrid(settings(), nodes=2)
     grid.contexts[101].node_config["partition-id"] = 0
     with pytest.raises(UserError, match="give every SuperNode a partition-id of its own"):
         meet_nodes(grid, 10, {}, 5, lambda text: None)
 
 
 def test_a_node_without_a_place_says_how_to_give_it_one():
-    grid = InProcessGrid(settings(), nodes=1)
+    grid = ShuffledGrid(settings(), nodes=1)
     grid.contexts[100].node_config.clear()
     with pytest.raises(UserError, match="partition-id=0 num-partitions=4"):
         meet_nodes(grid, 10, {}, 5, lambda text: None)

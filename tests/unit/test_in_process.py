@@ -1,0 +1,57 @@
+"""A run without Flower processes: a whole run directory, resumed to the same bits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import ROOT, settings
+from safetensors.numpy import load_file
+
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid, run_in_process
+from fedapp.launch import Resources
+from fedapp.results.run_directory import RunDirectory
+
+
+def train(folder: Path, name: str, nodes: int = 1, **changes) -> RunDirectory:
+    overrides = settings(output_dir=str(folder), run_name=name, checkpoint_every=1, **changes)
+    assert run_in_process(ROOT, overrides, Resources(nodes, 1)) == 0
+    return RunDirectory.load(folder / name)
+
+
+def model(run: RunDirectory) -> dict[str, np.ndarray]:
+    return load_file(run.path / "model.safetensors")
+
+
+def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(tmp_path):
+    whole = train(tmp_path, "whole", num_rounds=2, method="feddr+")
+    train(tmp_path, "half", num_rounds=1, method="feddr+")
+    half = train(
+        tmp_path, "half", nodes=3, num_rounds=2, method="feddr+", resume=str(tmp_path / "half")
+    )
+    for name, array in model(whole).items():
+        np.testing.assert_array_equal(array, model(half)[name], err_msg=name)
+    assert [row["round"] for row in half.rounds()] == [1, 2]
+    assert half.summary()["status"] == "completed"
+
+
+def test_a_mistake_is_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="'metod' does not exist; did you mean 'method'"):
+        run_in_process(ROOT, {"metod": "fedavg"}, Resources())
+
+
+def test_a_failing_run_says_so(tmp_path, capsys):
+    overrides = settings(method="fedavg", output_dir=str(tmp_path), run_name="nan", lr=1e9)
+    assert run_in_process(ROOT, overrides, Resources()) == 1
+    assert "fedapp: round 1 has 0 usable updates" in capsys.readouterr().out
+    assert RunDirectory.load(tmp_path / "nan").summary()["status"] == "failed"
+
+
+def test_an_exception_in_a_handler_is_an_error_reply():
+    grid = InProcessGrid(settings())
+    from flwr.app import Message, RecordDict
+
+    replies = grid.send_and_receive(
+        [Message(RecordDict(), dst_node_id=100, message_type="train")], timeout=1
+    )
+    assert replies[0].has_error()
