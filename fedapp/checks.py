@@ -20,11 +20,19 @@ def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
     from fedapp.data.batches import AUGMENTATIONS, parse_augmentation
     from fedapp.data.datasets import DATASETS
+    from fedapp.data.encoded import check_streamed
     from fedapp.data.partition import PARTITIONS
     from fedapp.models.backbones import BACKBONES
 
     _one_of("dataset", config.dataset, DATASETS)
     _one_of("model", config.model, BACKBONES)
+    if config.class_list and not DATASETS[config.dataset].lists_classes:
+        raise UserError(
+            f"run-config key 'class-list' is '{config.class_list}', but dataset '{config.dataset}' "
+            "has one list of classes; leave it empty"
+        )
+    if DATASETS[config.dataset].streams:
+        check_streamed(config.augmentation)
     _one_of("partition", config.partition, PARTITIONS)
     _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
     parse_augmentation(config.augmentation)

@@ -25,7 +25,7 @@ Unsigned = Annotated[int, Field(ge=0)]
 # Keys that say where and how fast a run happens, not what it computes: a node may differ in them.
 _LOCAL_KEYS = {"data-dir", "download", "output-dir", "run-name", "resume", "device", "threads"}
 _LOCAL_KEYS |= {"eval-every", "checkpoint-every", "client-eval-every", "analyses", "tracker"}
-_LOCAL_KEYS |= {"round-timeout", "min-replies", "tolerate-failures", "num-rounds"}
+_LOCAL_KEYS |= {"decode-threads", "round-timeout", "min-replies", "tolerate-failures", "num-rounds"}
 _LOCAL_KEYS |= {"state-dir", "keep-state", "state-missing"}
 
 
@@ -44,6 +44,12 @@ class RunConfig(BaseModel):
     dataset: str = Field("digits", description="a data set, see `fedapp datasets`")
     data_dir: str = Field("", description="folder that holds the data set")
     download: bool = Field(False, description="fetch the data set if it is not in data-dir")
+    class_list: str = Field(
+        "", description="file with imagenet100's classes, in data-dir; empty: the first 100"
+    )
+    decode_threads: Unsigned = Field(
+        0, description="threads of a process that decode imagenet100; 0: one per core, up to 8"
+    )
     model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
     bn: Literal["batch", "running", "group"] = Field("batch", description="kind of BatchNorm")
     normalisation: Literal["auto", "dataset", "symmetric"] = Field(

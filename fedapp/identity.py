@@ -37,6 +37,7 @@ def describe(context: Context) -> dict[str, Any]:
         "protocol": PROTOCOL_VERSION,
         "configuration": node.config.fingerprint(),
         "head": node.head_hash(),
+        "list of classes": node.dataset.classes_hash(),
         "device": str(node.device),
         "host": platform.node(),
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}",

@@ -19,9 +19,11 @@ from clients.local_training import Batches, LocalSettings
 from clients.memory import Memory
 from clients.state import ClientState
 from fedapp.config import RunConfig
-from fedapp.data.batches import ClientBatches, evaluation_batches
+from fedapp.data.batches import ClientBatches
 from fedapp.data.datasets import Dataset, load_dataset
+from fedapp.data.encoded import StreamedBatches
 from fedapp.data.partition import Partition, make_partition
+from fedapp.data.serving import plain_batches, training_batches
 from fedapp.data.stochastic import dropped_class
 from fedapp.errors import UserError
 from fedapp.methods import find_method
@@ -56,7 +58,7 @@ class Node:
             int(config.local_epochs), config.momentum, config.weight_decay, config.clip_norm,
             config.precision,
         )  # fmt: skip
-        self._batches: dict[int, ClientBatches] = {}
+        self._batches: dict[int, ClientBatches | StreamedBatches] = {}
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(self.device)
         self._everyone_tests = self.partition.everyone_tests()
 
@@ -139,41 +141,33 @@ class Node:
         labels = self.dataset.train_labels[self.partition.train[client]]
         return torch.from_numpy(np.flatnonzero(labels != dropped))
 
-    def _client_batches(self, client: int) -> ClientBatches:
+    def _client_batches(self, client: int) -> ClientBatches | StreamedBatches:
         if client not in self._batches:
-            members, data = self.partition.train[client], self.dataset
-            self._batches[client] = ClientBatches(
-                torch.from_numpy(np.ascontiguousarray(data.train_images[members])),
-                torch.from_numpy(data.train_labels[members]),
-                data.mean, data.std, int(self.config.batch_size), self.config.augmentation,
-                self.device,
+            config = self.config
+            self._batches[client] = training_batches(
+                self.dataset, self.partition.train[client], int(config.batch_size),
+                config.augmentation, self.device, config.decode_threads,
             )  # fmt: skip
         return self._batches[client]
 
     def training_examples(self, client: int) -> Batches:
         """Give a client's training examples in order, without augmentation."""
-        data, members = self.dataset, self.partition.train[client]
-        return evaluation_batches(
-            torch.from_numpy(np.ascontiguousarray(data.train_images[members])),
-            torch.from_numpy(data.train_labels[members]),
-            data.mean, data.std, EVALUATION_BATCH, self.device, None,
+        return plain_batches(
+            self.dataset, "train", self.partition.train[client], EVALUATION_BATCH, self.device,
+            threads=self.config.decode_threads,
         )  # fmt: skip
 
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Give the whole global test set, or the listed part of it, in batches on the device."""
-        data = self.dataset
         members = self._everyone_tests if members is None else members
-        chosen: Any = slice(None) if members is None else members
         own_statistics = BACKBONES[self.config.model].has_batch_norm and self.config.bn == "batch"
-        return evaluation_batches(
-            torch.from_numpy(data.test_images[chosen]),
-            torch.from_numpy(data.test_labels[chosen]),
-            data.mean,
-            data.std,
+        return plain_batches(
+            self.dataset, "test", members,
             BATCH_STATISTICS_BATCH if own_statistics else EVALUATION_BATCH,
             self.device,
             torch_seed(0, Stream.EVALUATION) if own_statistics else None,
-        )
+            self.config.decode_threads,
+        )  # fmt: skip
 
     def class_counts(self) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
         """Return training images [clients, classes], the classes' names, and test images."""
@@ -220,8 +214,8 @@ def _open(run_config: tuple[tuple[str, Any], ...], data_dir: str) -> Node:
 
 
 @lru_cache(maxsize=1)
-def _dataset(name: str, data_dir: str, download: bool) -> Dataset:
-    return load_dataset(name, data_dir, download)
+def _dataset(name: str, data_dir: str, download: bool, class_list: str) -> Dataset:
+    return load_dataset(name, data_dir, download, class_list)
 
 
 def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
@@ -232,7 +226,8 @@ def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
 
 def _prepared(config: RunConfig, data_dir: str = "") -> Dataset:
     """Load a configuration's data set, pooled and normalised as it asks for."""
-    data = _dataset(config.dataset, data_dir or config.data_dir, config.download)
+    folder = data_dir or config.data_dir
+    data = _dataset(config.dataset, folder, config.download, config.class_list)
     if config.pool_data is True:
         data = data.pooled()
     return data.symmetric() if config.normalisation == "symmetric" else data

@@ -29,7 +29,8 @@ def meet_nodes(
 ) -> Federation:
     """Return the federation once every client has a node; raises UserError after `timeout` seconds.
 
-    `expected` holds the server's own "configuration" and "head" hashes, which nodes must share.
+    `expected` holds the server's own hashes, of its configuration among others, by their names in
+    a node's identity; nodes must share them.
     """
     deadline = time.monotonic() + timeout
     nodes: dict[int, int] = {}

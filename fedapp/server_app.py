@@ -52,6 +52,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         print(f"partition: {note}")
     recorder = Recorder(directory, config, node, started)
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
+    expected["list of classes"] = node.dataset.classes_hash()
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
     strategy = build_strategy(config, node, federation, directory.state_key())
     arrays, first_round = _starting_point(config, node, strategy, directory)

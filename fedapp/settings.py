@@ -27,6 +27,7 @@ MODEL_OF = {
     "fashion-mnist": "cnn",
     "cifar10": "vgg11",
     "cifar100": "mobilenet",
+    "imagenet100": "resnet18",
     "images": "cnn",
 }
 
@@ -40,6 +41,12 @@ _MOBILENET_RATES = {  # FedDr+ table 8, CIFAR-100
     "dr": 5.0, "feddr+": 5.0, "spherefed": 6.5, "spherefed-ce": 0.3, "fedetf": 0.5, "fedfn": 0.5,
     "fedexp+fn": 0.5,
 }  # fmt: skip
+_RESNET_RATES = {  # FedDr+ table 8, ImageNet-100; no paper trains FedFN there
+    "dr": 1.0,
+    "feddr+": 1.0,
+    "spherefed": 1.0,
+    "fedetf": 1.0,
+}
 _DIGITS_RATES = {
     "dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1, "fedfn": 0.1,
     "fedexp+fn": 0.1,
@@ -75,6 +82,10 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ),
 }  # fmt: skip
 
+SETTINGS["imagenet100", "resnet18"] = Setting(
+    5, 0.1, _RESNET_RATES, "step", "rrc flip",
+    source="FedDr+ tables 7-8",
+)  # fmt: skip
 _GENERAL = Setting(
     5, 0.01, _VGG_RATES, "step", "crop flip",
     source="no published setting for this pair: VGG11's rates",

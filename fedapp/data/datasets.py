@@ -5,12 +5,16 @@ int64 labels, and the mean and deviation to normalise by. scikit-learn's digits 
 a first run works anywhere; image folders take a user's own data.
 """
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from fedapp.data.cache import Arrays, cached_arrays
+from fedapp.data.encoded import EncodedImages
+from fedapp.data.imagenet import LAYOUT, read_imagenet100
 from fedapp.data.images import load_image_folder
 from fedapp.data.public import (
     CIFAR10,
@@ -21,7 +25,7 @@ from fedapp.data.public import (
     MNIST,
     TINY_IMAGENET,
 )
-from fedapp.data.sources import Images, Joined
+from fedapp.data.sources import Images, Joined, Origin
 from fedapp.errors import UserError
 
 
@@ -66,11 +70,18 @@ class Dataset:
         """Side of the square images in pixels."""
         return int(self.train_images.shape[1])
 
+    def classes_hash(self) -> str:
+        """Return a hash of the class names in their order: labels mean something else in others."""
+        return hashlib.sha256("\n".join(self.classes).encode()).hexdigest()[:16]
+
     def pooled(self) -> "Dataset":
         """Return the data set with all images, training images first, as both of its splits."""
         if not self.pools_test:
             return replace(self, test_images=self.train_images, test_labels=self.train_labels)
-        images = Joined(self.train_images, self.test_images)
+        first, second = self.train_images, self.test_images
+        images: Images = Joined(first, second)
+        if isinstance(first, EncodedImages) and isinstance(second, EncodedImages):
+            images = first.joined(second)
         labels = np.concatenate([self.train_labels, self.test_labels])
         return replace(
             self, train_images=images, train_labels=labels, test_images=images, test_labels=labels
@@ -91,40 +102,47 @@ class DatasetInfo:
         image_size: side of the images in pixels, None where the files decide.
         source: where the data come from.
         layout: what must lie in data-dir.
-        read: makes the arrays of a `Dataset` from data-dir and download.
+        read: makes the parts of a `Dataset` from the user's copy.
         pools_test: whether pooling takes the test images too; FedDOR and its baselines divide the
             training images of Tiny-ImageNet only.
+        lists_classes: whether a class list chooses among its classes.
+        streams: whether images are decoded as they are used.
     """
 
     num_classes: int | None
     image_size: int | None
     source: str
     layout: str
-    read: Callable[[str, bool], Arrays]
+    read: Callable[[Origin], Mapping[str, Any]]
     pools_test: bool = True
+    lists_classes: bool = False
+    streams: bool = False
 
 
-def load_dataset(name: str, data_dir: str = "", download: bool = False) -> Dataset:
+def load_dataset(
+    name: str, data_dir: str = "", download: bool = False, class_list: str = ""
+) -> Dataset:
     """Load a data set, from the cache of decoded data where possible.
 
     Args:
         name: a key of `DATASETS`.
         data_dir: folder with the files; by default the one downloads go to.
         download: fetch public data sets that are not there.
+        class_list: file with the classes to take of ImageNet, absolute or in data-dir.
 
     Raises:
         UserError: unknown name, files that are absent or damaged, or a failed download.
     """
     if name not in DATASETS:
         raise UserError(f"unknown dataset '{name}'; choose one of {', '.join(DATASETS)}")
-    arrays = dict(DATASETS[name].read(data_dir, download))
+    arrays = dict(DATASETS[name].read(Origin(name, data_dir, download, class_list)))
     classes = tuple(str(item) for item in arrays.pop("classes"))
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
     return Dataset(name, classes, mean, std, **arrays, pools_test=DATASETS[name].pools_test)
 
 
-def _read_digits(data_dir: str, download: bool) -> Arrays:
+def _read_digits(origin: Origin) -> Arrays:
     """Read scikit-learn's digits; cached, because importing scikit-learn takes seconds."""
     from importlib.metadata import version
 
@@ -180,6 +198,10 @@ DATASETS: dict[str, DatasetInfo] = {
         "tiny-imagenet-200/: wnids.txt, train/WNID/images/*.JPEG, val/images/*.JPEG, "
         "val/val_annotations.txt", TINY_IMAGENET.read, pools_test=False,
     ),
+    "imagenet100": DatasetInfo(
+        100, 224, "100 classes of ImageNet (Deng et al., 2009), decoded while training",
+        LAYOUT, read_imagenet100, lists_classes=True, streams=True,
+    ),
     "flowers102": DatasetInfo(
         102, 64, "Nilsback and Zisserman, 2008: 8189 photos, scaled to 64x64",
         "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", FLOWERS102.read,
@@ -189,6 +211,6 @@ DATASETS: dict[str, DatasetInfo] = {
         None,
         "your own images",
         "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)",
-        lambda data_dir, download: load_image_folder(data_dir),
+        lambda origin: load_image_folder(origin.data_dir),
     ),
 }  # fmt: skip

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from fedapp.data.cache import Arrays
-from fedapp.data.formats import damaged
-from fedapp.data.images import image_entries, read_images
+from fedapp.data.formats import damaged, text_lines
+from fedapp.data.images import images_by_class, read_images
 
 
 def find_folders(root: Path, files: Sequence[str], folders: Sequence[str]) -> dict[str, Path]:
@@ -46,7 +46,7 @@ class CinicFormat:
         classes = sorted(name.name for name in (root / "train").iterdir() if name.is_dir())
         arrays: Arrays = {"classes": np.array(classes, dtype=np.str_)}
         for split in ("train", "test"):
-            names, labels = _by_class(root, [f"{split}/{name}" for name in classes])
+            names, labels = images_by_class(root, [f"{split}/{name}" for name in classes])
             arrays[f"{split}_images"], _ = read_images(root, names, 32)
             arrays[f"{split}_labels"] = labels
         return arrays
@@ -69,8 +69,8 @@ class TinyImageNetFormat:
     def read(self, paths: dict[str, Path]) -> Arrays:
         """Read training and validation images, 64x64; classes are the sorted WordNet ids."""
         root = paths["."]
-        classes = sorted(_lines(paths["wnids.txt"]))
-        train, labels = _by_class(root, [f"train/{wnid}/images" for wnid in classes])
+        classes = sorted(text_lines(paths["wnids.txt"]))
+        train, labels = images_by_class(root, [f"train/{wnid}/images" for wnid in classes])
         tests, test_labels = self._annotations(paths["val/val_annotations.txt"], classes)
         return {
             "classes": np.array(classes, dtype=np.str_),
@@ -84,7 +84,7 @@ class TinyImageNetFormat:
         """Read lines of file name, WordNet id and four numbers, separated by tabs."""
         label_of = {wnid: label for label, wnid in enumerate(classes)}
         names, labels = [], []
-        for number, line in enumerate(_lines(path), 1):
+        for number, line in enumerate(text_lines(path), 1):
             name, _, rest = line.partition("\t")
             wnid = rest.split("\t")[0]
             if wnid not in label_of:
@@ -123,27 +123,6 @@ class FlowersFormat:
             arrays[f"{split}_images"], _ = read_images(paths["."], names, self.side, resize=True)
             arrays[f"{split}_labels"] = labels[ids - 1]
         return arrays
-
-
-def _by_class(root: Path, folders: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """List the images in one folder for each class, and their labels."""
-    names: list[str] = []
-    counts = []
-    for folder in folders:
-        files = [f"{folder}/{entry.name}" for entry in image_entries(root / folder)]
-        names += files
-        counts.append(len(files))
-    return names, np.repeat(np.arange(len(folders), dtype=np.int64), counts)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise damaged(path, error) from error
-    if not (lines := [line for line in lines if line.strip()]):
-        raise damaged(path, "it is empty")
-    return lines
 
 
 def _matlab(path: Path, key: str) -> np.ndarray:

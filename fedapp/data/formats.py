@@ -120,6 +120,17 @@ def find_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     return paths if len(paths) == len(names) else {}
 
 
+def text_lines(path: Path) -> list[str]:
+    """Return the lines of a text file that are not blank; raises UserError without any."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from error
+    if not (lines := [line for line in lines if line.strip()]):
+        raise damaged(path, "it is empty")
+    return lines
+
+
 def damaged(path: Path, what: object) -> UserError:
     """Return the sentence about a file that is not what it should be."""
     return UserError(f"data file {path} is damaged or not what its name says: {what}")

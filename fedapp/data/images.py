@@ -4,15 +4,22 @@ The images are decoded once into one uint8 array, so everything that training wo
 (a broken file, one odd size, a class missing from the test set) is found, and named, here.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedapp.data.cache import Arrays, cached_arrays, file_version
 from fedapp.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 SPLITS = ("train", "test")
@@ -161,26 +168,44 @@ def read_images(
     return images, grey
 
 
+def images_by_class(root: Path, folders: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """List the images of one folder for each class: names relative to `root`, labels int64 [n]."""
+    names: list[str] = []
+    counts = []
+    for folder in folders:
+        files = [f"{folder}/{entry.name}" for entry in image_entries(root / folder)]
+        names += files
+        counts.append(len(files))
+    return names, np.repeat(np.arange(len(folders), dtype=np.int64), counts)
+
+
 def read_image(path: Path, side: int | None = None) -> np.ndarray:
     """Decode one file, scaled to `side` if given, to uint8 [H, W, 1] if greyscale, else [H, W, 3].
 
     Raises:
         UserError: the file cannot be read, or has more than 8 bits per channel.
     """
-    from PIL import Image
+    from PIL.Image import Resampling
+
+    with open_image(path) as image:
+        if image.mode[0] in "IF":
+            raise UserError(f"image {path} has more than 8 bits per channel, which is not handled")
+        plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
+    if side is not None and plain.size != (side, side):
+        plain = plain.resize((side, side), Resampling.BILINEAR)
+    array = np.asarray(plain)
+    return array[..., None] if array.ndim == 2 else array
+
+
+@contextmanager
+def open_image(path: Path) -> Iterator[Image]:
+    """Open an image file; whatever fails inside is a UserError that names the file."""
+    import PIL.Image
 
     try:
-        with Image.open(path) as image:
-            if image.mode[0] in "IF":
-                raise UserError(
-                    f"image {path} has more than 8 bits per channel, which is not handled"
-                )
-            plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
-            if side is not None and plain.size != (side, side):
-                plain = plain.resize((side, side), Image.Resampling.BILINEAR)
-            array = np.asarray(plain)
+        with PIL.Image.open(path) as image:
+            yield image
     except UserError:
         raise
     except Exception as error:  # Pillow meets broken files with a dozen kinds of exceptions.
         raise UserError(f"cannot read image {path}: {error}") from error
-    return array[..., None] if array.ndim == 2 else array

@@ -13,6 +13,7 @@ from fedapp.data.cache import Arrays, cache_folder, cached_arrays, exclusive, fi
 from fedapp.data.folder_formats import CinicFormat, FlowersFormat, TinyImageNetFormat
 from fedapp.data.formats import CifarFormat, FileFormat, IdxFormat, locate
 from fedapp.data.images import channel_statistics
+from fedapp.data.sources import Origin
 from fedapp.errors import UserError
 
 
@@ -29,11 +30,12 @@ class PublicFiles:
     std: tuple[float, ...]
     classes: tuple[str, ...] = ()
 
-    def read(self, data_dir: str, download: bool) -> Arrays:
+    def read(self, origin: Origin) -> Arrays:
         """Find, or download, and read the files."""
+        data_dir = origin.data_dir
         root = Path(data_dir).expanduser().absolute() if data_dir else cache_folder() / "datasets"
         paths = locate(root, self.file_format)
-        if not paths and download:
+        if not paths and origin.download:
             self._download(root)
             paths = locate(root, self.file_format)
         if not paths:

@@ -4,9 +4,27 @@ Training needs a few rows at a time, so pooling the training and the test images
 not copy both into every process.
 """
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a user's copy of a data set is, and what of it is wanted.
+
+    Attributes:
+        name: of the data set, as configured.
+        data_dir: the folder that holds it; "": where downloads go.
+        download: whether it may be fetched when it is not there.
+        class_list: file with the wanted classes of ImageNet; "": the first 100.
+    """
+
+    name: str
+    data_dir: str = ""
+    download: bool = False
+    class_list: str = ""
 
 
 class Images(Protocol):

@@ -24,7 +24,7 @@ from fedapp.rng import sample_clients
 
 TRAIN_IMAGES = {
     "cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion-mnist": 60_000,
-    "cinic10": 90_000, "tiny-imagenet": 100_000, "flowers102": 2_040, "imagenet100": 130_000,
+    "cinic10": 90_000, "tiny-imagenet": 100_000, "flowers102": 2_040,
 }  # fmt: skip
 _CHECKPOINTS = 10  # per run, so that an interrupted run loses at most a tenth
 

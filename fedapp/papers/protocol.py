@@ -78,6 +78,7 @@ NOT_LITERAL = {
     "crop flip": "augmentation: random crop with padding 4, as in the code bases the paper names, "
     "for its RandomResizedCrop"
 }
+STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which clients lose another class
 NO_CUTOUT = {"cinic10": "crop flip"}
 # FedFN shares its code base with FedDr+, which states these.
 UNSTATED: dict[str, dict[str, float]] = {
@@ -134,6 +135,12 @@ def partition_keys(published: Published) -> Keys:
             return {"partition": "shards", "shards": shards}
         case {"kind": "lda", "alpha": float() | int() as alpha}:
             return {"partition": "lda", "alpha": float(alpha)}
+        case {"kind": "dirichlet", "alpha": float() | int() as alpha}:
+            return {"partition": "dirichlet", "alpha": float(alpha)}
+        case {"kind": "pathological", "classes_per_client": int(classes)}:
+            return {"partition": "pathological", "classes-per-client": classes}
+        case {"kind": "pathological"}:
+            return {"partition": "pathological"}  # not stated: two, as for CIFAR-10
         case {"kind": "iid"}:
             return {"partition": "stratified" if published.paper.name in BALANCED_IID else "iid"}
     kind = partition.get("kind") if isinstance(partition, Mapping) else partition
@@ -161,7 +168,7 @@ def special_keys(published: Published) -> Keys:
     """Return the keys that few tables vary; raises `CannotRunError` for what is not there."""
     setting = published.setting
     if setting.get("client_data") == "stochastic":
-        raise CannotRunError(Reason.SETTING, "client data that change during the run")
+        return {"stochastic-every": STOCHASTIC_EVERY}
     if setting.get("pretrained"):
         raise CannotRunError(Reason.SETTING, "pre-trained weights")
     if "pretrained" not in setting:
@@ -216,6 +223,8 @@ def _augmentation(published: Published) -> Keys:
     if text not in AUGMENTATIONS:
         raise CannotRunError(Reason.SETTING, "augmentation not stated")
     words = AUGMENTATIONS[text]
+    if DATASETS[str(published.setting["dataset"])].streams:
+        words = words.replace("crop", "rrc")  # photos of many sizes: literally as stated
     if words in NOT_LITERAL:
         published.notes.append(NOT_LITERAL[words])
     if words.endswith("cutout"):

@@ -26,7 +26,6 @@ ROWS = {"feddr+": 786, "fedfn": 1304, "fedntd": 602, "feddor": 292}
 # Everything that can be in the way of a row whose method, data set, model and metric are there.
 SETTINGS_THAT_CANNOT_RUN = {
     "pre-trained weights",
-    "client data that change during the run",
     "weight of an added regulariser",
     "no key for lambda",
     "no learning rate stated",

@@ -45,10 +45,10 @@ def test_a_node_trains_stochastic_clients_without_the_dropped_class():
     seen = {}
     for server_round in (1, 10, 11):
         client = node.client(3)
-        batches = client.training_data(server_round)()
+        batches = client.data.training(server_round)()
         seen[server_round] = set(torch.cat([labels for _, labels in batches]).tolist())
     full = set(node.dataset.train_labels[node.partition.train[3]].tolist())
     assert seen[1] == seen[10] == full - {node.dropped_class(3, 1)}
     assert seen[11] == full - {node.dropped_class(3, 11)}
     # Aggregation keeps the weight of the whole client.
-    assert client.num_examples == len(node.partition.train[3])
+    assert client.data.num_examples == len(node.partition.train[3])

@@ -1,0 +1,185 @@
+"""Images that do not fit into memory: they stay files, and each use decodes the ones it needs.
+
+ImageNet-100 takes 20 GB as arrays. Its photos are decoded by a few threads of the process that
+trains (Pillow works outside Python's lock), a few batches ahead, and nothing is kept. What is done
+to a photo depends on numbers that are drawn beforehand, so threads change no bit of a result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.data.batches import Batch, Normaliser, batch_bounds, parse_augmentation
+from fedapp.data.crops import crop_boxes, draw_uniform
+from fedapp.data.images import open_image
+from fedapp.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+AHEAD = 2  # batches that are decoded while one is used
+SCALE = 256 / 224  # shorter side before the central crop, in crops
+MOST_TEST_IMAGES = 128  # in a batch
+_MOST_THREADS = 8
+
+Task = tuple[int, Tensor | None, bool]  # row, what a random crop is drawn from, mirrored
+
+
+class EncodedImages:
+    """Image files of any size, seen as squares: the central crop, or random ones for training.
+
+    Args:
+        root: the folder that `names` are relative to.
+        names: of the files.
+        side: of the squares in pixels.
+    """
+
+    def __init__(self, root: Path, names: Sequence[str], side: int) -> None:
+        self.root, self.names, self.side = root, names, side
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, side, side, 3)."""
+        return (len(self.names), self.side, self.side, 3)
+
+    def __len__(self) -> int:
+        """Return the number of files."""
+        return len(self.names)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Decode the central crops of the listed rows, uint8 [rows, side, side, 3]."""
+        return np.stack([self.decode((int(row), None, False)) for row in rows])
+
+    def joined(self, other: EncodedImages) -> EncodedImages:
+        """Return these images and, after them, the others'."""
+        names = [str(images.root / name) for images in (self, other) for name in images.names]
+        return EncodedImages(Path(), names, self.side)
+
+    def decode(self, task: Task) -> np.ndarray:
+        """Decode one file to uint8 [side, side, 3]; raises UserError naming a broken one.
+
+        Training: the random window of `crops`, scaled. Otherwise: scaled so that the shorter side
+        is 256 for crops of 224, then the central crop. Both as torchvision does with Pillow.
+        """
+        row, uniform, mirrored = task
+        with open_image(self.root / self.names[row]) as image:
+            photo = image.convert("RGB")
+        pixels = np.asarray(self._crop(photo, uniform))
+        return pixels[:, ::-1] if mirrored else pixels
+
+    def _crop(self, photo: Image, uniform: Tensor | None) -> Image:
+        from PIL.Image import Resampling
+
+        width, height = photo.size
+        if uniform is not None:
+            top, left, tall, wide = crop_boxes(uniform[None], height, width)[0].tolist()
+            window = photo.crop((left, top, left + wide, top + tall))
+            return window.resize((self.side, self.side), Resampling.BILINEAR)
+        short = int(self.side * SCALE)
+        wide, tall = max(short, short * width // height), max(short, short * height // width)
+        left, top = round((wide - self.side) / 2), round((tall - self.side) / 2)
+        scaled = photo.resize((wide, tall), Resampling.BILINEAR)
+        return scaled.crop((left, top, left + self.side, top + self.side))
+
+
+def decoded(
+    source: EncodedImages, batches: Iterable[Sequence[Task]], threads: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield the images of each batch, uint8 [B, side, side, 3], decoded `AHEAD` batches ahead.
+
+    `threads` 0 takes one for each core that this process may use, up to 8.
+    """
+    pool = ThreadPoolExecutor(threads or min(_MOST_THREADS, len(os.sched_getaffinity(0))))
+    waiting: deque[list[Future[np.ndarray]]] = deque()
+    try:
+        for tasks in batches:
+            waiting.append([pool.submit(source.decode, task) for task in tasks])
+            if len(waiting) > AHEAD:
+                yield np.stack([future.result() for future in waiting.popleft()])
+        while waiting:
+            yield np.stack([future.result() for future in waiting.popleft()])
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def check_streamed(augmentation: str) -> frozenset[str]:
+    """Return the words of an augmentation; raises UserError for one that needs arrays."""
+    words = parse_augmentation(augmentation)
+    if other := words - {"rrc", "flip"}:
+        raise UserError(
+            f"augmentation '{min(other)}' is not for photos of many sizes; use 'rrc flip'"
+        )
+    return words
+
+
+class StreamedBatches:
+    """The training set of one client, decoded as it is used; serves what `ClientBatches` does.
+
+    Args:
+        source: all images.
+        rows: int64 [n], the client's.
+        labels: int64 [n].
+        normalise: applied on `device`.
+        batch_size: samples per batch; a last batch of one is merged into the one before.
+        augmentation: "none" or words of "rrc flip"; without rrc the central crop is taken.
+        device: where the batches appear.
+        threads: that decode; 0: one per core.
+
+    Raises:
+        UserError: an augmentation that needs images in memory.
+    """
+
+    def __init__(
+        self,
+        source: EncodedImages,
+        rows: np.ndarray,
+        labels: np.ndarray,
+        normalise: Normaliser,
+        batch_size: int,
+        augmentation: str,
+        device: torch.device | str,
+        threads: int = 0,
+    ) -> None:
+        self.augmentation = check_streamed(augmentation)
+        self.source, self.rows, self.labels = source, rows, torch.from_numpy(labels)
+        self.normalise, self.batch_size = normalise, batch_size
+        self.device, self.threads = torch.device(device), threads
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.rows)
+
+    def epoch(self, generator: torch.Generator, members: Tensor | None = None) -> Iterator[Batch]:
+        """Yield (float32 [B, 3, side, side], int64 [B]) over all samples, or `members`, once."""
+        count = len(self) if members is None else len(members)
+        order = torch.randperm(count, generator=generator)
+        order = order if members is None else members[order]
+        uniform = draw_uniform(count, generator) if "rrc" in self.augmentation else None
+        mirrored = torch.zeros(count, dtype=torch.bool)
+        if "flip" in self.augmentation:
+            mirrored = torch.randint(0, 2, (count,), generator=generator).bool()
+        tasks: list[Task] = [
+            (int(self.rows[place]), None if uniform is None else uniform[i], bool(mirrored[i]))
+            for i, place in enumerate(order.tolist())
+        ]
+        yield from self._serve(tasks, self.labels[order])
+
+    def _serve(self, tasks: list[Task], labels: Tensor) -> Iterator[Batch]:
+        bounds = batch_bounds(len(tasks), self.batch_size)
+        images = decoded(self.source, (tasks[a:b] for a, b in bounds), self.threads)
+        for (start, stop), pixels in zip(bounds, images, strict=True):
+            batch = self.normalise(torch.from_numpy(pixels).to(self.device))
+            yield batch, labels[start:stop].to(self.device)
+
+    def in_order(self) -> Iterator[Batch]:
+        """Yield all samples once, in their order, not augmented."""
+        yield from self._serve([(int(row), None, False) for row in self.rows], self.labels)
