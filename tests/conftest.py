@@ -1,8 +1,17 @@
-"""Decoded data sets are cached in a folder of the test session, not in the user's."""
+"""What all tests share: folders of their own, one thread, and no two federations at a time."""
 
 import os
+from pathlib import Path
 
 import pytest
+
+
+def pytest_collection_modifyitems(items):
+    """Keep the tests that start Flower's processes on one worker: they share a SuperLink."""
+    slow = {Path(__file__).parent / name for name in ("simulation", "deployment")}
+    for item in items:
+        if item.path.parent in slow:
+            item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 @pytest.fixture(scope="session", autouse=True)
