@@ -48,15 +48,30 @@ def certificates(
     show("Certificates and keys", rows, as_json)
 
 
-def doctor(as_json: AsJson = False) -> None:
-    """Check this machine: versions, devices, memory, disk, caches.
+def doctor(
+    certificates: Annotated[
+        Path | None, typer.Option(help="Folder of `fedapp certificates`, or a node's part of it.")
+    ] = None,
+    superlink: Annotated[
+        str, typer.Option(help="HOST:PORT of its control API: try TLS, compare clocks.")
+    ] = "",
+    port: Annotated[
+        list[int] | None, typer.Option(help="A port to listen on here; may be repeated.")
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="A data set that this node must have.")] = "digits",
+    data_dir: Annotated[str, typer.Option(help="The folder it lies in.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine before it joins: versions, devices, data, disks, certificates, clock.
 
-    Example: fedapp doctor
+    Example: fedapp doctor --certificates certificates --superlink superlink.example.org:8000
     """
     from fedapp.cli import show
     from fedapp.doctor import examine
+    from fedapp.doctor_federation import examine_federation
 
-    checks = examine()
+    checks = examine(dataset, data_dir)
+    checks += examine_federation(certificates, superlink, port or [])
     show("Checks", [check.row() for check in checks], as_json)
     raise SystemExit(0 if all(check.ok for check in checks) else 1)
 

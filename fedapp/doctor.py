@@ -1,4 +1,7 @@
-"""Checks of one machine before it runs clients or a server."""
+"""Checks of one machine before it runs clients or a server.
+
+What a federation adds, certificates, clock and ports, is in doctor_federation.py.
+"""
 
 import importlib.metadata
 import os
@@ -28,10 +31,10 @@ class Check:
         return {"check": self.name, "ok": "yes" if self.ok else "NO", "found": self.found}
 
 
-def examine() -> list[Check]:
-    """Run all checks; a check that fails says what would be right."""
+def examine(dataset: str = "digits", data_dir: str = "") -> list[Check]:
+    """Run the checks of the machine itself; a check that fails says what would be right."""
     checks = [_python(), *(_package(name, *limits) for name, limits in _NEEDED.items())]
-    return [*checks, _devices(), _disk(), _embedded_data()]
+    return [*checks, _devices(), *_disks(), _data(dataset, data_dir)]
 
 
 def _python() -> Check:
@@ -54,21 +57,42 @@ def _package(name: str, low: tuple[int, int], high: tuple[int, int]) -> Check:
 def _devices() -> Check:
     import torch
 
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    names = [_gpu(index) for index in range(torch.cuda.device_count())]
     return Check("devices", True, f"{os.cpu_count()} CPU cores; {', '.join(names) or 'no GPU'}")
 
 
-def _disk() -> Check:
-    free = shutil.disk_usage(Path.cwd()).free / 1e9
-    enough = free >= _DISK_GB
-    text = f"{free:.1f} GB free here" + ("" if enough else f"; {_DISK_GB:g} GB is needed")
-    return Check("disk", enough, text)
+def _gpu(index: int) -> str:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return f"{properties.name} with {properties.total_memory / 1e9:.0f} GB"
 
 
-def _embedded_data() -> Check:
+def _disks() -> list[Check]:
+    """Check the folders that grow: this one (runs), the data cache and Flower's home."""
+    from fedapp.data.cache import cache_folder
+
+    flower = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+    places = {"disk": Path.cwd(), "disk of the cache": cache_folder(), "disk of Flower": flower}
+    return [_disk(name, place) for name, place in places.items()]
+
+
+def _disk(name: str, place: Path) -> Check:
+    there = next(p for p in (place.absolute(), *place.absolute().parents) if p.exists())
+    free = shutil.disk_usage(there).free / 1e9
+    enough = free >= _DISK_GB and os.access(there, os.W_OK)
+    text = f"{free:.1f} GB free in {place}"
+    return Check(name, enough, text + ("" if enough else f"; {_DISK_GB:g} GB to write is needed"))
+
+
+def _data(dataset: str, data_dir: str) -> Check:
     from fedapp.data.datasets import load_dataset
 
-    return _attempt("embedded data", lambda: f"{len(load_dataset('digits').train_labels)} digits")
+    def load() -> str:
+        data = load_dataset(dataset, data_dir)
+        return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
+
+    return _attempt("data", load)
 
 
 def _attempt(name: str, action: Callable[[], str]) -> Check:

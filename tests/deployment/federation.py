@@ -75,8 +75,9 @@ class Program:
 class Federation:
     """One SuperLink and its SuperNodes; `run` gives it a training to do."""
 
-    def __init__(self, folder: Path, nodes: int = 2) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, nodes: int = 2, poll: str = "0.1") -> None:
+        """Make keys for `nodes` SuperNodes; `poll` is the pause of Flower's looks for work."""
+        self.folder, self.poll = folder, poll
         self.certificates = folder / "certificates"
         self.control, self.fleet = free_port(), free_port()
         make_certificates(self.certificates, [], nodes)
@@ -90,7 +91,10 @@ class Federation:
     def _home(self, name: str) -> dict[str, str]:
         (self.folder / name).mkdir(exist_ok=True)
         environment = environment_for(self.folder / name)
-        return environment | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "PYTHONUNBUFFERED": "1"}
+        return environment | {
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": self.poll,
+            "PYTHONUNBUFFERED": "1",
+        }
 
     def start_superlink(self, **replaced: str) -> None:
         """Start the SuperLink, or start it again on its ports and database."""
