@@ -6,8 +6,9 @@ to the process and stay where they are. A method with a local procedure of its o
 `prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -99,6 +100,7 @@ class LocalClient(NumPyClient):
         self.inbox = dict(inbox or {})
         self.outbox: dict[str, Arrays] = {}  # groups to average beside the shared model
         self.uploads: Arrays = {}  # arrays that the server takes from each client alone
+        self.kept: Arrays = {}  # what `remember` stores for the next round
         self.extra = 0.0  # the method's own number in the report
 
     # -- what a method may override -------------------------------------------------------------
@@ -117,8 +119,12 @@ class LocalClient(NumPyClient):
     def finish(
         self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
     ) -> Arrays:
-        """Keep what is to be kept, fill `outbox` and `uploads`, and return what is sent."""
+        """Fill `kept`, `outbox` and `uploads`, and return what is sent."""
         return trained
+
+    def state_bytes(self) -> int:
+        """Return how many bytes this client keeps between rounds."""
+        return 0
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Make the received model this client's own, before it is evaluated."""
@@ -180,7 +186,31 @@ class LocalClient(NumPyClient):
         loss, count = scores.pop("loss"), int(scores.pop("examples"))
         return loss, count, dict(scores)
 
+    # -- what is kept between rounds -------------------------------------------------------------
+
+    @cached_property
+    def recalled(self) -> Arrays:
+        """What was known when this round began, {} if nothing yet; raises `StateError`."""
+        return (self.memory.load() if self.memory else None) or {}
+
+    def remember(self) -> None:
+        """Store `kept`, once the update is known to be usable; raises `StateError`."""
+        if self.memory is not None and self.kept:
+            self.memory.save(self.kept)
+
     # -- for subclasses -------------------------------------------------------------------------
+
+    @cached_property
+    def trained(self) -> dict[str, Tensor]:
+        """The shared tensors that training changes, by name: parameters, not buffers."""
+        return {name: tensor for name, tensor in self.shared.items() if tensor.requires_grad}
+
+    def on_device(self, arrays: Arrays) -> list[Tensor]:
+        """Return arrays as tensors that lie as the trained parameters of the same names do."""
+        return [
+            torch.empty_like(tensor, requires_grad=False).copy_(torch.from_numpy(arrays[name]))
+            for name, tensor in self.trained.items()
+        ]
 
     def train(
         self,
@@ -208,8 +238,7 @@ class LocalClient(NumPyClient):
         """Return ||w_i - w_g||^2 over the trained parameters that travel."""
         return sum(
             float(np.sum(np.square(trained[name] - received[name], dtype=np.float64)))
-            for name, tensor in self.shared.items()
-            if tensor.requires_grad
+            for name in self.trained
         )
 
 
@@ -224,6 +253,11 @@ def evaluate(model: nn.Module, batches: Batches) -> tuple[float, int, int]:
         correct += int((logits.argmax(1) == labels).sum())
         count += len(labels)
     return loss / max(count, 1), correct, count
+
+
+def nbytes(tensors: Iterable[Tensor]) -> int:
+    """Return how many bytes tensors take together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 @torch.no_grad()

@@ -44,3 +44,13 @@ class FusedSGD:
             is_first_step=self._first,
         )
         self._first = False
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """Return how many plain steps move as far as `steps` steps with momentum, gradients equal.
+
+    With momentum m, the gradient of step t counts 1 + m + ... + m^(K - t) times in the displacement
+    of K steps, so K_eff = (K - m (1 - m^K) / (1 - m)) / (1 - m): Wang et al. 2020, NeurIPS,
+    section 4 (|a_i|_1 of FedNova). Without momentum it is K.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -117,12 +117,17 @@ class Gathered:
         self._uploads: dict[int, Arrays] = {}
 
     def take(self, client: int, done: LocalClient, model: Arrays, result: ClientResult) -> None:
-        """Add a client's work to the reply; raises `UpdateRefused` if it cannot be averaged."""
+        """Add a client's work to the reply, and let it remember its state.
+
+        Raises `UpdateRefused` if the work cannot be averaged and `StateError` if the state cannot
+        be stored; neither has an effect on the reply or on the state, then.
+        """
         if self._sums is None:
             task = self.task
             self._sums = GroupSums(self.received, done.outbox, task.total_weight, task.cohort)
+        self._sums.check(model, done.outbox)
+        done.remember()
         if len(self.task.clients) == 1:
-            self._sums.check(model, done.outbox)
             self._last = {ARRAYS: model, **done.outbox}
         else:
             self._sums.add(model, done.outbox, self.task.weight(result.examples))

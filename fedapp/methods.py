@@ -5,11 +5,22 @@ recombines these is one more row here. The columns are explained in `fedapp.meth
 methods` prints them.
 """
 
+from typing import Any
+
 from clients.objective import REGULARISERS
+from clients.scaffold import ScaffoldClient
 from fedapp.errors import UserError
 from fedapp.method import ADD, Method, Value
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
+from strategies.scaffold import Scaffold
+
+_SCAFFOLD: dict[str, Any] = {
+    "client": ScaffoldClient,
+    "strategy": Scaffold,
+    "also_sends": "control variates",
+    "keeps": "c_i",
+}
 
 METHODS: dict[str, Method] = {
     "fedavg": Method("Federated averaging", "McMahan et al. 2017, AISTATS, algorithm 1"),
@@ -119,6 +130,24 @@ METHODS: dict[str, Method] = {
         head="normalised-linear",
         strategy=FedExP,
         options={"epsilon": "fedexp-epsilon"},
+    ),
+    "scaffold": Method(
+        "Gradients corrected by control variates",
+        "Karimireddy et al. 2020, ICML, algorithm 1, option II",
+        **_SCAFFOLD,
+    ),
+    "scaffold+babu": Method(
+        "SCAFFOLD with the head frozen",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="frozen-random",
+        sends="theta",
+        **_SCAFFOLD,
+    ),
+    "scaffold+fn": Method(
+        "SCAFFOLD with feature normalisation",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="normalised-linear",
+        **_SCAFFOLD,
     ),
 }
 

@@ -18,6 +18,7 @@ from clients.client import ClientData, LocalClient, Workplace
 from clients.local_training import Batches, LocalSettings
 from clients.memory import Memory
 from clients.state import ClientState
+from clients.stored_states import expected_bytes
 from fedapp.config import RunConfig
 from fedapp.data.batches import ClientBatches
 from fedapp.data.datasets import Dataset, load_dataset
@@ -117,6 +118,11 @@ class Node:
         }
         state = ClientState(root, task.state_key, client, header)
         return Memory(state, server_round, client in task.known, config.state_missing)
+
+    def state_bytes(self) -> int:
+        """Return how much disk the states of all clients take together, at most."""
+        clients = range(self.config.num_clients)
+        return expected_bytes(1, sum(self.client(client).state_bytes() for client in clients))
 
     def _training_data(self, client: int, server_round: int) -> Any:
         """Return a function that gives one epoch of a client's batches after the other."""

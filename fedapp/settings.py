@@ -33,13 +33,15 @@ MODEL_OF = {
 
 _VGG_RATES = {  # FedDr+ table 8, CIFAR-10; fedfn and spherefed-ce: FedFN appendix
     "dr": 0.35, "feddr+": 0.35, "spherefed": 0.55, "fedetf": 0.05, "fedfn": 0.03, "fedexp+fn": 0.03,
+    "scaffold+fn": 0.03,
 }  # fmt: skip
 _CNN_RATES = {  # DR: the best of 0.01, 0.1, 0.35 on CIFAR-10 here; no paper trains it on the CNN
     "dr": 0.01, "feddr+": 0.01, "fedfn": 0.03, "fedexp+fn": 0.03,
+    "scaffold+fn": 0.03,
 }  # fmt: skip
 _MOBILENET_RATES = {  # FedDr+ table 8, CIFAR-100
     "dr": 5.0, "feddr+": 5.0, "spherefed": 6.5, "spherefed-ce": 0.3, "fedetf": 0.5, "fedfn": 0.5,
-    "fedexp+fn": 0.5,
+    "fedexp+fn": 0.5, "scaffold+fn": 0.5,
 }  # fmt: skip
 _RESNET_RATES = {  # FedDr+ table 8, ImageNet-100; no paper trains FedFN there
     "dr": 1.0,
@@ -49,7 +51,7 @@ _RESNET_RATES = {  # FedDr+ table 8, ImageNet-100; no paper trains FedFN there
 }
 _DIGITS_RATES = {
     "dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1, "fedfn": 0.1,
-    "fedexp+fn": 0.1,
+    "fedexp+fn": 0.1, "scaffold+fn": 0.1,
 }  # fmt: skip
 
 _FEDNTD_CNN = Setting(

@@ -1,0 +1,52 @@
+"""SCAFFOLD's clients: every gradient is corrected by the client's and the server's control variate.
+
+The correction is one tensor per parameter, computed once a round, and costs one addition a step.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.client import Arrays, LocalClient, nbytes
+from clients.local_training import Forward, TrainingResult
+from clients.objective import Objective
+from clients.sgd import effective_steps
+
+CONTROL = "control"
+
+
+class ScaffoldClient(LocalClient):
+    """g <- g - c_i + c in every step; c_i is kept (Karimireddy et al. 2020, ICML, algorithm 1).
+
+    After K steps c_i moves by (w_g - w_i) / (K_eff lr) - c (option II), and that is what is sent.
+    K_eff is K without momentum. Weight decay and momentum act on the corrected gradient.
+    """
+
+    def prepare(self, server_round: int) -> None:
+        """Compute c - c_i; both are zero until they were first moved."""
+        zeros = {name: np.zeros(tensor.shape, np.float32) for name, tensor in self.trained.items()}
+        self._own = self.recalled or zeros
+        self._server = self.inbox.get(CONTROL, zeros)
+        differences = {name: self._server[name] - self._own[name] for name in self.trained}
+        self._correction = self.on_device(differences)
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the corrected gradients of one batch."""
+        loss = super().gradients(forward, objective)
+        gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+        torch._foreach_add_(gradients, self._correction)
+        return loss
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Move c_i and send its movement beside the model."""
+        length = effective_steps(result.steps, self.settings.momentum) * lr
+        moved = {n: (received[n] - trained[n]) / length - self._server[n] for n in self.trained}
+        self.outbox[CONTROL] = moved
+        self.kept = {name: self._own[name] + moved[name] for name in self.trained}
+        return trained
+
+    def state_bytes(self) -> int:
+        """Return the size of c_i."""
+        return nbytes(self.trained.values())

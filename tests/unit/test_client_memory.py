@@ -1,0 +1,125 @@
+"""What clients keep between rounds: for every method that keeps something, and in one round.
+
+It must survive a round trip through its file, another process, and rounds without the client; and a
+run that goes on from a checkpoint must give the bits of one that was never interrupted.
+"""
+
+import uuid
+
+import numpy as np
+import pytest
+from in_process import InProcessGrid, assert_same, federate, settings
+
+from clients.state import StateError
+from fedapp import node as node_module
+from fedapp import server_app
+from fedapp.config import RunConfig
+from fedapp.methods import METHODS
+from fedapp.node import Node
+from fedapp.preflight import meet_nodes
+from fedapp.rng import sample_clients
+from strategies.federation import RoundFailed
+from strategies.records import Task, from_array_record, to_array_record
+
+STATEFUL = [name for name, row in METHODS.items() if row.keeps]
+
+
+def task(server_round, client=3, known=()):
+    return Task(server_round, (client,), 0.05, "size", 100, 1, "run", known)
+
+
+def trained_client(node, server_round, known=(), remember=True):
+    """Let client 3 train one round from the initial model, as a ClientApp does."""
+    asked = task(server_round, known=known)
+    client = node.client(3, node.memory(3, asked, server_round))
+    client.fit(client.get_parameters({}), {"server_round": server_round, "lr": asked.lr})
+    if remember:
+        client.remember()
+    return client
+
+
+def recalled(config, server_round):
+    """What a new process remembers of client 3 when `server_round` begins."""
+    node = Node(config)
+    return node.memory(3, task(server_round, known=(3,)), server_round).load()
+
+
+@pytest.mark.parametrize("method", STATEFUL)
+def test_states_survive_a_file_another_process_and_rounds_without_the_client(method):
+    config = RunConfig.parse(settings(method=method, lr=0.05))
+    first = trained_client(Node(config), 1)
+    assert first.kept
+    assert sum(a.nbytes for a in first.kept.values()) == first.state_bytes()
+    assert_same(dict(sorted(first.kept.items())), dict(sorted(recalled(config, 2).items())))
+    assert_same(recalled(config, 2), recalled(config, 7))
+    second = trained_client(Node(config), 7, known=(3,))
+    assert any(not np.array_equal(second.kept[name], a) for name, a in first.kept.items())
+    again = trained_client(Node(config), 7, known=(3,))  # round 7 starts from round 1's state
+    assert_same(second.kept, again.kept)
+
+
+@pytest.mark.parametrize("method", STATEFUL)
+def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
+    run = settings(method=method, lr=0.05)
+    with pytest.raises(StateError, match="has trained before in this run but its state is gone"):
+        trained_client(Node(RunConfig.parse(run)), 4, known=(3,), remember=False)
+    fresh = Node(RunConfig.parse({**run, "state-missing": "reinit"}))
+    trained_client(fresh, 4, known=(3,), remember=False)
+
+
+def resumed(run, rounds, more, nodes=3):
+    """Train `rounds`, then go on for `more` with new nodes and a strategy that was restored."""
+    config, key = RunConfig.parse(run), uuid.uuid4().hex
+
+    def part(first_round, last_round, arrays, saved):
+        node_module._open.cache_clear()
+        node = Node(config)
+        grid = InProcessGrid(run, nodes)
+        federation = meet_nodes(grid, config.num_clients, {}, 5, lambda text: None)
+        strategy = server_app.build_strategy(config, node, federation, key)
+        if saved is not None:
+            strategy.restore(saved)
+        arrays = arrays or {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
+        result = strategy.start(
+            grid, to_array_record(arrays), last_round, 5, first_round=first_round
+        )
+        return from_array_record(result.arrays), strategy.save()
+
+    arrays, saved = part(1, rounds, None, None)
+    return part(rounds + 1, rounds + more, arrays, saved)[0]
+
+
+@pytest.mark.parametrize("method", STATEFUL)
+def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
+    run = settings(method=method, lr=0.05, lr_schedule="constant", num_rounds=3)
+    cohorts = [set(sample_clients(0, r, 10, 0.5)) for r in (1, 2, 3)]
+    assert cohorts[0] & cohorts[2]  # some state of the first part matters in the second
+    assert cohorts[0] - cohorts[1]  # and some client missed a round
+    assert_same(federate(run)[0], resumed(run, 2, 1))
+    assert_same(federate(run)[0], resumed(run, 1, 2, nodes=10))
+
+
+@pytest.mark.parametrize("method", STATEFUL)
+def test_a_diverging_run_ends_with_the_name_of_the_round(method):
+    with pytest.raises(RoundFailed, match="round 1 has 0 usable updates of 5 and needs 1"):
+        federate(settings(method=method, lr=1e9))
+
+
+def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
+    """A control variate that moved with a model the server never got would steer all later ones."""
+    run = settings(method="scaffold", num_rounds=2, participation=1.0, lr=0.05)
+    original = Node.client
+
+    def wild(self, client, *more):
+        built = original(self, client, *more)
+        if client == 4:
+            finish = built.finish
+            built.finish = lambda *a: {n: v * np.float32(1e6) for n, v in finish(*a).items()}
+        return built
+
+    monkeypatch.setattr(Node, "client", wild)
+    _, strategy, _ = federate(run, state_key="run")
+    assert [failure.client for failure in strategy.report.failures] == [4]
+    node = Node(RunConfig.parse(run))
+    assert node.memory(4, task(3, client=4), 3).load() is None
+    assert node.memory(5, task(3, client=5), 3).load() is not None
