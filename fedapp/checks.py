@@ -13,11 +13,10 @@ from fedapp.errors import UserError
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
 
-ANALYSES = ("forgetting", "consistency")
-
 
 def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
+    from fedapp.analysis.table import WORDS as MEASURE_WORDS
     from fedapp.data.batches import AUGMENTATIONS, parse_augmentation
     from fedapp.data.datasets import DATASETS
     from fedapp.data.encoded import check_streamed
@@ -36,7 +35,8 @@ def check_config(config: RunConfig) -> None:
     _one_of("partition", config.partition, PARTITIONS)
     _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
     parse_augmentation(config.augmentation)
-    _words("analyses", config.analyses, ANALYSES)
+    _words("analyses", config.analyses, MEASURE_WORDS)
+    check_measures(config.method, config.analyses)
     _check_blend(config)
     _check_head(config)
     _check_sampling(config)
@@ -57,6 +57,27 @@ def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
             raise UserError(
                 f"run-config key '{key}' has the word '{word}' but knows only {', '.join(choices)}"
             )
+
+
+def check_measures(name: str, analyses: str) -> None:
+    """Raise UserError for measures of local models that a method's clients cannot make again.
+
+    What a client keeps, or gets beside the model, is not what it was when the round is over.
+    """
+    from fedapp.analysis.table import MEASURES
+    from fedapp.methods import find_method
+    from strategies.rounds import ClientStrategy
+
+    row = find_method(name)
+    told = row.strategy.extras is not ClientStrategy.extras
+    reason = row.keeps or (row.also_sends if told else "")
+    local = [word for word in analyses.split() if word in MEASURES and MEASURES[word].local]
+    if reason and local:
+        free = ", ".join(word for word, measure in MEASURES.items() if not measure.local)
+        raise UserError(
+            f"measure '{local[0]}' trains local models again, which needs the {reason} that the "
+            f"clients of method '{name}' had; choose from {free}, forgetting, consistency"
+        )
 
 
 def _check_blend(config: RunConfig) -> None:

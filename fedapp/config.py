@@ -27,6 +27,7 @@ _LOCAL_KEYS = {"data-dir", "download", "output-dir", "run-name", "resume", "devi
 _LOCAL_KEYS |= {"eval-every", "checkpoint-every", "client-eval-every", "analyses", "tracker"}
 _LOCAL_KEYS |= {"decode-threads", "round-timeout", "min-replies", "tolerate-failures", "num-rounds"}
 _LOCAL_KEYS |= {"state-dir", "keep-state", "state-missing"}
+_LOCAL_KEYS |= {"analysis-every", "analysis-clients", "checkpoint-keep"}
 
 
 def _kebab(name: str) -> str:
@@ -119,10 +120,17 @@ class RunConfig(BaseModel):
         0, description="rounds between evaluations on every client's own test split; 0: never"
     )
     checkpoint_every: Unsigned = Field(0, description="rounds between checkpoints; 0: none")
+    checkpoint_keep: Unsigned = Field(2, description="newest checkpoints to keep; 0: all")
     resume: str = Field("", description="run directory to continue, or auto: run-name's")
     output_dir: str = Field("runs", description="where run directories are made")
     run_name: str = Field("", description="name of the run directory; empty: method, data, time")
-    analyses: str = Field("", description="measurements to add, words of: forgetting consistency")
+    analyses: str = Field("", description="measures of the papers, see `fedapp measures`")
+    analysis_every: Unsigned = Field(
+        0, description="rounds between measures of models; 0: after the last round only"
+    )
+    analysis_clients: Unsigned = Field(
+        10, description="most clients of a round that are trained again to be measured; 0: all"
+    )
     tracker: Literal["none", "tensorboard"] = Field("none", description="where else metrics go")
     round_timeout: Positive = Field(3600.0, description="seconds a round waits for its nodes")
     min_replies: Count = Field(1, description="fewest usable client updates that make a round")

@@ -15,12 +15,14 @@ from flwr.app import ArrayRecord, MetricRecord
 
 import fedapp
 from fedapp.analysis import class_accuracy_measures
+from fedapp.analysis.during import Analyst
 from fedapp.config import RunConfig
 from fedapp.evaluation import Evaluation, evaluate_classes
 from fedapp.method import CLIENT_MEAN, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
 from fedapp.results.files import write_atomically
+from fedapp.results.measure_plots import write_plots
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
@@ -37,10 +39,12 @@ class Recorder:
         self.run, self.config, self.node = run, config, node
         self.started = started
         self.tracker = open_tracker(config.tracker, run)
+        self.analyst = Analyst(run, config, node)
         run.write_partition(*node.class_counts())
 
-    def begin(self, strategy: ClientStrategy, first_round: int) -> None:
-        """Start the clock of the rounds."""
+    def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:
+        """Start the clock of the rounds, which start from the model `arrays`."""
+        self.analyst.begin(from_array_record(arrays), first_round)
         self.strategy, self.first_round = strategy, first_round
         self.round_started = self.rounds_started = time.monotonic()
         config = self.config
@@ -85,7 +89,9 @@ class Recorder:
         every = config.checkpoint_every
         if every and (server_round % every == 0 or last):
             self._checkpoint(server_round, arrays)
-        self.round_started = now
+        measured = self.analyst.end_of_round(server_round, from_array_record(arrays))
+        self.tracker.log({"round": server_round, **measured})
+        self.round_started = time.monotonic() if measured else now
         if accuracy is None or loss is None:
             return None
         return MetricRecord({"accuracy": accuracy, "loss": loss})
@@ -105,6 +111,7 @@ class Recorder:
         if rows:
             figure = plots.curves(rows, title)
             write_atomically(self.run.path / "curves.png", plots.png(figure))
+        write_plots(self.run)
         write_report(self.run.path)
         self.tracker.close()
         print(progress.summary_text(summary, self.run.path), flush=True)
@@ -137,7 +144,7 @@ class Recorder:
             self.strategy.save(),
         )
         try:
-            checkpoint.save(self.run.checkpoints, saved)
+            checkpoint.save(self.run.checkpoints, saved, self.config.checkpoint_keep)
         except OSError as error:
             print(f"checkpoint of round {server_round} not written: {error}", flush=True)
 

@@ -21,6 +21,7 @@ class Stream(IntEnum):
     BATCHES = 5
     EVALUATION = 6
     STOCHASTIC = 21
+    ANALYSIS = 22
 
 
 def numpy_rng(

@@ -56,7 +56,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
     strategy = build_strategy(config, node, federation, directory.state_key())
     arrays, first_round = _starting_point(config, node, strategy, directory)
-    recorder.begin(strategy, first_round)
+    recorder.begin(strategy, first_round, arrays)
     try:
         strategy.start(
             grid,

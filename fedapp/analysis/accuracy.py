@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+CLASS_ACCURACY_MEASURES = ("forgetting", "consistency")  # from what every run logs anyway
+
 
 def forgetting(class_accuracy: np.ndarray) -> float:
     """Return the mean over classes of the drop from each class's best earlier accuracy.

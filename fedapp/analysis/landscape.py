@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-RADII = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+RADII = (0.0, 0.1, 0.25, 0.5, 1.0)
 SPAN, STEPS = 0.1, 11  # of the two-dimensional slice
 
 Direction = list[Tensor]

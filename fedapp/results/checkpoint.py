@@ -28,14 +28,14 @@ class Checkpoint:
     strategy: dict[str, np.ndarray]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint atomically, drop all but the newest two, and return its path."""
+def save(folder: Path, checkpoint: Checkpoint, keep: int = KEEP) -> Path:
+    """Write a checkpoint atomically, drop all but the newest `keep` (0: none), return its path."""
     path = folder / f"round-{checkpoint.server_round:06d}.safetensors"
     tensors = {_MODEL + name: array for name, array in checkpoint.arrays.items()}
     tensors |= {_STATE + name: array for name, array in checkpoint.strategy.items()}
     header = {"round": checkpoint.server_round, "configuration": checkpoint.fingerprint}
     write_atomically(path, safetensors_bytes(tensors, {"checkpoint": json.dumps(header)}))
-    for old in sorted(folder.glob("round-*.safetensors"))[:-KEEP]:
+    for old in sorted(folder.glob("round-*.safetensors"))[:-keep] if keep else ():
         old.unlink()
     return path
 

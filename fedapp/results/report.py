@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.results import page, plots
+from fedapp.analysis import store
+from fedapp.results import measure_plots, page, plots
 from fedapp.results.files import write_atomically
 from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
 from fedapp.results.run_directory import RunDirectory
@@ -74,6 +75,7 @@ def report_html(run: RunDirectory) -> str:
                 page.section("Accuracy of each class", _classes(rows, class_names)),
                 page.section("Data of the clients", _labels(partition)),
             ),
+            page.section("Measurements", _measures(run, rows)),
             page.section("Rounds", _rounds(rows)),
             page.section("Configuration", _settings("Configuration", config)),
             page.section("Reproduce", *_origin(summary)),
@@ -160,6 +162,17 @@ def _labels(partition: Mapping[str, Any]) -> str:
     )
     figure = plots.label_distribution(counts, partition["class_names"])
     return page.paragraph(words) + page.plot(plots.svg(figure, f"Label distribution: {words}"))
+
+
+def _measures(run: RunDirectory, rows: Rows) -> str:
+    """Show a plot of everything that was measured in the run, with its figures in words."""
+    entries = store.read(run)
+    figures = measure_plots.of_run(run, entries, rows)
+    plotted = [
+        page.plot(plots.svg(figure, measure_plots.in_words(word, entries)))
+        for word, figure in figures.items()
+    ]
+    return page.beside(*plotted)
 
 
 def _span(values: np.ndarray) -> str:

@@ -1,0 +1,93 @@
+"""The measures of models that are pictures: the loss landscape, and a map of features.
+
+Both are much slower than the figures (seconds to minutes), so they take a sample of the test set.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedapp.analysis import landscape
+from fedapp.analysis.measure import Figures, Measure
+from fedapp.analysis.views import Local, View
+from fedapp.node import Node
+from fedapp.rng import Stream, numpy_rng, torch_rng
+
+LANDSCAPE_IMAGES = 500
+MAP_IMAGES, MAP_CLIENTS = 300, 4  # of the test set, and beside the global model
+
+
+class Landscape(Measure):
+    """How the loss rises around the global model's weights."""
+
+    title = "Loss landscape of the global model"
+    source = "FedNTD (Lee et al. 2022), appendix"
+    local = False
+
+    def of_model(self) -> dict[str, Any]:
+        """Return losses at random distances, and on a slice along the steepest directions."""
+        model = self.node.model.eval()
+        inputs, labels = self._sample()
+
+        def loss() -> torch.Tensor:
+            return nn.functional.cross_entropy(model(inputs)[1], labels)
+
+        generator = torch_rng(self.node.config.seed, Stream.ANALYSIS)
+        rows = landscape.gaussian_losses(model, loss, generator)
+        directions, curvatures = landscape.hessian_directions(model, loss, generator)
+        return {
+            "flatness": rows,
+            "curvature_first": curvatures[0],
+            "curvature_second": curvatures[1],
+            "slice": np.round(landscape.slice_losses(model, loss, directions), 5),
+            "span": landscape.SPAN,
+        }
+
+    def _sample(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images and labels drawn from the whole test set, on the device."""
+        batches = list(self.node.test_batches())
+        images = torch.cat([batch for batch, _ in batches])
+        labels = torch.cat([batch for _, batch in batches])
+        chosen = torch.from_numpy(_sample_of(len(labels), LANDSCAPE_IMAGES, self.node.config.seed))
+        chosen = chosen.to(labels.device)
+        return images[chosen], labels[chosen]
+
+
+class FeatureMap(Measure):
+    """Features of the same test images in the global and some local models, in two dimensions."""
+
+    title = "t-SNE of test features"
+    source = "FedNTD (Lee et al. 2022), figure on feature drift; van der Maaten and Hinton 2008"
+
+    def __init__(self, node: Node, received: View, result: View | None) -> None:
+        super().__init__(node, received, result)
+        self.chosen = _sample_of(len(received.labels), MAP_IMAGES, node.config.seed)
+        self.seen = {"global": received.features[self.chosen]}
+
+    def of_client(self, local: Local) -> Figures:
+        """Keep the features of the first clients."""
+        if len(self.seen) <= MAP_CLIENTS:
+            self.seen[f"client {local.client}"] = local.view.features[self.chosen]
+        return {}
+
+    def of_model(self) -> dict[str, Any]:
+        """Return the joint map: for each model its points [images, 2], and the images' labels."""
+        from sklearn.manifold import TSNE
+
+        features = np.concatenate(list(self.seen.values()))
+        mapped = TSNE(
+            perplexity=min(30, len(features) / 4), init="pca", random_state=self.node.config.seed
+        ).fit_transform(features)
+        parts = np.split(np.round(mapped.astype(float), 3), len(self.seen))
+        return {
+            "points": dict(zip(self.seen, parts, strict=True)),
+            "labels": self.received.labels[self.chosen],
+        }
+
+
+def _sample_of(count: int, wanted: int, seed: int) -> np.ndarray:
+    """Draw positions of test images, in ascending order."""
+    drawn = numpy_rng(seed, Stream.ANALYSIS).permutation(count)[:wanted]
+    return np.sort(drawn)

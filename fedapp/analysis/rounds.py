@@ -1,0 +1,129 @@
+"""Measuring one round: its clients' local models are trained again, looked at, and forgotten.
+
+A round's local models are not kept: with a hundred clients they would fill a disk. They are a
+function of the received model, the round and the client, so training them again gives the same
+models bit for bit. What that costs is measured, and said.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clients.local_training import LossDiverged
+from fedapp.analysis.features import mean
+from fedapp.analysis.measure import Figures, Measure
+from fedapp.analysis.table import MEASURES
+from fedapp.analysis.views import Arrays, Local, View, borrowed, load, look
+from fedapp.node import Node
+
+
+@dataclass(frozen=True)
+class RoundModels:
+    """The models that a round starts from and ends with, and the clients to look at."""
+
+    server_round: int
+    received: Arrays
+    result: Arrays | None  # None: not known any more
+    clients: Sequence[int]
+    lr: float
+
+
+@dataclass
+class Costs:
+    """What the training again took, and whom it failed for."""
+
+    seconds: float = 0.0
+    trained: list[int] = field(default_factory=list)
+    diverged: list[int] = field(default_factory=list)
+
+
+def measure_round(node: Node, models: RoundModels, words: Sequence[str]) -> dict[str, Any]:
+    """Return the chosen measures of a round; the node's model is put back afterwards.
+
+    Returns:
+        "round", "clients" (ids trained again), "diverged" (ids whose training failed), "seconds"
+        and "training_seconds", and "measures": for each of `words` its "clients" (one row each),
+        their "mean" and "std" (population, without NaN), and "model" (of the global model).
+
+    Raises:
+        UserError: local models are needed, and the method's cannot be trained again.
+    """
+    start = time.perf_counter()
+    costs = Costs()
+    with borrowed(node):
+        result = None if models.result is None else _view(node, models.result)
+        received = _view(node, models.received)
+        measures = {word: MEASURES[word](node, received, result) for word in words}
+        rows: dict[str, list[Figures]] = {word: [] for word in measures}
+        if any(measure.local for measure in measures.values()):
+            for local in _locals(node, models, received, costs):
+                for word, measure in measures.items():
+                    rows[word].append({"client": local.client, **measure.of_client(local)})
+        load(node, models.received if models.result is None else models.result)
+        found = {word: _summary(rows[word], measure) for word, measure in measures.items()}
+    return {
+        "round": models.server_round,
+        "clients": costs.trained,
+        "diverged": costs.diverged,
+        "training_seconds": costs.seconds,
+        "seconds": time.perf_counter() - start,
+        "measures": found,
+    }
+
+
+def cost_sentence(found: dict[str, Any]) -> str:
+    """Say what a round's measures cost."""
+    return (
+        f"analysis of round {found['round']}: {len(found['clients'])} clients trained again in "
+        f"{found['training_seconds']:.1f} s, {found['seconds']:.1f} s in all"
+    )
+
+
+def _locals(node: Node, models: RoundModels, received: View, costs: Costs) -> Iterator[Local]:
+    """Train each client again from the received model, and give what its model shows."""
+    counts = node.class_counts()[0]
+    for client in models.clients:
+        start = time.perf_counter()
+        try:
+            _train(node, client, models)
+        except LossDiverged:
+            costs.diverged.append(client)
+            continue
+        finally:
+            costs.seconds += time.perf_counter() - start
+        costs.trained.append(client)
+        erased = node.dropped_class(client, models.server_round)
+        yield Local(client, look(node), received, counts[client], erased)
+
+
+def _train(node: Node, client: int, models: RoundModels) -> None:
+    """Leave the client's trained model in the node's."""
+    numpy_client = node.client(client)
+    arrays = [np.asarray(models.received[name]) for name in numpy_client.shared]
+    numpy_client.fit(arrays, {"server_round": models.server_round, "lr": models.lr})
+
+
+def _view(node: Node, arrays: Arrays) -> View:
+    load(node, arrays)
+    return look(node)
+
+
+def _summary(rows: list[Figures], measure: Measure) -> dict[str, Any]:
+    """Gather a measure's figures; rows without a figure of their own are left out."""
+    names = [name for name in dict.fromkeys(key for row in rows for key in row) if name != "client"]
+    nothing = float("nan")
+    columns = {name: np.array([row.get(name, nothing) for row in rows]) for name in names}
+    return {
+        "clients": rows if names else [],
+        "mean": {name: mean(values) for name, values in columns.items()},
+        "std": {name: _deviation(values) for name, values in columns.items()},
+        "model": measure.of_model(),
+    }
+
+
+def _deviation(values: np.ndarray) -> float:
+    kept = values[~np.isnan(values)]
+    return float(kept.std()) if kept.size else float("nan")

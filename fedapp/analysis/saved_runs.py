@@ -1,0 +1,109 @@
+"""Measuring a run after it has ended, from the models that its directory keeps.
+
+A round can be measured when the model it started from is known: a checkpoint of the round before,
+the initial model (which the seed gives again), or the final model, whose next round was never run
+but is just as well defined.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedapp.analysis import store
+from fedapp.analysis.rounds import RoundModels, measure_round
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.node import Node
+from fedapp.results import checkpoint
+from fedapp.results.run_directory import RunDirectory
+from fedapp.rng import sample_clients
+
+Models = dict[int, Callable[[], dict[str, np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class Places:
+    """What may differ from the machine that ran the run; empty: as it was there."""
+
+    data_dir: str = ""
+    device: str = ""
+
+
+class SavedRun:
+    """A run directory, opened to measure some of its rounds."""
+
+    def __init__(self, run: RunDirectory, places: Places) -> None:
+        """Load the run's data and build its model; raises UserError where that fails."""
+        changes = {key: value for key, value in vars(places).items() if value}
+        config = {key.replace("-", "_"): value for key, value in run.config().items()}
+        self.run = run
+        self.config = RunConfig.parse({_kebab(k): v for k, v in {**config, **changes}.items()})
+        self.node = Node(self.config)
+        tensors = self.node.workplace.shared
+        initial = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+        self.models: Models = {0: lambda: initial, **self._saved()}
+
+    def _saved(self) -> Models:
+        """Find the final model and the checkpoints, which win over it."""
+        found: Models = {}
+        final = self.run.path / "model.safetensors"
+        rows = self.run.rounds()
+        if final.exists() and rows:
+            found[rows[-1]["round"]] = lambda: _read(final)
+        for path in sorted(self.run.checkpoints.glob("round-*.safetensors")):
+            number = int(path.stem.removeprefix("round-"))
+            found[number] = lambda path=path: (
+                checkpoint.load(  # type: ignore[misc]
+                    path, self.config.fingerprint()
+                ).arrays
+            )
+        return found
+
+    def measurable(self) -> list[int]:
+        """Return the rounds of which both models are known, else the one after the newest model."""
+        both = [number for number in self.models if number and number - 1 in self.models]
+        return sorted(both) or [max(self.models) + 1]
+
+    def measure(self, server_round: int, words: Sequence[str], clients: int) -> dict[str, Any]:
+        """Measure a round with up to `clients` of its clients (0: all), and store what it gives.
+
+        Raises:
+            UserError: the model that the round started from is not known.
+        """
+        if server_round - 1 not in self.models:
+            known = ", ".join(str(number + 1) for number in sorted(self.models))
+            raise UserError(
+                f"round {server_round} of {self.run.path} cannot be measured: the model of round "
+                f"{server_round - 1} was not kept (known: rounds {known}); run with "
+                "checkpoint-every=1 checkpoint-keep=0 to keep all"
+            )
+        result = self.models.get(server_round)
+        cohort = cohort_of(self.config, server_round, clients)
+        models = RoundModels(
+            server_round,
+            self.models[server_round - 1](),
+            result and result(),
+            cohort,
+            self.config.lr_at(server_round),
+        )
+        entry = measure_round(self.node, models, words)
+        store.add(self.run, entry)
+        return entry
+
+
+def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
+    """Return the first `limit` clients (0: all) that train in a round."""
+    cohort = sample_clients(config.seed, server_round, config.num_clients, config.participation)
+    return cohort[: limit or None]
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _read(path: Any) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(path))

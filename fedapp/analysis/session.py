@@ -1,0 +1,80 @@
+"""One call of `fedapp analyse`: which rounds of which runs to measure, and what to write."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedapp.analysis import store
+from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, class_accuracy_measures
+from fedapp.analysis.rounds import cost_sentence
+from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
+from fedapp.checks import check_measures
+from fedapp.errors import UserError
+from fedapp.results.measure_plots import write_plots
+from fedapp.results.report import write_report
+from fedapp.results.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to measure; no `rounds` means the newest one that can be measured."""
+
+    measures: str
+    rounds: tuple[int, ...] = ()
+    every: bool = False
+    clients: int = 10
+    places: Places = field(default_factory=Places)
+
+    def check(self) -> None:
+        """Raise UserError for a word that is no measure."""
+        for word in self.measures.split():
+            if word not in WORDS:
+                raise UserError(f"measure '{word}' is unknown; choose from {', '.join(WORDS)}")
+
+
+def analyse_runs(
+    paths: Sequence[Path], wanted: Wanted, say: Callable[[str], None]
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure runs and rewrite their plots and reports; returns all measured rounds, by run."""
+    wanted.check()
+    runs = [RunDirectory.load(path) for path in paths]
+    for run in runs:
+        check_measures(str(run.config()["method"]), wanted.measures)
+    found = {}
+    for run, label in zip(runs, _labels(runs), strict=True):
+        if measures_of_models(wanted.measures):
+            _measure(SavedRun(run, wanted.places), wanted, say)
+        _measure_history(run, wanted.measures)
+        write_plots(run)
+        write_report(run.path)
+        found[label] = store.read(run)
+        say(f"wrote {run.path / 'analysis.json'}, analysis.csv, plots in analysis/, report.html")
+    return found
+
+
+def _measure(saved: SavedRun, wanted: Wanted, say: Callable[[str], None]) -> None:
+    known = saved.measurable()
+    rounds = wanted.rounds or (known if wanted.every else known[-1:])
+    words = [word for word in wanted.measures.split() if word in MEASURES]
+    for number in rounds:
+        say(cost_sentence(saved.measure(number, words, wanted.clients)))
+
+
+def _measure_history(run: RunDirectory, measures: str) -> None:
+    """Measure what needs no model, from the accuracies that the run has logged."""
+    words = [word for word in measures.split() if word in CLASS_ACCURACY_MEASURES]
+    rows = [row for row in run.rounds() if row.get("class_accuracy") is not None]
+    if words and rows:
+        figures = class_accuracy_measures(" ".join(words), rows)
+        measured = {word: {"model": {word: figures[word]}} for word in words}
+        store.add(run, {"round": rows[-1]["round"], "measures": measured})
+
+
+def _labels(runs: Sequence[RunDirectory]) -> list[str]:
+    """Name runs by method where that tells them apart, else by method and directory."""
+    methods = [str(run.config().get("method", run.name)) for run in runs]
+    if len(set(methods)) == len(methods):
+        return methods
+    return [f"{method} ({run.name})" for method, run in zip(methods, runs, strict=True)]

@@ -1,0 +1,266 @@
+"""One plot per measure, in the form in which the papers show it.
+
+Measures of a few series are drawn by `measure_panels`; here are those with a form of their own:
+matrices, scatter plots, maps, landscapes and stacked classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedapp.analysis import store
+from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, consistency
+from fedapp.results.files import write_atomically
+from fedapp.results.measure_panels import PANELS, Run, panels
+from fedapp.results.rendering import INK, OKABE_ITO, PAPER, new_figure, png, styled
+from fedapp.results.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+FACTORS = {
+    "weight_similarity": "class rows,\nbetween\nclasses",
+    "inter_class": "features,\nbetween\nclasses",
+    "intra_class": "features,\nwithin\na class",
+    "prototype_weight": "feature\nand\nclass row",
+}
+MARKERS = "os^Dv"
+
+
+def draw(word: str, runs: Sequence[Run]) -> Figure:
+    """Draw one measure of some runs; only rounds in which it was measured are shown."""
+    kept = [(label, [e for e in entries if word in e["measures"]]) for label, entries in runs]
+    kept = [(label, entries) for label, entries in kept if entries]
+    if word in PANELS:
+        return panels(word, kept)
+    return FORMS[word](kept)
+
+
+@styled
+def four_factors(runs: Sequence[Run]) -> Figure:
+    """Draw the four factors of several runs as bars, or those of one run class by class."""
+    if len(runs) == 1:
+        return _four_factors_of_one(runs[0][1][-1]["measures"]["four-factors"]["model"])
+    figure = new_figure(4.8, 3.6 + 0.28 * len(runs))
+    axes = figure.subplots()
+    width = 0.8 / len(runs)
+    for position, (label, entries) in enumerate(runs):
+        values = [entries[-1]["measures"]["four-factors"]["model"][name] for name in FACTORS]
+        places = np.arange(len(FACTORS)) + (position - (len(runs) - 1) / 2) * width
+        heights = [np.nan if value is None else value for value in values]
+        bars = axes.bar(places, heights, width * 0.92, color=_color(position), label=label)
+        axes.bar_label(bars, [f"{value:.2f}" for value in heights], padding=2, fontsize=8)
+    axes.set_xticks(range(len(FACTORS)), list(FACTORS.values()), fontsize=9)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.margins(y=0.12)
+    axes.grid(visible=False, axis="x")
+    axes.set(title="Four factors of the global model", ylabel="Mean cosine")
+    figure.legend(loc="outside lower center", ncols=1)
+    return figure
+
+
+def _four_factors_of_one(model: Row) -> Figure:
+    figure = new_figure(4.8, 9.0)
+    first, second, third = figure.subplots(3, 1, height_ratios=(3, 3, 2))
+    for axes, key, title in (
+        (first, "weight_similarity", "Class rows"),
+        (second, "inter_class", "Prototypes"),
+    ):
+        matrix = np.array(model[f"{key}_matrix"], dtype=float)
+        image = axes.imshow(matrix, cmap="PuOr", vmin=-1, vmax=1)
+        figure.colorbar(image, ax=axes, label="Cosine")
+        axes.grid(visible=False)
+        axes.set(title=f"{title} (mean cosine {model[key]:.2f})")
+        axes.set(xlabel="Class", ylabel="Class")
+    pairs = (("intra_class", "feature - prototype"), ("prototype_weight", "prototype - class row"))
+    for index, (key, label) in enumerate(pairs):
+        values = np.array(model[f"{key}_by_class"], dtype=float)
+        places = np.arange(len(values)) + (index - 0.5) * 0.4
+        third.bar(places, values, 0.38, color=_color(index), label=label)
+    third.grid(visible=False, axis="x")
+    third.axhline(0, color=INK, linewidth=0.8)
+    third.set(title="Within classes", xlabel="Class", ylabel="Cosine")
+    figure.legend(*third.get_legend_handles_labels(), loc="outside lower center")
+    return figure
+
+
+@styled
+def divergence(runs: Sequence[Run]) -> Figure:
+    """Draw each client's weight divergence against its distribution distance."""
+    figure = new_figure(4.8, 3.6 + 0.28 * len(runs))
+    axes = figure.subplots()
+    for position, (label, entries) in enumerate(runs):
+        found = [entry["measures"]["divergence"] for entry in entries]
+        clients = [row for measure in found for row in measure["clients"]]
+        last = found[-1]["model"].get("pearson")
+        words = label if last is None else f"{label}: Pearson {last:+.2f}"
+        axes.plot(
+            _column(clients, "distribution_distance"), _column(clients, "weight_divergence"),
+            MARKERS[position % len(MARKERS)], color=_color(position), markersize=6, alpha=0.75,
+            label=words,
+        )  # fmt: skip
+    axes.set(title="Weight divergence, by distribution distance")
+    axes.set(
+        xlabel="Distance of class shares: global accuracy, client",
+        ylabel="||local - received weights||",
+    )
+    figure.legend(loc="outside lower center", ncols=1)
+    return figure
+
+
+@styled
+def landscape(runs: Sequence[Run]) -> Figure:
+    """Draw the loss at random distances and, for one run, on a slice along the curvature."""
+    single = len(runs) == 1
+    figure = new_figure(4.8, 7.4 if single else 3.6 + 0.28 * len(runs))
+    above = figure.subplots(2 if single else 1, 1, squeeze=False)[:, 0]
+    for position, (label, entries) in enumerate(runs):
+        rows = entries[-1]["measures"]["landscape"]["model"]["flatness"]
+        rise = np.array(_column(rows, "loss")) - rows[0]["loss"]
+        above[0].errorbar(
+            _column(rows, "radius"), rise, _column(rows, "std"), marker="o",
+            markersize=4, capsize=3, color=_color(position), label=label,
+        )  # fmt: skip
+    above[0].set(title="Loss under Gaussian perturbation", ylabel="Rise of the test loss")
+    above[0].set(xlabel="Distance / norm of the weights")
+    if single:
+        _draw_slice(above[1], runs[0][1][-1]["measures"]["landscape"]["model"])
+    figure.legend(*above[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
+    return figure
+
+
+def _draw_slice(axes: Axes, model: Row) -> None:
+    """Draw contours of the loss along the two steepest directions, the model in the middle."""
+    grid = np.array(model["slice"], dtype=float)
+    steps = np.linspace(-model["span"], model["span"], len(grid))
+    filled = axes.contourf(steps, steps, grid, levels=12, cmap="cividis")
+    axes.figure.colorbar(filled, ax=axes, label="Test loss")
+    axes.plot(0, 0, "*", color=PAPER, markersize=12, markeredgecolor=INK)
+    axes.grid(visible=False)
+    first, second = model["curvature_first"], model["curvature_second"]
+    axes.set(title="Slice along the steepest curvature")
+    axes.set(xlabel=f"First direction (eigenvalue {first:.3g})")
+    axes.set(ylabel=f"Second ({second:.3g})")
+
+
+@styled
+def feature_map(runs: Sequence[Run]) -> Figure:
+    """Draw the joint map of test features: a panel per model, coloured by class."""
+    found = runs[0][1][-1]["measures"]["t-sne"]["model"]
+    labels = np.array(found["labels"])
+    classes = int(labels.max()) + 1
+    figure = new_figure(4.8, 0.8 + 2.3 * ((len(found["points"]) + 1) // 2))
+    grid = figure.subplots(
+        (len(found["points"]) + 1) // 2, 2, sharex=True, sharey=True, squeeze=False
+    ).ravel()
+    for axes, (name, points) in zip(grid, found["points"].items(), strict=False):
+        places = np.array(points)
+        drawn = axes.scatter(
+            places[:, 0], places[:, 1], c=labels, s=7, cmap="tab10" if classes <= 10 else "turbo",
+            vmin=-0.5, vmax=max(classes, 10) - 0.5 if classes <= 10 else classes - 0.5,
+        )  # fmt: skip
+        axes.set(title=name, xticks=[], yticks=[])
+        axes.grid(visible=False)
+    for axes in grid[len(found["points"]) :]:
+        axes.set_axis_off()
+    figure.colorbar(drawn, ax=list(grid), label="Class", location="bottom", aspect=40)
+    figure.suptitle("t-SNE of test features", x=0.02, ha="left", fontweight="bold")
+    return figure
+
+
+@styled
+def class_shares(rows: Sequence[Row]) -> Figure:
+    """Draw what share of the accuracy each class has, round by round, and how steady it is.
+
+    `rows` are those of metrics.jsonl that have class accuracies (FedNTD, figure 2).
+    """
+    history = np.nan_to_num(np.array([row["class_accuracy"] for row in rows], dtype=float))
+    rounds = [row["round"] for row in rows]
+    sums = np.maximum(history.sum(axis=1, keepdims=True), 1e-12)
+    figure = new_figure(4.8, 5.6)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    import matplotlib
+
+    count = history.shape[1]
+    colors = matplotlib.colormaps["tab10" if count <= 10 else "turbo"](
+        np.linspace(0, 1, count) if count > 10 else np.arange(count)
+    )
+    parts = above.stackplot(rounds, 100 * (history / sums).T, colors=colors)
+    if count <= 10:
+        names = [str(label) for label in range(count)]
+        figure.legend(parts, names, loc="outside lower center", ncols=5, title="Class")
+    above.set(title="Share of each class in the accuracy", ylabel="Share (%)", ylim=(0, 100))
+    above.margins(x=0)
+    below.plot(rounds[1:], consistency(history), color=OKABE_ITO[0])
+    below.set(title="Consistency with the round before", xlabel="Round", ylabel="Cosine")
+    below.set_ylim(top=1.02)
+    return figure
+
+
+def drawn(runs: Sequence[Run]) -> dict[str, Figure]:
+    """Return a plot of every measure that any of the runs has, by the measure's word."""
+    words = dict.fromkeys(
+        word for _, entries in runs for entry in entries for word in entry["measures"]
+    )
+    return {word: draw(word, runs) for word in words if word in PANELS or word in FORMS}
+
+
+def of_run(run: RunDirectory, entries: Sequence[Row], rows: Sequence[Row]) -> dict[str, Figure]:
+    """Return the plots of one run, from its measured rounds and the rows of metrics.jsonl."""
+    config = run.config()
+    figures = drawn([(str(config.get("method", run.name)), entries)])
+    words = {word for entry in entries for word in entry["measures"]}
+    words |= set(str(config.get("analyses", "")).split())
+    evaluated = [row for row in rows if row.get("class_accuracy") is not None]
+    if len(evaluated) > 1 and words & set(CLASS_ACCURACY_MEASURES):
+        figures["class-shares"] = class_shares(evaluated)
+    return figures
+
+
+def in_words(word: str, entries: Sequence[Row]) -> str:
+    """Say a measure's last figures, for readers who cannot see the plot."""
+    measured = [entry for entry in entries if word in entry["measures"]]
+    if not measured:
+        return f"{word}, round by round."
+    last = measured[-1]
+    found = store.figures({"measures": {word: last["measures"][word]}})
+    values = ", ".join(f"{key.split('/')[1]} {value:.3g}" for key, value in found.items())
+    return f"{word} after round {last['round']}: {values or 'see the plot'}."
+
+
+def write_plots(run: RunDirectory) -> list[Path]:
+    """Write analysis/MEASURE.png for everything that was measured in a run; returns the paths."""
+    return write_figures(of_run(run, store.read(run), run.rounds()), run.path / "analysis")
+
+
+def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write figures as PNG files of their names into a folder, which is made."""
+    if figures:
+        folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        write_atomically(paths[-1], png(figure))
+    return paths
+
+
+def _column(rows: Sequence[Row], name: str) -> list[float]:
+    return [np.nan if row[name] is None else row[name] for row in rows]
+
+
+def _color(position: int) -> str:
+    return OKABE_ITO[position % len(OKABE_ITO)]
+
+
+FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {
+    "four-factors": four_factors,
+    "divergence": divergence,
+    "landscape": landscape,
+    "t-sne": feature_map,
+}

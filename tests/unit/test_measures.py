@@ -1,0 +1,179 @@
+"""Measures of real rounds: local models trained again are those of the run, bit for bit.
+
+A federation of a few clients on the digits that come with scikit-learn, in this process; then every
+measure, its files, its plots, and what a user who asks for the impossible is told.
+"""
+
+import csv
+import json
+import time
+
+import numpy as np
+import pytest
+from in_process import settings
+from typer.testing import CliRunner
+
+from fedapp import server_app
+from fedapp.analysis import store
+from fedapp.analysis.rounds import RoundModels, measure_round
+from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
+from fedapp.cli import app
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid
+from fedapp.results import measure_plots
+from fedapp.results.run_directory import RunDirectory
+
+QUICK = "local-accuracy alignment drift four-factors norms weight-alignment divergence"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    config = settings(
+        method="feddr+", num_rounds=3, participation=0.3, output_dir=str(folder), run_name="kept",
+        checkpoint_every=1, checkpoint_keep=0, analyses="forgetting alignment", analysis_every=2,
+        analysis_clients=2,
+    )  # fmt: skip
+    server_app.run(InProcessGrid(config, 2), config, "", time.monotonic())
+    return RunDirectory.load(folder / "kept")
+
+
+@pytest.fixture(scope="module")
+def saved(run):
+    return SavedRun(run, Places())
+
+
+def test_a_run_measures_when_due_and_after_the_last_round(run):
+    entries = store.read(run)
+    assert [entry["round"] for entry in entries] == [2, 3]
+    assert all(len(entry["clients"]) == 2 for entry in entries)
+    assert all(set(entry["measures"]) == {"alignment"} for entry in entries)
+    assert isinstance(run.summary()["forgetting"], float)
+    assert (run.path / "analysis" / "alignment.png").stat().st_size > 10_000
+    assert "Measurements" in (run.path / "report.html").read_text()
+
+
+def test_measuring_during_a_run_and_after_it_gives_the_same_figures(run, saved):
+    during = store.read(run)[0]["measures"]["alignment"]
+    after = measure_round(saved.node, round_models(saved, 2, clients=2), ["alignment"])
+    assert json.loads(json.dumps(after["measures"]["alignment"])) == during
+
+
+def test_local_models_trained_again_average_to_the_model_that_the_run_kept(saved):
+    models = round_models(saved, 3)
+    total, weight = None, 0
+    for client in models.clients:
+        numpy_client = saved.node.client(client)
+        arrays = [models.received[name] for name in numpy_client.shared]
+        own, examples, _ = numpy_client.fit(arrays, {"server_round": 3, "lr": models.lr})
+        parts = [examples * array.astype(np.float64) for array in own]
+        total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
+        weight += examples
+    for name, array in zip(saved.node.workplace.shared, total, strict=True):
+        np.testing.assert_allclose(array / weight, models.result[name], rtol=1e-6, atol=1e-7)
+
+
+def test_every_measure_gives_finite_figures_and_puts_the_model_back(saved):
+    before = {k: v.clone() for k, v in saved.node.model.state_dict().items()}
+    found = measure_round(saved.node, round_models(saved, 3, clients=2), QUICK.split())
+    for name, tensor in saved.node.model.state_dict().items():
+        assert tensor.equal(before[name]), name
+    del found["measures"]["divergence"]["model"]["pearson"]  # two clients may be equally far
+    for word, measure in found["measures"].items():
+        scalars = [*measure["mean"].values(), *measure["model"].values()]
+        numbers = [value for value in scalars if isinstance(value, float)]
+        assert numbers, word
+        assert np.isfinite(numbers).all(), (word, measure)
+    alignment = found["measures"]["alignment"]["mean"]
+    assert alignment["observed_gap"] > 0 > alignment["unobserved_gap"]  # two classes of ten
+
+
+def test_gap_is_local_minus_received(saved):
+    found = measure_round(saved.node, round_models(saved, 2, clients=1), ["alignment"])
+    (row,) = found["measures"]["alignment"]["clients"]
+    assert row["observed_gap"] == pytest.approx(row["observed"] - row["observed_received"])
+
+
+def test_measures_of_the_global_model_train_nobody(saved):
+    found = measure_round(saved.node, round_models(saved, 2), ["four-factors"])
+    assert found["clients"] == []
+
+
+def test_a_round_whose_model_was_not_kept_is_refused_in_words(saved):
+    with pytest.raises(UserError, match=r"round 9 .* round 8 was not kept.*checkpoint-keep=0"):
+        saved.measure(9, ["alignment"], 1)
+
+
+def test_the_first_round_starts_from_the_seeds_model(saved):
+    assert saved.measurable() == [1, 2, 3]
+    found = measure_round(saved.node, round_models(saved, 1, clients=1), ["divergence"])
+    assert found["measures"]["divergence"]["mean"]["weight_divergence"] > 0
+
+
+def test_store_keeps_other_measures_of_a_round_and_writes_a_table(tmp_path):
+    kept = RunDirectory.create(tmp_path, "r", {"method": "fedavg"})
+    part = {"clients": [{"client": 4, "a": 0.5}], "mean": {"a": 0.5}, "std": {"a": float("nan")}}
+    store.add(kept, {"round": 2, "measures": {"drift": part}})
+    entries = store.add(kept, {"round": 2, "measures": {"norms": {"model": {"b": 2.0}}}})
+    assert list(entries[0]["measures"]) == ["drift", "norms"]
+    assert store.figures(entries[0]) == {"drift/a": 0.5, "norms/b": 2.0}
+    lines = list(csv.reader((kept.path / "analysis.csv").open()))
+    assert ["2", "drift", "4", "a", "0.5"] in lines
+    store.truncate(kept, 1)
+    assert store.read(kept) == []
+
+
+def test_every_measure_has_a_plot_for_one_run_and_for_two(saved):
+    words = [word for word in MEASURES if word not in ("landscape", "t-sne")]
+    one = store_form(measure_round(saved.node, round_models(saved, 2, clients=2), words))
+    two = store_form(measure_round(saved.node, round_models(saved, 3, clients=2), words))
+    for runs in ([("a", [one])], [("a", [one, two])], [("a", [one]), ("b", [two])]):
+        figures = measure_plots.drawn(runs)
+        assert set(figures) == set(words)
+        for axes in (axes for figure in figures.values() for axes in figure.axes):
+            assert axes.get_ylabel() or axes.get_label() == "<colorbar>"
+
+
+def test_pictures_are_measured_and_drawn(saved):
+    entry = store_form(
+        measure_round(saved.node, round_models(saved, 2, clients=1), ["t-sne", "landscape"])
+    )
+    points = entry["measures"]["t-sne"]["model"]["points"]
+    assert [len(p) for p in points.values()] == [300, 300]
+    flatness = entry["measures"]["landscape"]["model"]["flatness"]
+    assert flatness[0]["loss"] < flatness[-1]["loss"]
+    assert set(measure_plots.drawn([("a", [entry])])) == {"t-sne", "landscape"}
+
+
+def test_command_measures_and_prints_json(run):
+    result = CliRunner().invoke(
+        app, ["analyse", str(run.path), "-m", "norms", "--clients", "1", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["feddr+"][-1]
+    assert found["measures"]["norms"]["model"]["weight_global"] == pytest.approx(1)
+
+
+def test_an_unknown_measure_is_refused_in_words():
+    with pytest.raises(UserError, match=r"'analyses' has the word 'alignmnt'.*alignment"):
+        RunConfig.parse(settings(analyses="alignmnt"))
+    assert measures_of_models("forgetting alignment") == ["alignment"]
+    assert set(MEASURES) < set(WORDS)
+
+
+def round_models(saved: SavedRun, server_round: int, clients: int = 0) -> RoundModels:
+    from fedapp.analysis.saved_runs import cohort_of
+
+    result = saved.models.get(server_round)
+    return RoundModels(
+        server_round, saved.models[server_round - 1](), result and result(),
+        cohort_of(saved.config, server_round, clients), saved.config.lr_at(server_round),
+    )  # fmt: skip
+
+
+def store_form(entry):
+    from fedapp.results.files import json_text
+
+    return json.loads(json_text(entry))
