@@ -27,7 +27,7 @@ from strategies.records import (
     to_array_record,
     unpack_report,
 )
-from strategies.transport import exchange, payload_bytes
+from strategies.transport import exchange, payload_bytes, release
 
 _KNOWN = "known-clients"
 
@@ -148,6 +148,7 @@ class ClientStrategy(FlowerFedAvg):
             if task is not None:
                 self.report.bytes_up += payload_bytes(reply)
                 self._receive(reply, task)
+            release(reply)
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer in time")
         self.report.sort()

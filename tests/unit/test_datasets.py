@@ -226,11 +226,11 @@ def test_a_broken_cifar_file_is_named(tmp_path, capsys, name, content):
     [
         ("train-images-idx3-ubyte.gz", b""),
         ("train-images-idx3-ubyte.gz", b"no gzip"),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx(pixels((12, 28, 28), 0)))[:-500]),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx(pixels((12, 28, 28), 0))[:-5])),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx(pixels((12,), 0)))),
-        ("t10k-images-idx3-ubyte.gz", gzip.compress(bytes([0, 0, 8, 3, 255]))),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(idx(pixels((9,), 0)))),
+        ("train-images-idx3-ubyte.gz", gzip.compress(idx(pixels((12, 28, 28), 0)), mtime=0)[:-500]),
+        ("train-images-idx3-ubyte.gz", gzip.compress(idx(pixels((12, 28, 28), 0))[:-5], mtime=0)),
+        ("train-images-idx3-ubyte.gz", gzip.compress(idx(pixels((12,), 0)), mtime=0)),
+        ("t10k-images-idx3-ubyte.gz", gzip.compress(bytes([0, 0, 8, 3, 255]), mtime=0)),
+        ("t10k-labels-idx1-ubyte.gz", gzip.compress(idx(pixels((9,), 0)), mtime=0)),
     ],
 )
 def test_a_broken_idx_file_is_named(tmp_path, name, content):
