@@ -28,7 +28,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--config", "-c", help="A TOML file or \"key=value key2='text'\"; may be repeated."
+        "--config",
+        "-c",
+        help="A preset, a TOML file or \"key=value key2='text'\"; may be repeated.",
     ),
 ]
 Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
@@ -105,6 +107,17 @@ def config(config: Overrides = None, project: Project = Path("."), as_json: AsJs
         for key, value in resolved.flat().items()
     ]
     show("Configuration", rows, as_json)
+
+
+@app.command()
+def presets(as_json: AsJson = False) -> None:
+    """List the protocols of the papers that come as presets, to be given to -c by name.
+
+    Example: fedapp run -c fedntd-cifar10-lda -c "method='fedavg' data-dir='data'"
+    """
+    from fedapp.preset_files import preset_rows
+
+    show("Presets", list(preset_rows()), as_json)
 
 
 @app.command()

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedapp.errors import UserError
 from fedapp.methods import FALLBACKS, check_regulariser, find_method
 from fedapp.settings import MODEL_OF, find_setting
+from fedapp.tuned import blend_settings
 
 Auto = Literal["auto"]
 Positive = Annotated[float, Field(gt=0)]
@@ -171,9 +172,13 @@ class RunConfig(BaseModel):
             check_regulariser(self.method, self.regulariser)
         model = MODEL_OF.get(self.dataset, "cnn") if self.model == "auto" else self.model
         setting = find_setting(self.dataset, model)
+        asked = "none" if self.regulariser in ("auto", row.regulariser) else self.regulariser
+        place = (self.dataset, model)
         chosen: dict[str, Any] = {
             **FALLBACKS,
+            **blend_settings(self.method, asked, place, self.partition),
             **row.defaults,
+            **setting.extras.get(self.method, {}),
             "model": model,
             **partition_settings(self),
             "local_epochs": setting.local_epochs,

@@ -24,6 +24,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from fedapp.errors import UserError
+from fedapp.preset_files import preset_path
 
 _STARTUP_SECONDS = 60
 _PATH_KEYS = ("data-dir", "output-dir", "resume")
@@ -93,13 +94,22 @@ def default_config(project: Path) -> dict[str, Any]:
 
 
 def read_overrides(texts: list[str]) -> dict[str, Any]:
-    """Read `-c` arguments: TOML files and "key=value key2='text'" strings, later ones winning."""
+    """Read `-c` arguments, later ones winning.
+
+    Each is the name of a preset, a TOML file, or a string "key=value key2='text'".
+    """
     from flwr.common.config import parse_config_args
 
     overrides: dict[str, Any] = {}
     for text in texts:
+        preset = preset_path(text)
+        if not preset and not text.endswith(".toml") and "=" not in text:
+            raise UserError(
+                f"-c {text!r} is neither a preset (see `fedapp presets`) nor a .toml file nor "
+                "key=value pairs"
+            )
         try:
-            overrides |= parse_config_args([text])
+            overrides |= parse_config_args([str(preset or text)])
         except OSError as error:
             raise UserError(f"preset {text} cannot be read: {error.strerror}") from None
         except Exception as error:

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedapp import cli
-from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.launch import Resources, default_config, fuse, read_overrides
 
@@ -95,13 +94,6 @@ def test_later_overrides_win_and_paths_become_absolute(tmp_path):
     assert values["output-dir"] == str(ROOT / "here")
     with pytest.raises(UserError, match=r"has no \[tool.flwr.app.config\]"):
         default_config(tmp_path)
-
-
-@pytest.mark.parametrize("preset", sorted((ROOT / "fedapp" / "presets").glob("*.toml")))
-def test_presets_are_valid_configurations(preset):
-    resolved = RunConfig.parse({**default_config(ROOT), **read_overrides([str(preset)])})
-    assert preset.stem.startswith(resolved.method)
-    assert (resolved.num_clients, resolved.participation) == (100, 0.1)
 
 
 def test_resources_are_chosen_from_the_machine(monkeypatch):

@@ -1,0 +1,127 @@
+"""Presets and settings: every protocol of the papers resolves, and to the papers' numbers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clients.objective import REGULARISERS
+from fedapp import cli
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.launch import default_config, read_overrides
+from fedapp.preset_files import preset_path, preset_rows
+from fedapp.settings import MODEL_OF, SETTINGS
+from fedapp.tuned import BETAS, ORDER
+
+ROOT = Path(__file__).parents[2]
+DEFAULTS = default_config(ROOT)
+NAMES = [row["preset"] for row in preset_rows()]
+
+
+def resolve(*overrides: str) -> RunConfig:
+    return RunConfig.parse({**DEFAULTS, **read_overrides(list(overrides))})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_resolves_and_pins_nothing_that_depends_on_the_method(name):
+    resolved = resolve(name)
+    paper, dataset = name.split("-")[:2]
+    assert resolved.method == paper or dataset == "synergy"
+    assert resolved.dataset == dataset or dataset == "synergy"
+    pinned = read_overrides([name])
+    assert not pinned.keys() & {"lr", "beta", "mu", "tau", "weights", "seed", "data-dir"}
+    assert "auto" not in (resolved.lr, resolved.beta)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "feddr+", "fedfn", "spherefed"])
+def test_methods_can_be_changed_on_top_of_a_preset(name, method):
+    resolved = resolve(name, f"method='{method}' regulariser='auto'")
+    assert resolved.method == method
+    row = SETTINGS[resolved.dataset, resolved.model]
+    assert resolved.lr == row.lr_of.get(method, row.lr)
+
+
+def test_presets_have_the_protocols_of_their_papers():
+    plus = resolve("feddr+-cifar10-lda")
+    assert (plus.lr, plus.beta, plus.local_epochs, plus.num_rounds) == (0.35, 0.9, 10, 320)
+    assert (plus.partition, plus.alpha, plus.lr_schedule) == ("lda", 0.1, "step")
+    fn = resolve("fedfn-cifar100-shards")
+    assert (fn.lr, fn.local_epochs, fn.augmentation) == (0.5, 5, "flip")
+    assert resolve("fedfn-cifar10-resnet18").lr == 0.1
+    cinic = resolve("fedntd-cinic10-shards")
+    assert (cinic.num_clients, cinic.participation, cinic.augmentation) == (200, 0.05, "crop flip")
+    assert resolve("fedntd-mnist-lda").local_epochs == 3
+    photos = resolve("feddr+-imagenet100-shards")
+    assert (photos.lr, photos.shards, photos.augmentation) == (1.0, 20, "rrc flip")
+    many = resolve("feddr+-cifar100-1000-clients")
+    assert (many.num_clients, many.num_rounds, many.lr) == (1000, 1000, 5.0)
+    assert [many.lr_at(r) for r in (500, 501, 751)] == pytest.approx([5.0, 0.5, 0.05])
+    assert resolve("feddr+-cifar100-stochastic").stochastic_every == 10
+
+
+def test_extras_are_those_of_the_paper_that_trains_the_model():
+    def of(preset: str, method: str) -> tuple:
+        chosen = resolve(preset, f"method='{method}'")
+        return chosen.mu, chosen.beta, chosen.tau
+
+    assert of("fedntd-cifar10-shards", "fedprox")[0] == 0.1
+    assert of("feddr+-cifar10-shards", "fedprox")[0] == 0.001
+    assert of("fedntd-cifar10-shards", "fedntd")[1:] == (1.0, 1.0)
+    assert of("feddr+-cifar100-lda", "fedntd")[1:] == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("partition", BETAS)
+@pytest.mark.parametrize("base", BETAS["lda"])
+def test_every_pair_of_base_and_regulariser_runs_from_one_preset(partition, base):
+    plain = resolve(f"feddr+-synergy-{partition}", f"method='{base}' regulariser='none'")
+    assert plain.regulariser == "none"
+    for beta, regulariser in zip(BETAS[partition][base], ORDER, strict=True):
+        if regulariser not in REGULARISERS:
+            continue
+        asked = f"method='{base}' regulariser='{regulariser}'"
+        resolved = resolve(f"feddr+-synergy-{partition}", asked)
+        assert (resolved.beta, resolved.regulariser) == (beta, regulariser)
+        assert resolve(f"feddr+-synergy-{partition}", f"{asked} beta=0.9").beta == 0.9
+
+
+def test_the_tuned_weights_are_the_published_ones():
+    """The papers' tables are in the project as data, read independently of `tuned`."""
+    paper = json.loads((ROOT / "fedapp/papers/data/feddr_plus.json").read_text())
+    [table] = [t for t in paper["tables"] if t["id"] == "table12-synergy-beta"]
+    seen = 0
+    for row in table["rows"]:
+        base, _, regulariser = row["method"].rpartition("+")
+        if "mean" not in row or regulariser not in ORDER:
+            continue
+        kind = {"shard": "shards", "lda": "lda"}[row["column"]["partition"]["kind"]]
+        assert BETAS[kind][base][ORDER.index(regulariser)] == row["mean"], row
+        seen += 1
+    assert seen == 72
+
+
+def test_tuned_weights_are_for_their_data_set_and_model_only():
+    chosen = {"method": "fedavg", "regulariser": "ntd", "num-clients": 10}
+    elsewhere = RunConfig.parse({**DEFAULTS, **chosen, "dataset": "cifar10"})
+    assert (elsewhere.beta, elsewhere.tau) == (0.9, 3.0)
+
+
+def test_every_data_set_with_a_model_of_its_own_has_a_setting():
+    missing = {pair for pair in MODEL_OF.items() if pair not in SETTINGS}
+    assert not missing
+    assert all(setting.source for setting in SETTINGS.values())
+
+
+def test_presets_are_listed_and_found_by_name_alone(tmp_path, monkeypatch):
+    done = CliRunner().invoke(cli.app, ["presets", "--json"])
+    assert done.exit_code == 0, done.output
+    listed = {row["preset"]: row["protocol"] for row in json.loads(done.stdout)}
+    assert list(listed) == sorted(NAMES)
+    assert listed["fedntd-cifar10-shards"].startswith("FedNTD (Lee et al. 2022), table 1")
+    monkeypatch.chdir(tmp_path)
+    assert read_overrides(["fedntd-cifar10-shards"])["method"] == "fedntd"
+    assert preset_path("../presets/fedntd-cifar10-shards") is None
+    with pytest.raises(UserError, match="-c 'fedntd-cifar10' is neither a preset"):
+        read_overrides(["fedntd-cifar10"])
