@@ -33,6 +33,7 @@ def check_config(config: RunConfig) -> None:
     if DATASETS[config.dataset].streams:
         check_streamed(config.augmentation)
     _one_of("partition", config.partition, PARTITIONS)
+    _check_own(config)
     _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
     parse_augmentation(config.augmentation)
     _words("analyses", config.analyses, MEASURE_WORDS)
@@ -77,6 +78,27 @@ def check_measures(name: str, analyses: str) -> None:
         raise UserError(
             f"measure '{local[0]}' trains local models again, which needs the {reason} that the "
             f"clients of method '{name}' had; choose from {free}, forgetting, consistency"
+        )
+
+
+def _check_own(config: RunConfig) -> None:
+    from fedapp.analysis.table import MEASURES
+    from fedapp.data.own_images import class_names
+
+    if config.classes:
+        class_names(config.classes)
+    if bool(config.classes) != (config.partition == "own") or (
+        config.classes and config.dataset != "images"
+    ):
+        raise UserError(
+            "partition 'own' (every client has a folder of its own), dataset 'images' and the "
+            "key 'classes' (their names) belong together: set all three or none"
+        )
+    measures = [word for word in config.analyses.split() if word in MEASURES]
+    if config.classes and measures:
+        raise UserError(
+            f"measure '{measures[0]}' needs the clients' data, which with partition 'own' stays on "
+            "their hosts; leave it out of 'analyses'"
         )
 
 

@@ -49,6 +49,9 @@ class RunConfig(BaseModel):
     class_list: str = Field(
         "", description="file with imagenet100's classes, in data-dir; empty: the first 100"
     )
+    classes: str = Field(
+        "", description="partition own: the class names of all hosts, by label: 'cat dog'"
+    )
     decode_threads: Unsigned = Field(
         0, description="threads of a process that decode imagenet100; 0: one per core, up to 8"
     )

@@ -12,7 +12,7 @@ from flwr.app import Context
 
 import fedapp
 from fedapp.errors import UserError
-from fedapp.node import open_node
+from fedapp.node import Node, open_node
 from strategies.records import PROTOCOL_VERSION
 
 
@@ -26,9 +26,14 @@ def describe(context: Context) -> dict[str, Any]:
     """Return a node's identity as scalars and lists, the answer to the server's first question."""
     import torch
 
+    partition_id, num_partitions = _place(context.node_config)
     node = open_node(context.run_config, context.node_config)
     clients = hosted_clients(context, node.config.num_clients)
-    partition_id, num_partitions = _place(context.node_config)
+    if node.config.partition == "own" and clients != [partition_id]:
+        raise UserError(
+            f"with partition 'own' every client has a SuperNode: num-partitions is "
+            f"{num_partitions} but must be num-clients, {node.config.num_clients}"
+        )
     return {
         "partition-id": partition_id,
         "num-partitions": num_partitions,
@@ -37,11 +42,18 @@ def describe(context: Context) -> dict[str, Any]:
         "protocol": PROTOCOL_VERSION,
         "configuration": node.config.fingerprint(),
         "head": node.head_hash(),
-        "list of classes": node.dataset.classes_hash(),
+        **form(node),
         "device": str(node.device),
         "host": platform.node(),
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}",
     }
+
+
+def form(node: Node) -> dict[str, str]:
+    """Return what the data of server and nodes must have in common, by names for a sentence."""
+    data = node.dataset
+    size = f"{data.image_size}x{data.image_size}, {data.channels} channels"
+    return {"list of classes": data.classes_hash(), "form of images": size}
 
 
 def _place(node_config: Mapping[str, Any]) -> tuple[int, int]:

@@ -41,15 +41,18 @@ BATCH_STATISTICS_BATCH = 128  # with bn = "batch" accuracy depends on it (specif
 class Node:
     """The data, the model and the clients of one process."""
 
-    def __init__(self, config: RunConfig, data_dir: str = "") -> None:
-        """Load the data and build the model; `data_dir` overrides the configuration's."""
+    def __init__(self, config: RunConfig, data_dir: str = "", own: int | None = None) -> None:
+        """Load the data and build the model.
+
+        `data_dir` overrides the configuration's; `own` is the client whose own data lies there.
+        """
         self.config = config
         self.method = find_method(config.method)
         self.device = choose_device(config.device)
         if config.precision == "tf32":
             torch.set_float32_matmul_precision("high")
         self.dataset = _prepared(config, data_dir)
-        self.partition = _partition(config, self.dataset)
+        self.partition = _partition(config, self.dataset, own)
         self.model = self.new_model()
         self.objective = self.method.objective(
             None if config.regulariser == "none" else config.regulariser,
@@ -208,20 +211,21 @@ def choose_device(name: str) -> torch.device:
 def open_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Node:
     """Return this process's node for a run configuration, building it at the first call."""
     data_dir = str(node_config.get("data-dir", ""))
-    return _open(tuple(sorted(run_config.items())), data_dir)
+    own = int(node_config["partition-id"]) if run_config.get("partition") == "own" else None
+    return _open(tuple(sorted(run_config.items())), data_dir, own)
 
 
 @lru_cache(maxsize=1)
-def _open(run_config: tuple[tuple[str, Any], ...], data_dir: str) -> Node:
+def _open(run_config: tuple[tuple[str, Any], ...], data_dir: str, own: int | None) -> Node:
     config = RunConfig.parse(dict(run_config))
     if config.threads:
         torch.set_num_threads(config.threads)
-    return Node(config, data_dir)
+    return Node(config, data_dir, own)
 
 
 @lru_cache(maxsize=1)
-def _dataset(name: str, data_dir: str, download: bool, class_list: str) -> Dataset:
-    return load_dataset(name, data_dir, download, class_list)
+def _dataset(name: str, data_dir: str, download: bool, class_list: str, classes: str) -> Dataset:
+    return load_dataset(name, data_dir, download, class_list, classes)
 
 
 def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
@@ -233,13 +237,13 @@ def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
 def _prepared(config: RunConfig, data_dir: str = "") -> Dataset:
     """Load a configuration's data set, pooled and normalised as it asks for."""
     folder = data_dir or config.data_dir
-    data = _dataset(config.dataset, folder, config.download, config.class_list)
+    data = _dataset(config.dataset, folder, config.download, config.class_list, config.classes)
     if config.pool_data is True:
         data = data.pooled()
     return data.symmetric() if config.normalisation == "symmetric" else data
 
 
-def _partition(config: RunConfig, data: Dataset) -> Partition:
+def _partition(config: RunConfig, data: Dataset, own: int | None = None) -> Partition:
     return make_partition(
         config.partition,
         np.asarray(data.train_labels),
@@ -250,5 +254,6 @@ def _partition(config: RunConfig, data: Dataset) -> Partition:
         classes_per_client=int(config.classes_per_client),
         sigma=config.unbalanced_sigma,
         pooled=config.pool_data is True,
+        own=own,
         seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),
     )

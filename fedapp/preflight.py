@@ -87,7 +87,8 @@ def _welcome(
         if identity[key] != value:
             raise UserError(
                 f"{name} has another {key} ({identity[key]}) than the server ({value}): "
-                f"start it with the same app and run configuration ({identity['versions']})"
+                "both need the same app, run configuration and kind of data "
+                f"({identity['versions']})"
             )
     for client, count in zip(identity["clients"], identity["examples"], strict=True):
         if client in nodes:

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from clients.arrays import to_arrays
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
+from fedapp.identity import form
 from fedapp.method import GLOBAL
 from fedapp.node import Node
 from fedapp.preflight import forget, meet_nodes
@@ -51,8 +52,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     for note in node.partition.notes:
         print(f"partition: {note}")
     recorder = Recorder(directory, config, node, started)
-    expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
-    expected["list of classes"] = node.dataset.classes_hash()
+    expected = {"configuration": config.fingerprint(), "head": node.head_hash(), **form(node)}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
     strategy = build_strategy(config, node, federation, directory.state_key())
     arrays, first_round = _starting_point(config, node, strategy, directory)

@@ -16,6 +16,7 @@ from fedapp.data.cache import Arrays, cached_arrays
 from fedapp.data.encoded import EncodedImages
 from fedapp.data.imagenet import LAYOUT, read_imagenet100
 from fedapp.data.images import load_image_folder
+from fedapp.data.own_images import class_names, load_named_images
 from fedapp.data.public import (
     CIFAR10,
     CIFAR100,
@@ -120,7 +121,7 @@ class DatasetInfo:
 
 
 def load_dataset(
-    name: str, data_dir: str = "", download: bool = False, class_list: str = ""
+    name: str, data_dir: str = "", download: bool = False, class_list: str = "", classes: str = ""
 ) -> Dataset:
     """Load a data set, from the cache of decoded data where possible.
 
@@ -129,17 +130,25 @@ def load_dataset(
         data_dir: folder with the files; by default the one downloads go to.
         download: fetch public data sets that are not there.
         class_list: file with the classes to take of ImageNet, absolute or in data-dir.
+        classes: names of the classes of own images, by label; "": the folders that are there.
 
     Raises:
         UserError: unknown name, files that are absent or damaged, or a failed download.
     """
     if name not in DATASETS:
         raise UserError(f"unknown dataset '{name}'; choose one of {', '.join(DATASETS)}")
-    arrays = dict(DATASETS[name].read(Origin(name, data_dir, download, class_list)))
-    classes = tuple(str(item) for item in arrays.pop("classes"))
+    arrays = dict(DATASETS[name].read(Origin(name, data_dir, download, class_list, classes)))
+    names = tuple(str(item) for item in arrays.pop("classes"))
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
-    return Dataset(name, classes, mean, std, **arrays, pools_test=DATASETS[name].pools_test)
+    return Dataset(name, names, mean, std, **arrays, pools_test=DATASETS[name].pools_test)
+
+
+def _read_images(origin: Origin) -> Arrays:
+    """Read one folder that is divided among clients, or one host's own part of the data."""
+    if not origin.classes:
+        return load_image_folder(origin.data_dir)
+    return load_named_images(origin.data_dir, class_names(origin.classes))
 
 
 def _read_digits(origin: Origin) -> Arrays:
@@ -211,6 +220,6 @@ DATASETS: dict[str, DatasetInfo] = {
         None,
         "your own images",
         "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)",
-        lambda origin: load_image_folder(origin.data_dir),
+        _read_images,
     ),
 }  # fmt: skip

@@ -26,6 +26,7 @@ class Wish:
     alpha: float
     classes_per_client: int
     sigma: float
+    own: int | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ PARTITIONS: dict[str, PartitionKind] = {
         "random parts of log-normal sizes with deviation `unbalanced-sigma`",
         lambda train, test, w, rng: splits.unbalanced(train, test, w.num_clients, w.sigma, rng),
     ),
+    "own": PartitionKind(
+        "every client has a data folder on its own host, the server one to test on",
+        lambda train, test, w, rng: splits.own(train, test, w.num_clients, w.own),
+    ),
     "pathological": PartitionKind(
         "`classes-per-client` classes per client, of uneven sizes, 75 % of them to train on",
         lambda train, test, w, rng: personal_splits.pathological(
@@ -89,12 +94,14 @@ def make_partition(
     classes_per_client: int = 2,
     sigma: float = 1.0,
     pooled: bool = False,
+    own: int | None = None,
     seed: int | np.random.SeedSequence | np.random.Generator,
 ) -> Partition:
     """Draw the split named `kind`; the same arguments give the same split on every machine.
 
     With `pooled` both label arrays are the same one, of all samples: each client's part of it is
-    cut into 75 % to train on and 25 % to test on, at random.
+    cut into 75 % to train on and 25 % to test on, at random. `own` is the client whose own data the
+    labels are; None on the server.
 
     Raises:
         UserError: unknown kind, or a split that these labels do not allow.
@@ -102,7 +109,7 @@ def make_partition(
     if kind not in PARTITIONS:
         raise UserError(f"unknown partition '{kind}'; choose one of {', '.join(PARTITIONS)}")
     rng = np.random.default_rng(seed)
-    wish = Wish(num_clients, shards, alpha, classes_per_client, sigma)
+    wish = Wish(num_clients, shards, alpha, classes_per_client, sigma, own)
     drawn = PARTITIONS[kind].draw(train_labels, test_labels, wish, rng)
     if not pooled:
         return drawn

@@ -19,12 +19,14 @@ class Origin:
         data_dir: the folder that holds it; "": where downloads go.
         download: whether it may be fetched when it is not there.
         class_list: file with the wanted classes of ImageNet; "": the first 100.
+        classes: names of a federation's classes, for images of each client's own; "": as found.
     """
 
     name: str
     data_dir: str = ""
     download: bool = False
     class_list: str = ""
+    classes: str = ""
 
 
 class Images(Protocol):

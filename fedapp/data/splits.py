@@ -152,3 +152,23 @@ def _sizes(shares: NDArray[np.float64], total: int) -> Indices:
 
 def _cut(order: Indices, sizes: Indices) -> list[Indices]:
     return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def own(
+    train_labels: Indices, test_labels: Indices, num_clients: int, client: int | None
+) -> Partition:
+    """Give all data of this host to the one client that lives here; the server (None) only tests.
+
+    Raises:
+        UserError: a client without training images, or a server without test images.
+    """
+    nothing = np.empty(0, dtype=np.int64)
+    train, test = [nothing] * num_clients, [nothing] * num_clients
+    if client is None:
+        if not len(test_labels):
+            raise UserError("the server needs images to test on: test/CLASS/* in its data-dir")
+        return Partition(train, test)
+    if not len(train_labels):
+        raise UserError(f"client {client} has no images to train on: train/CLASS/* in its data-dir")
+    train[client], test[client] = np.arange(len(train_labels)), np.arange(len(test_labels))
+    return Partition(train, test)

@@ -1,0 +1,135 @@
+"""Clients with data folders of their own: matched by class name, misfits refused in a sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import settings
+from PIL import Image
+
+from fedapp import server_app
+from fedapp.data.own_images import class_names, load_named_images
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+
+CLASSES = "cat dog owl"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+
+
+def write(root: Path, split: str, name: str, count: int, side: int = 32, mode: str = "RGB") -> None:
+    """Write images whose brightness tells their class, so that they can be learnt."""
+    folder = root / split / name
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(CLASSES.find(name) + 1)
+    for index in range(count):
+        pixels = rng.integers(0, 60, (side, side, 3)) + 30 * (1 + CLASSES.find(name))
+        image = Image.fromarray(pixels.astype(np.uint8)).convert(mode)
+        image.save(folder / f"{index}.png")
+
+
+@pytest.fixture
+def hosts(tmp_path) -> dict[str, Path]:
+    """Three hosts: a server to test on, and two clients of which neither has all classes."""
+    found = {name: tmp_path / name for name in ("server", "first", "second")}
+    for name in CLASSES.split():
+        write(found["server"], "test", name, 4)
+    write(found["first"], "train", "dog", 6)
+    write(found["first"], "train", "cat", 6)
+    write(found["first"], "test", "dog", 2)
+    write(found["second"], "train", "owl", 8)
+    return found
+
+
+def train(hosts: dict[str, Path], tmp_path: Path, **changes) -> RunDirectory:
+    """Run one federation in this process; raises UserError as the ServerApp does."""
+    chosen = {
+        "dataset": "images", "partition": "own", "classes": CLASSES, "num_clients": 2,
+        "participation": 1.0, "output_dir": str(tmp_path / "runs"), "run_name": "own",
+        "client_eval_every": 1,
+    }  # fmt: skip
+    values = settings(**(chosen | changes))
+    grid = InProcessGrid(values, 2)
+    for context, host in zip(grid.contexts.values(), ("first", "second"), strict=True):
+        context.node_config["data-dir"] = str(hosts[host])
+    server_app.run(grid, values, str(hosts["server"]), 0.0)
+    return RunDirectory.load(tmp_path / "runs" / "own")
+
+
+def test_clients_train_on_their_own_folders_and_the_server_tests_on_its_own(hosts, tmp_path):
+    run = train(hosts, tmp_path)
+    rows = run.rounds()
+    assert [row["clients"] for row in rows] == [2, 2]
+    assert run.summary()["status"] == "completed"
+    assert rows[0]["images"] == 20
+
+
+def test_labels_are_matched_by_name_whatever_a_host_has(hosts):
+    first = load_named_images(str(hosts["first"]), CLASSES.split())
+    second = load_named_images(str(hosts["second"]), CLASSES.split())
+    assert sorted(first["train_labels"]) == [0] * 6 + [1] * 6
+    assert set(second["train_labels"]) == {2}
+    assert second["test_labels"].shape == (0,)
+    assert second["test_images"].shape == (0, 32, 32, 3)
+    other_order = load_named_images(str(hosts["second"]), ["owl", "cat", "dog"])
+    assert set(other_order["train_labels"]) == {0}
+
+
+def test_a_class_that_nobody_listed_is_refused_by_name(hosts, tmp_path):
+    write(hosts["second"], "train", "wolf", 2)
+    with pytest.raises(UserError, match=r"node 101 cannot take part: class folder .*wolf is none"):
+        train(hosts, tmp_path)
+
+
+@pytest.mark.parametrize("misfit", [{"side": 24}, {"mode": "L"}])
+def test_other_sizes_and_channels_are_refused_by_name(hosts, tmp_path, misfit):
+    hosts["second"] = tmp_path / "misfit"
+    write(hosts["second"], "train", "owl", 2, **misfit)
+    with pytest.raises(UserError, match=r"node 101 \(partition 1 .*another form of images \("):
+        train(hosts, tmp_path)
+
+
+def test_a_client_without_images_is_refused(hosts, tmp_path):
+    hosts["second"] = tmp_path / "only-test"
+    write(hosts["second"], "test", "owl", 2)
+    with pytest.raises(UserError, match="client 1 has no images to train on"):
+        train(hosts, tmp_path)
+    hosts["second"] = tmp_path / "nothing"
+    with pytest.raises(UserError, match="node 101 cannot take part: no images in data-dir"):
+        train(hosts, tmp_path, run_name="again")
+
+
+def test_a_server_without_test_images_says_so(hosts, tmp_path):
+    hosts["server"] = hosts["second"]
+    with pytest.raises(UserError, match="the server needs images to test on"):
+        train(hosts, tmp_path)
+
+
+def test_every_client_needs_a_node_of_its_own(hosts, tmp_path):
+    with pytest.raises(UserError, match="num-partitions is 2 but must be num-clients, 4"):
+        train(hosts, tmp_path, num_clients=4)
+
+
+@pytest.mark.parametrize("changes", [{"classes": ""}, {"partition": "iid"}, {"dataset": "digits"}])
+def test_the_three_keys_belong_together(hosts, tmp_path, changes):
+    with pytest.raises(UserError, match="belong together: set all three or none"):
+        train(hosts, tmp_path, **changes)
+
+
+def test_measures_of_the_clients_data_are_refused(hosts, tmp_path):
+    from fedapp.analysis.table import MEASURES
+
+    with pytest.raises(UserError, match="stays on their hosts"):
+        train(hosts, tmp_path, method="fedavg", analyses=next(iter(MEASURES)))
+
+
+def test_class_names_may_hold_spaces_between_commas():
+    assert class_names("red fox, owl") == ("red fox", "owl")
+    assert class_names("cat dog") == ("cat", "dog")
+    for wrong in ("cat", "cat cat", "cat,,dog"):
+        with pytest.raises(UserError, match="two or more different class names"):
+            class_names(wrong)
