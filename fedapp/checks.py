@@ -42,6 +42,7 @@ def check_config(config: RunConfig) -> None:
     _check_head(config)
     _check_sampling(config)
     _check_places(config)
+    _check_aggregation(config)
 
 
 def _one_of(key: str, value: str, choices: object) -> None:
@@ -168,4 +169,37 @@ def _check_places(config: RunConfig) -> None:
     if "/" in config.run_name or "\\" in config.run_name or config.run_name in (".", ".."):
         raise UserError(
             f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder name"
+        )
+
+
+def _check_aggregation(config: RunConfig) -> None:
+    """Robust and private means need a server step that starts from a mean of whole models."""
+    from fedapp.methods import find_method
+    from strategies.fedavg import FedAvg
+    from strategies.fedavgm import FedAvgM
+
+    if config.aggregation == "mean" and not config.dp_clip:
+        if config.dp_noise:
+            raise UserError(
+                f"dp-noise is {config.dp_noise:g} but dp-clip is 0: noise protects only updates of "
+                "a bounded norm, so set dp-clip too"
+            )
+        return
+    asked = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
+    row = find_method(config.method)
+    if row.strategy not in (FedAvg, FedAvgM) or row.sends == "nothing":
+        raise UserError(
+            f"{asked} works with methods whose server averages whole models, and method "
+            f"'{config.method}' does more than that ({row.strategy.__name__})"
+        )
+    if config.dp_clip and config.weights != "uniform":
+        raise UserError(
+            "dp-clip bounds what one client can change only if all count the same: "
+            "set weights to 'uniform'"
+        )
+    cohort = max(1, -int(-(config.participation * config.num_clients) // 1))
+    if "krum" in config.aggregation and cohort < 2 * config.robust_malicious + 3:
+        raise UserError(
+            f"{asked} with robust-malicious {config.robust_malicious} needs at least "
+            f"{2 * config.robust_malicious + 3} clients per round, but {cohort} are sampled"
         )

@@ -127,7 +127,9 @@ class Gathered:
             self._sums = GroupSums(self.received, done.outbox, task.total_weight, task.cohort)
         self._sums.check(model, done.outbox)
         done.remember()
-        if len(self.task.clients) == 1:
+        if self.task.separate:
+            self._uploads[client] = model
+        elif len(self.task.clients) == 1:
             self._last = {ARRAYS: model, **done.outbox}
         else:
             self._sums.add(model, done.outbox, self.task.weight(result.examples))
@@ -138,7 +140,7 @@ class Gathered:
     def content(self) -> RecordDict:
         """Return the reply's records: report, model or partial sums, and uploads."""
         content = pack_report(self.results, self.failures)
-        if self.results and self._sums is not None:
+        if self.results and self._sums is not None and not self.task.separate:
             sums = {name: group.sums for name, group in self._sums.groups.items()}
             for name, arrays in (self._last or {ARRAYS: self._sums.model.sums, **sums}).items():
                 content[name] = to_array_record(arrays)

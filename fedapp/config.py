@@ -146,6 +146,19 @@ class RunConfig(BaseModel):
     state_missing: Literal["error", "reinit"] = Field(
         "error", description="when a client's state is lost: end the round, or start it afresh"
     )
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
+        "mean", description="how client models become one; robust ones keep each model apart"
+    )
+    robust_malicious: Unsigned = Field(0, description="clients that krum expects to lie")
+    robust_trim: Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        0.2, description="share of values that trimmed-mean cuts at each end"
+    )
+    dp_clip: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="differential privacy: largest norm of an update; 0: off"
+    )
+    dp_noise: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="differential privacy: noise multiplier"
+    )
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
     fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
     model_group: str = Field("", description="architectures of heterogeneous clients")

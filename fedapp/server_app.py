@@ -27,6 +27,7 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
 from strategies.federation import Federation, RoundFailed
 from strategies.records import to_array_record
+from strategies.robust import Rule
 from strategies.rounds import ClientStrategy
 
 app = ServerApp()
@@ -89,8 +90,18 @@ def build_strategy(
         tolerate_failures=config.tolerate_failures,
         client_evaluation_every=config.client_eval_every or (config.eval_every if personal else 0),
         state_key=state_key if node.method.keeps else "",
+        **_rule(config),
         **{name: config.flat()[key] for name, key in node.method.options.items()},
     )
+
+
+def _rule(config: RunConfig) -> dict[str, Rule]:
+    """Return the strategy's robust or private mean, if one is asked for."""
+    rule = Rule(
+        config.aggregation, config.robust_malicious, config.robust_trim,
+        config.dp_clip, config.dp_noise,
+    )  # fmt: skip
+    return {"rule": rule} if rule.needed else {}
 
 
 def open_run_directory(config: RunConfig) -> RunDirectory:

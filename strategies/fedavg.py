@@ -4,10 +4,21 @@ Replies are added as they arrive, exactly, so that neither their order nor their
 changes a bit of the model, and the server's memory does not grow with the cohort.
 """
 
+from typing import Any
+
 from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, GroupSums
-from strategies.records import ARRAYS, UPLOADS, ClientResult, Task, extra_records, from_array_record
+from strategies.records import (
+    ARRAYS,
+    UPLOADS,
+    ClientResult,
+    Task,
+    extra_records,
+    from_array_record,
+    unpack_uploads,
+)
+from strategies.robust import Rule, SeparateModels
 from strategies.rounds import ClientStrategy
 
 
@@ -15,6 +26,13 @@ class FedAvg(ClientStrategy):
     """Weighted mean of the sampled clients' models (McMahan et al. 2017, algorithm 1)."""
 
     _sums: GroupSums
+    _separate: SeparateModels
+
+    def __init__(self, *args: Any, rule: Rule | None = None, **kwargs: Any) -> None:
+        """Prepare a strategy; `rule` is a robust or private mean in place of the exact one."""
+        super().__init__(*args, **kwargs)
+        self.rule = rule or Rule()
+        self.separate = self.rule.needed
 
     def averaged(self) -> dict[str, Arrays]:
         """Return zeros in the shapes of what is averaged beside the model, each client once."""
@@ -30,9 +48,14 @@ class FedAvg(ClientStrategy):
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Start the sums at zero."""
         self._sums = GroupSums(received, self.averaged(), total_weight, cohort)
+        self._separate = SeparateModels(received)
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add a client's model, or the exact partial sum of a node with several clients."""
+        if self.separate:
+            weights = {result.client: task.weight(result.examples) for result in results}
+            self._separate.take(unpack_uploads(content.array_records[UPLOADS]), weights)
+            return
         weight = sum(task.weight(result.examples) for result in results)
         model = from_array_record(content.array_records[ARRAYS])
         groups = extra_records(content)
@@ -45,4 +68,8 @@ class FedAvg(ClientStrategy):
     def close_round(self, received: Arrays) -> Arrays:
         """Return the method's update of the mean."""
         self.take_means({name: group.mean() for name, group in self._sums.groups.items()})
-        return self.server_update(received, self._sums.model.mean())
+        if self.separate:
+            mean = self.rule.combine(self.server_round, received, self._separate)
+        else:
+            mean = self._sums.model.mean()
+        return self.server_update(received, mean)

@@ -36,6 +36,7 @@ class Task:
     cohort: int = 1  # number of clients in the whole cohort
     state_key: str = ""  # names the run's client states; empty: clients keep nothing
     known: tuple[int, ...] = ()  # those of `clients` that have trained before in this run
+    separate: bool = False  # send each client's model by itself, not their sum
 
     def to_record(self) -> ConfigRecord:
         """Return the task as a Flower record."""

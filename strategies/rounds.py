@@ -35,6 +35,8 @@ _KNOWN = "known-clients"
 class ClientStrategy(FlowerFedAvg):
     """One round after the other; what is made of the replies is the method's own."""
 
+    separate = False  # whether a node sends each client's model by itself, not their sum
+
     def __init__(
         self,
         federation: Federation,
@@ -220,7 +222,7 @@ class ClientStrategy(FlowerFedAvg):
             node: Task(
                 self.server_round, tuple(hosted), self.lr(self.server_round), self.weights,
                 total_weight, len(clients), self.state_key,
-                tuple(client for client in hosted if client in self._known),
+                tuple(client for client in hosted if client in self._known), self.separate,
             )
             for node, hosted in self.federation.by_node(clients).items()
         }  # fmt: skip

@@ -1,0 +1,98 @@
+"""Robust means and differential privacy: what they withstand, and what they refuse to go with."""
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from in_process import differ, federate, settings
+
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from strategies.records import TASK, UPLOADS, Task, from_array_record, to_array_record
+
+RUN = settings(method="fedavg", num_rounds=1, participation=1.0, weights="uniform")
+ROBUST = ["median", "trimmed-mean", "krum", "multi-krum"]
+
+
+def lie(reply: Message) -> Message:
+    """Let the clients of node 101 send a model that is far away but not impossible."""
+    if reply.metadata.src_node_id == 101 and UPLOADS in reply.content:
+        arrays = from_array_record(reply.content.array_records[UPLOADS])
+        reply.content[UPLOADS] = to_array_record({n: a + 50 for n, a in arrays.items()})
+    return reply
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+def test_one_lying_client_of_ten_moves_a_robust_mean_little(rule):
+    run = {**RUN, "aggregation": rule, "robust-malicious": 1}
+    honest = federate(run, nodes=10)[0]
+    attacked = federate(run, nodes=10, tamper=lie)[0]
+    for name, array in honest.items():
+        assert np.max(np.abs(attacked[name] - array)) < 1.0, name
+
+
+def test_one_lying_client_of_ten_moves_the_mean_far():
+    spoilt = {**RUN, "aggregation": "trimmed-mean", "robust-trim": 0.01}  # cuts nobody of ten
+    honest, attacked = federate(spoilt, nodes=10)[0], federate(spoilt, nodes=10, tamper=lie)[0]
+    assert all(np.max(np.abs(attacked[n] - array)) > 4.9 for n, array in honest.items())
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+def test_nodes_and_reply_order_change_no_bit(rule):
+    run = {**RUN, "aggregation": rule}
+    one = federate(run, nodes=3, seed=1)[0]
+    assert not differ(one, federate(run, nodes=10, seed=2)[0])
+
+
+def test_the_median_is_the_median_of_the_clients_models():
+    models: dict[str, np.ndarray] = {}
+
+    def watch(reply: Message) -> Message:
+        if UPLOADS in reply.content:
+            models.update(from_array_record(reply.content.array_records[UPLOADS]))
+        return reply
+
+    final = federate({**RUN, "aggregation": "median"}, nodes=3, tamper=watch)[0]
+    for name, array in final.items():
+        stacked = [models[f"{client}/{name}"] for client in range(10)]
+        np.testing.assert_array_equal(array, np.median(np.stack(stacked), axis=0))
+
+
+def test_clipping_bounds_the_step_of_the_model():
+    initial = federate({**RUN, "lr": 1e-30})[0]
+    clipped = federate({**RUN, "dp-clip": 0.01})[0]
+    step = np.sqrt(sum(np.sum((clipped[n] - a) ** 2) for n, a in initial.items()))
+    assert 0.001 < step <= 0.0101
+
+
+def test_noise_is_added_and_does_not_come_from_the_seed():
+    run = {**RUN, "dp-clip": 0.01, "dp-noise": 1.0}
+    one, other = federate(run)[0], federate(run)[0]
+    assert differ(one, other)
+    initial = federate({**RUN, "lr": 1e-30})[0]
+    added = np.concatenate([(one[n] - a).ravel() for n, a in initial.items()])
+    assert np.std(added) == pytest.approx(1.0 * 0.01 / 10, rel=0.2)  # multiplier * clip / clients
+
+
+def test_only_separate_tasks_send_separate_models():
+    assert Task(1, (0,), 0.1, "size", 5).separate is False
+    task = Task(1, (0, 1), 0.1, "size", 5, separate=True)
+    assert Task.from_record(task.to_record()) == task
+    assert TASK == "task"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "scaffold", "aggregation": "median"}, "'scaffold' does more than that"),
+        ({"method": "fedexp", "aggregation": "krum"}, "'fedexp' does more than that"),
+        ({"dp_clip": 1.0}, "set weights to 'uniform'"),
+        ({"dp_noise": 1.0}, "dp-noise is 1 but dp-clip is 0"),
+        (
+            {"aggregation": "krum", "robust_malicious": 5, "participation": 1.0},
+            "needs at least 13 clients per round, but 10 are sampled",
+        ),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused(changes, words):
+    with pytest.raises(UserError, match=words):
+        RunConfig.parse(settings(**{"method": "fedavg", **changes}))
