@@ -62,20 +62,33 @@ def sweep(
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="One repeat of two rounds.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One repeat of few rounds, in under ten minutes.")
+    ] = False,
     model: Annotated[list[str] | None, typer.Option(help="A backbone; may be repeated.")] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help="tax, methods, engine, scale or gpu; may be repeated; default: all."),
+    ] = None,
+    output_dir: Annotated[
+        Path, typer.Option(help="Where bench.json, bench.md and bench.png go.")
+    ] = Path("runs/bench"),
     project: Project = Path("."),
     as_json: AsJson = False,
 ) -> None:
     """Measure what federated rounds cost beside their arithmetic, as ratios taken in one call.
 
-    Example: fedapp bench --quick --model cnn
+    Example: fedapp bench --quick --part tax --model cnn
     """
-    from fedapp import bench as benchmark
+    from dataclasses import replace
 
-    workload = benchmark.QUICK if quick else benchmark.FULL
-    found = benchmark.bench(project, model or ["cnn"], workload)
-    print(json.dumps(found, indent=2) if as_json else benchmark.markdown(found))
+    from fedapp.benchmarking import plan, suite
+    from fedapp.benchmarking.tables import markdown
+
+    chosen = plan.QUICK if quick else plan.FULL
+    found = suite.bench(project, replace(chosen, models=tuple(model or chosen.models)), part or [])
+    suite.write(found, output_dir)
+    print(json.dumps(found, indent=2) if as_json else markdown(found))
 
 
 def _show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -141,10 +141,17 @@ def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> in
             settings.write_text(_toml(values))
             resources = resources.resolve(int(values["num-clients"]))
             wait_until_ready()
-            command = ["flwr", "run", str(project), "local", "-c", str(settings), "--stream"]
-            command += ["--federation-config", resources.options()]
-            subprocess.run([program(command[0]), *command[1:]], env=environment, check=False)
-            return 0 if _completed(environment) else 1
+            return flower_run(project, settings, resources, environment)
+
+
+def flower_run(
+    project: Path, settings: Path, resources: Resources, environment: Mapping[str, str]
+) -> int:
+    """Run a Flower app on the SuperLink named "local"; returns 0 if it completed."""
+    command = ["run", str(project), "local", "-c", str(settings), "--stream"]
+    command += ["--federation-config", resources.options()]
+    subprocess.run([program("flwr"), *command], env=dict(environment), check=False)
+    return 0 if _completed(environment) else 1
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedapp.benchmarking.machine import CHANNELS, CLASSES, SIDE
 from fedapp.launch import cores
 from fedapp.models import build_model
 
-CLASSES, SIDE, CHANNELS = 10, 32, 3
 _GPU_PROCESSES = 4
 _WARM_UP_STEPS = 5
 _START_UP_SECONDS = 300

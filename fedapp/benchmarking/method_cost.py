@@ -1,0 +1,43 @@
+"""What each method costs: seconds per round over FedAvg's, without Flower's processes.
+
+A run of FedAvg comes right after each other one, because other programs may slow a machine down
+for minutes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from fedapp.benchmarking.federated import configuration, measured_in_process, resources
+from fedapp.benchmarking.plan import Plan
+from fedapp.benchmarking.tax import ratio, say
+from fedapp.errors import UserError
+from fedapp.methods import METHODS
+
+
+def measure_methods(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:
+    """Measure every method of the table with the plan's first model, on the CPU.
+
+    Returns:
+        "method_cost": by method, the median ratio over the repeats; "method_skipped": by method,
+        why it could not run with this model and data.
+    """
+    cost: dict[str, list[float]] = {}
+    skipped: dict[str, str] = {}
+    for repeat in range(plan.repeats):
+        for method in METHODS:
+            say(f"cost of {method}, repeat {repeat + 1} of {plan.repeats}")
+            try:
+                seconds = _seconds(project, data_dir, plan, method)
+                reference = _seconds(project, data_dir, plan, next(iter(METHODS)))
+                cost.setdefault(method, []).append(seconds / reference)
+            except UserError as reason:
+                skipped[method] = str(reason)
+    return {
+        "method_cost": {method: ratio(ratios) for method, ratios in cost.items()},
+        "method_skipped": skipped,
+    }
+
+
+def _seconds(project: Path, data_dir: Path, plan: Plan, method: str) -> float:
+    config = configuration(data_dir, plan.cost, model=plan.models[0], method=method, device="cpu")
+    return measured_in_process(project, config, resources("cpu")).speed().seconds

@@ -1,0 +1,72 @@
+"""What a benchmark measures, and how much of it: the full plan and the quick one.
+
+The sizes are the papers' (10 clients with 500 images per round, batches of 50), cut down where one
+measurement would take minutes; the quick plan stays under ten minutes on two cores.
+"""
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A round: every one of `clients` clients trains on `images` images for `epochs` epochs."""
+
+    clients: int = 10
+    images: int = 500
+    epochs: int = 5
+    batch_size: int = 50
+    rounds: int = 4  # of one run; the first is not counted
+    plain_seconds: float = 15.0  # for each layout of the plain loop
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of the scale part; each client has `images` images and trains one epoch."""
+
+    clients: int
+    cohort: int
+    workers: int = 0  # 0: one per core
+    images: int = 10
+    batch_size: int = 10
+    rounds: int = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All parts of a benchmark."""
+
+    repeats: int = 3
+    models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18")
+    methods: tuple[str, ...] = ("fedavg", "fedntd", "feddr+", "scaffold", "feddor")
+    tax: Workload = Workload()
+    heavy: Workload = Workload(epochs=1)  # of every model but the first
+    cost: Workload = Workload(clients=4, images=250, epochs=1)
+    megabytes: tuple[float, ...] = (0.001, 1, 4, 40, 100)
+    message_clients: int = 10
+    message_rounds: int = 6
+    scale: tuple[Point, ...] = field(
+        default=(
+            Point(1000, 10), Point(1000, 100), Point(1000, 1000), Point(100, 10),
+            Point(10_000, 10), Point(1000, 100, workers=1),
+        )
+    )  # fmt: skip
+    # the job that research simulators are compared on: 5 steps per client
+    job: Point = Point(1000, 50, images=50, rounds=12)
+
+    def workload(self, model: str) -> Workload:
+        """Return the FL tax's workload for a model."""
+        return self.tax if model == self.models[0] else self.heavy
+
+
+FULL = Plan()
+QUICK = replace(
+    FULL,
+    repeats=1,
+    models=("cnn",),
+    methods=("fedavg", "fedntd", "feddr+"),
+    tax=Workload(rounds=2, plain_seconds=5.0),
+    cost=Workload(clients=2, images=100, epochs=1, rounds=2),
+    message_rounds=3,
+    scale=(Point(1000, 10), Point(1000, 100), Point(10_000, 10)),
+    job=replace(FULL.job, rounds=4),
+)

@@ -1,0 +1,70 @@
+"""The whole benchmark: the parts in turn, and the files that it leaves behind."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fedapp.benchmarking.engine import measure_engine
+from fedapp.benchmarking.gpu import measure_gpu
+from fedapp.benchmarking.machine import benchmark_images, environment
+from fedapp.benchmarking.method_cost import measure_methods
+from fedapp.benchmarking.plan import Plan
+from fedapp.benchmarking.scale import measure_scale
+from fedapp.benchmarking.tables import draw, markdown
+from fedapp.benchmarking.tax import measure_tax
+from fedapp.errors import UserError
+from fedapp.methods import METHODS
+from fedapp.models.backbones import BACKBONES
+from fedapp.results.files import write_atomically
+from fedapp.results.rendering import png
+
+Part = Callable[[Path, Path, Plan], dict[str, Any]]
+
+PARTS: dict[str, Part] = {
+    "tax": lambda project, data, plan: measure_tax(project, data, plan, plan.methods, "cpu"),
+    "methods": measure_methods,
+    "engine": measure_engine,
+    "scale": lambda project, data, plan: measure_scale(project, plan),
+    "gpu": lambda project, data, plan: {"gpu": measure_gpu(project, data, plan)},
+}
+
+
+def bench(project: Path, plan: Plan, parts: Sequence[str] = ()) -> dict[str, Any]:
+    """Run the named parts, all by default, and return their figures in one dictionary.
+
+    Returns:
+        "fl_tax": {model: ratio}, and what the parts' functions document; "skipped_methods": those
+        of the plan that are not in the method table; "plan" and "environment".
+
+    Raises:
+        UserError: an unknown model or part, or a run that did not complete.
+    """
+    for model in plan.models:
+        if model not in BACKBONES:
+            raise UserError(f"model '{model}' is unknown; choose from {', '.join(BACKBONES)}")
+    for part in parts:
+        if part not in PARTS:
+            raise UserError(f"benchmark part '{part}' is unknown; choose from {', '.join(PARTS)}")
+    absent = [method for method in plan.methods if method not in METHODS]
+    plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
+    largest = max(work.clients * work.images for work in (plan.tax, plan.heavy, plan.cost))
+    found: dict[str, Any] = {}
+    with benchmark_images(largest) as data_dir:
+        for part in parts or PARTS:
+            found |= PARTS[part](project, data_dir, plan)
+    return {
+        **found,
+        "skipped_methods": absent,
+        "plan": asdict(plan),
+        "environment": environment(),
+    }
+
+
+def write(found: dict[str, Any], folder: Path) -> None:
+    """Write bench.json, bench.md and bench.png in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "bench.json", json.dumps(found, indent=2).encode())
+    write_atomically(folder / "bench.md", (markdown(found) + "\n").encode())
+    write_atomically(folder / "bench.png", png(draw(found)))

@@ -1,0 +1,82 @@
+"""What federation costs: images per second of simulated rounds over those of a plain loop."""
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapp.benchmarking.federated import Speed, configuration, measured_run, resources
+from fedapp.benchmarking.plain_loop import layouts, plain_images_per_second
+from fedapp.benchmarking.plan import Plan, Workload
+
+Repeat = Mapping[str, Speed]  # by method
+
+
+def best_plain(model: str, workload: Workload, device: str) -> float:
+    """Return the images per second of the fastest layout of the plain loop."""
+    return max(
+        plain_images_per_second(model, each, workload.batch_size, workload.plain_seconds)
+        for each in layouts(device)
+    )
+
+
+def federated_speed(
+    project: Path, data_dir: Path, model: str, method: str, workload: Workload, device: str
+) -> Speed:
+    """Simulate one run and return the speed of its rounds; raises UserError if it fails."""
+    config = configuration(data_dir, workload, model=model, method=method, device=device)
+    return measured_run(project, config, resources(device)).speed()
+
+
+def measure_tax(
+    project: Path, data_dir: Path, plan: Plan, methods: Sequence[str], device: str
+) -> dict[str, Any]:
+    """Measure plain loop and federated runs in turn; figures are medians over the repeats.
+
+    The plain loop trains with cross-entropy, whatever the method.
+
+    Returns:
+        "fl_tax": by model, images/s of the first method's rounds over images/s of the plain loop.
+        "fl_tax_by_method": the same by model and method.
+        "round_cost": by model and method, seconds per round over the first method's.
+        "images_per_second": by model, those of the plain loop, for orientation.
+    """
+    found: dict[str, dict[str, Any]] = {
+        "fl_tax": {}, "fl_tax_by_method": {}, "round_cost": {}, "images_per_second": {},
+    }  # fmt: skip
+    for model in plan.models:
+        plain, runs = [], []
+        workload = plan.workload(model)
+        for repeat in range(plan.repeats):
+            say(f"{device} {model}, repeat {repeat + 1} of {plan.repeats}: plain loop")
+            plain.append(best_plain(model, workload, device))
+            speeds = {}
+            for method in methods:
+                say(f"{device} {model}, repeat {repeat + 1} of {plan.repeats}: {method}")
+                speeds[method] = federated_speed(project, data_dir, model, method, workload, device)
+            runs.append(speeds)
+        found["fl_tax_by_method"][model] = {m: _tax(m, runs, plain) for m in methods}
+        found["round_cost"][model] = {m: _cost(m, methods[0], runs) for m in methods}
+        found["fl_tax"][model] = found["fl_tax_by_method"][model][methods[0]]
+        found["images_per_second"][model] = ratio(plain)
+    return found
+
+
+def ratio(values: Sequence[float]) -> float:
+    """Return the median, rounded to what a repetition may confirm."""
+    return round(statistics.median(values), 4)
+
+
+def say(text: str) -> None:
+    """Tell the waiting user what is measured; stdout is for the results."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _tax(method: str, runs: Sequence[Repeat], plain: Sequence[float]) -> float:
+    rates = [run[method].images_per_second for run in runs]
+    return ratio([rate / best for rate, best in zip(rates, plain, strict=True)])
+
+
+def _cost(method: str, reference: str, runs: Sequence[Repeat]) -> float:
+    return ratio([run[method].seconds / run[reference].seconds for run in runs])
