@@ -69,6 +69,7 @@ class ClientData:
     test: Callable[[], Batches]  # the client's own test split
     num_examples: int
     class_counts: Tensor  # [C], training examples of each class
+    seed: Callable[[int], int] = int  # round -> seed of what else is random, such as dropout
 
 
 class LocalClient(NumPyClient):

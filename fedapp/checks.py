@@ -40,6 +40,7 @@ def check_config(config: RunConfig) -> None:
     check_measures(config.method, config.analyses)
     _check_blend(config)
     _check_head(config)
+    _check_group(config)
     _check_sampling(config)
     _check_places(config)
     _check_aggregation(config)
@@ -124,6 +125,8 @@ def _check_head(config: RunConfig) -> None:
     from fedapp.models.backbones import BACKBONES
     from fedapp.models.heads import HEADS
 
+    if config.model_group:
+        return
     classes = DATASETS[config.dataset].num_classes
     width = BACKBONES[config.model].feature_dim
     need = HEADS[find_method(config.method).head].fewest_features(classes or 1)
@@ -131,6 +134,22 @@ def _check_head(config: RunConfig) -> None:
         raise UserError(
             f"method '{config.method}' needs at least {need} features for its head of {classes} "
             f"classes, but model '{config.model}' has {width}"
+        )
+
+
+def _check_group(config: RunConfig) -> None:
+    from fedapp.methods import find_method
+    from fedapp.models.groups import GROUPS, find_group
+
+    row = find_method(config.method)
+    if row.personal is None or not config.model_group:
+        return
+    group = find_group(config.model_group)
+    if row.personal.same_heads and not group.same_heads:
+        fitting = ", ".join(name for name, each in GROUPS.items() if each.same_heads)
+        raise UserError(
+            f"method '{config.method}' averages the clients' heads, but the clients of model group "
+            f"'{config.model_group}' have heads of different shapes; choose one of {fitting}"
         )
 
 
@@ -160,7 +179,10 @@ def _check_places(config: RunConfig) -> None:
         raise UserError(
             f"run-config key 'device' is '{config.device}' but must be auto, cpu, cuda or cuda:N"
         )
-    if config.model_group or config.feature_dim != "auto":
+    from fedapp.methods import find_method
+
+    has_own = find_method(config.method).personal is not None
+    if not has_own and (config.model_group or config.feature_dim != "auto"):
         raise UserError(
             "run-config keys 'model-group' and 'feature-dim' belong to methods with a model per "
             f"client, and method '{config.method}' has one model for all; "

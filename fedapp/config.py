@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedapp.config_input import kebab, sentence, whole_floats
 from fedapp.errors import UserError
 from fedapp.methods import FALLBACKS, check_regulariser, find_method
 from fedapp.settings import MODEL_OF, find_setting
@@ -22,6 +23,8 @@ Auto = Literal["auto"]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Unsigned = Annotated[int, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 # Keys that say where and how fast a run happens, not what it computes: a node may differ in them.
 _LOCAL_KEYS = {"data-dir", "download", "output-dir", "run-name", "resume", "device", "threads"}
@@ -31,15 +34,11 @@ _LOCAL_KEYS |= {"state-dir", "keep-state", "state-missing"}
 _LOCAL_KEYS |= {"analysis-every", "analysis-clients", "checkpoint-keep"}
 
 
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
 class RunConfig(BaseModel):
     """The whole configuration of one run; the description of a field is its help text."""
 
     model_config = ConfigDict(
-        alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, strict=True
+        alias_generator=kebab, populate_by_name=True, extra="forbid", frozen=True, strict=True
     )
 
     method: str = Field("feddr+", description="a row of the method table, see `fedapp methods`")
@@ -96,8 +95,12 @@ class RunConfig(BaseModel):
     lr_schedule: Literal["auto", "constant", "step", "exponential"] = Field(
         "auto", description="step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round"
     )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(1e-5, description="of local SGD")
+    momentum: Annotated[float, Field(ge=0, lt=1)] | Auto = Field(
+        "auto", description="of local SGD; auto: 0.9, or 0 for clients with models of their own"
+    )
+    weight_decay: Weight | Auto = Field(
+        "auto", description="of local SGD; auto: 1e-5, or 0 for clients with models of their own"
+    )
     clip_norm: Annotated[float, Field(ge=0)] = Field(
         0.0, description="gradient norm limit; 0: none"
     )
@@ -161,27 +164,64 @@ class RunConfig(BaseModel):
     )
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
     fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
-    model_group: str = Field("", description="architectures of heterogeneous clients")
+    model_group: str = Field(
+        "auto", description="architectures of clients with models of their own; auto: tiny"
+    )
     feature_dim: Count | Auto = Field("auto", description="common feature size of a model group")
+    feature_map: Literal["pool", "linear"] = Field(
+        "pool", description="how an architecture's features become feature-dim ones"
+    )
+    eval_rule: Literal["auto", "head", "proto"] = Field(
+        "auto", description="class of a test image by head or nearest prototype; auto: the method's"
+    )
+    eval_when: Literal["round-end", "after-download"] = Field(
+        "round-end", description="evaluate own models, or with the shared part just received"
+    )
+    oi_objective: Literal["signed", "abs"] = Field(
+        "signed",
+        description="orthogonal initialisation with fewer features than classes: keep "
+        "cosines or their absolute values small",
+    )
+    oi_simplex: bool = Field(False, description="start at a simplex instead of orthogonal rows")
+    proto_server_lr: Positive = Field(0.01, description="of what servers train on prototypes")
+    proto_batch_size: Count = Field(32, description="prototypes in a server's batch")
+    feddor_lambda_ce: Weight = Field(10.0, description="FedDOR's weight of cross-entropy")
+    feddor_lambda_align: Weight = Field(1.0, description="FedDOR's weight of alignment")
+    feddor_inter_weight: Weight = Field(1.0, description="FedDOR's weight of L_inter")
+    feddor_server_epochs: Count = Field(1, description="passes over a round's prototypes")
+    feddor_scale_init: Positive = Field(10.0, description="where a cosine head's scale starts")
+    feddor_classifier: Literal["cosine", "normfeat_linear", "linear"] = Field(
+        "cosine", description="FedDOR's head"
+    )
+    feddor_first_target: Literal["oi", "generator", "none"] = Field(
+        "oi", description="what round 1 aligns to: orthogonal rows, G(E) untrained, or nothing"
+    )
+    feddor_generator: Literal["plain", "residual"] = Field(
+        "plain", description="G(E), or E + G(E) that starts at E"
+    )
+    feddor_upload: Literal["raw_mean", "mean_of_normalized", "normalized_mean"] = Field(
+        "raw_mean", description="what FedDOR's clients upload of each class"
+    )
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "RunConfig":
         """Read a flat run configuration and resolve it; raises UserError with one sentence."""
-        known = {_kebab(name) for name in cls.model_fields}
+        known = {kebab(name) for name in cls.model_fields}
         for key in values:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
                 raise UserError(f"run-config key '{key}' does not exist; {hint}")
         try:
-            return cls(**_whole_floats(cls, values)).resolve()
+            return cls(**whole_floats(cls, values)).resolve()
         except ValidationError as error:
-            raise UserError(_sentence(error)) from None
+            raise UserError(sentence(cls, error)) from None
 
     def resolve(self) -> "RunConfig":
         """Replace every "auto"; raises UserError if the configuration cannot work."""
         from fedapp.checks import check_config
         from fedapp.data.defaults import partition_settings
+        from fedapp.models.groups import group_settings
 
         row = find_method(self.method)
         if self.regulariser not in ("auto", "none"):
@@ -203,6 +243,8 @@ class RunConfig(BaseModel):
             "lr_schedule": setting.lr_schedule,
             "augmentation": setting.augmentation,
             "regulariser": row.regulariser or "none",
+            "model_group": "",
+            **group_settings(self, row),
         }
         autos = {k: v for k, v in chosen.items() if getattr(self, k) == "auto"}
         resolved = self.model_copy(update=autos)
@@ -228,24 +270,3 @@ class RunConfig(BaseModel):
             passed = (before >= max(half, 1)) + (before >= max(three_quarters, 1))
             return float(self.lr) * 0.1**passed
         return float(self.lr)
-
-
-def _whole_floats(cls: type[RunConfig], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a whole number stand for a float (lr=1), but not a float for a whole number."""
-    by_alias = {_kebab(name): field for name, field in cls.model_fields.items()}
-    floats = {key for key, field in by_alias.items() if "float" in str(field.annotation)}
-    return {
-        key: float(value) if key in floats and type(value) is int else value
-        for key, value in values.items()
-    }
-
-
-def _sentence(error: ValidationError) -> str:
-    """Say the first thing that is wrong with a configuration in one sentence."""
-    first = error.errors()[0]
-    key = str(first["loc"][0])
-    value = first["input"]
-    message = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
-    help_text = RunConfig.model_fields[key.replace("-", "_")].description
-    return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"

@@ -3,7 +3,9 @@
 The rows themselves are in `fedapp.methods`, the only place that knows method names.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from clients.client import LocalClient
 from clients.objective import Objective
@@ -18,6 +20,25 @@ BLEND = "blend"  # beta * base + (1 - beta) * regulariser
 GLOBAL = "global model on the whole test set"
 CLIENT_MEAN = "personal models on own test splits, mean over clients"
 CLIENT_TOTAL = "personal models on own test splits, all examples together"
+
+
+Parts = Callable[[Any], dict[str, Any]]  # a node -> arguments of a constructor
+
+
+@dataclass(frozen=True)
+class PersonalModels:
+    """What the models of clients with architectures of their own are made of."""
+
+    style: str = "linear"  # a name in fedapp.models.personal_heads.STYLES
+    style_key: str = ""  # or the configuration key that names it
+    orthogonal: bool = False  # classifiers start at the orthogonal rows
+    beside: tuple[str, ...] = ()  # second models: words of clients.pair
+    same_heads: bool = False  # heads are averaged, so all must have one shape
+
+
+def no_parts(node: Any) -> dict[str, Any]:
+    """Return nothing: what most methods need of the app beyond their configuration keys."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -40,6 +61,9 @@ class Method:
     also_sends: str = ""  # what travels beside it, from clients and from the server
     keeps: str = ""  # what a client keeps between rounds, in its state
     accuracy: str = GLOBAL  # what the run's accuracy is of
+    personal: PersonalModels | None = None  # set where clients have architectures of their own
+    strategy_parts: Parts = no_parts  # what the strategy needs beside `options`
+    client_parts: Parts = no_parts  # what the client needs beside `client_options`
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
 
     def logit_scale(self, tau: float) -> float:

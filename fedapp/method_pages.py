@@ -10,7 +10,7 @@ def table() -> list[dict[str, str]]:
         {
             "method": name,
             "title": row.title,
-            "head": row.head,
+            "head": row.head if row.personal is None else row.personal.style,
             "loss": row.loss,
             "regulariser": row.regulariser or "-",
             "combined": _combination(row),

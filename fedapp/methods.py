@@ -10,6 +10,7 @@ from typing import Any
 from clients.objective import REGULARISERS
 from clients.scaffold import ScaffoldClient
 from fedapp.errors import UserError
+from fedapp.heterogeneous_methods import HETEROGENEOUS
 from fedapp.method import ADD, Method, Value
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
@@ -151,8 +152,16 @@ METHODS: dict[str, Method] = {
     ),
 }
 
+METHODS |= HETEROGENEOUS
+
 # What a key means when neither the user, the method nor the data set says otherwise.
-FALLBACKS: dict[str, Value] = {"beta": 0.9, "mu": 0.001, "tau": 3.0}
+FALLBACKS: dict[str, Value] = {
+    "beta": 0.9,
+    "mu": 0.001,
+    "tau": 3.0,
+    "momentum": 0.9,
+    "weight_decay": 1e-5,
+}
 
 
 def find_method(name: str) -> Method:

@@ -30,6 +30,7 @@ from fedapp.errors import UserError
 from fedapp.methods import find_method
 from fedapp.models import Model, build_model, shared_tensors
 from fedapp.models.backbones import BACKBONES
+from fedapp.personal_models import PersonalPlaces
 from fedapp.rng import Stream, numpy_rng, torch_rng, torch_seed
 from fedapp.state_folder import state_folder
 from strategies.records import Task
@@ -53,18 +54,23 @@ class Node:
             torch.set_float32_matmul_precision("high")
         self.dataset = _prepared(config, data_dir)
         self.partition = _partition(config, self.dataset, own)
-        self.model = self.new_model()
+        self.settings = LocalSettings(
+            int(config.local_epochs), float(config.momentum), float(config.weight_decay),
+            config.clip_norm, config.precision,
+        )  # fmt: skip
+        self.model: Any = self.workplace.model
         self.objective = self.method.objective(
             None if config.regulariser == "none" else config.regulariser,
             float(config.beta), float(config.mu), float(config.tau),
         )  # fmt: skip
-        self.settings = LocalSettings(
-            int(config.local_epochs), config.momentum, config.weight_decay, config.clip_norm,
-            config.precision,
-        )  # fmt: skip
         self._batches: dict[int, ClientBatches | StreamedBatches] = {}
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(self.device)
         self._everyone_tests = self.partition.everyone_tests()
+
+    @property
+    def title(self) -> str:
+        """The name of the model, or of the group of models."""
+        return self.config.model_group or self.config.model
 
     def new_model(self) -> Model:
         """Build the method's model with its initial weights."""
@@ -76,13 +82,23 @@ class Node:
 
     @cached_property
     def workplace(self) -> Workplace:
-        """The models that every client of this process trains in turn."""
-        shared = shared_tensors(self.model, self.method.sends)
-        return Workplace(self.model, shared, self.settings, self.new_model, self.config.seed)
+        """The models of the first client, which are every client's unless they have their own."""
+        if self.personal is not None:
+            return self.personal.place(0)
+        model = self.new_model()
+        shared = shared_tensors(model, self.method.sends)
+        return Workplace(model, shared, self.settings, self.new_model, self.config.seed)
 
     def place(self, client: int) -> Workplace:
         """Return the models of one client's architecture."""
-        return self.workplace
+        return self.workplace if self.personal is None else self.personal.place(client)
+
+    @cached_property
+    def personal(self) -> PersonalPlaces | None:
+        """The models of clients with architectures of their own, if the method has such."""
+        if self.method.personal is None:
+            return None
+        return PersonalPlaces(self.config, self.method, self.dataset, self.device, self.settings)
 
     def client(
         self,
@@ -98,11 +114,12 @@ class Node:
             test=lambda: self.test_batches(self.partition.test[client]),
             num_examples=len(self.partition.train[client]),
             class_counts=counts,
+            seed=lambda r: torch_seed(self.config.seed, Stream.LOCAL, r, client),
         )
         options = {n: self.config.flat()[key] for n, key in self.method.client_options.items()}
         return self.method.client(
             self.place(client), client, data, replace(self.objective, class_counts=counts),
-            memory, inbox, **options,
+            memory, inbox, **options, **self.method.client_parts(self),
         )  # fmt: skip
 
     def memory(
@@ -115,7 +132,7 @@ class Node:
         root = state_folder(state_dir or config.state_dir)
         header = {
             "method": config.method,
-            "model": config.model,
+            "model": config.model if self.personal is None else self.personal.name(client),
             "classes": str(self.dataset.num_classes),
             "seed": str(config.seed),
         }
@@ -156,6 +173,7 @@ class Node:
             self._batches[client] = training_batches(
                 self.dataset, self.partition.train[client], int(config.batch_size),
                 config.augmentation, self.device, config.decode_threads,
+                full=self.personal is not None,
             )  # fmt: skip
         return self._batches[client]
 
@@ -169,7 +187,10 @@ class Node:
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Give the whole global test set, or the listed part of it, in batches on the device."""
         members = self._everyone_tests if members is None else members
-        own_statistics = BACKBONES[self.config.model].has_batch_norm and self.config.bn == "batch"
+        one_model = self.personal is None
+        own_statistics = (
+            one_model and BACKBONES[self.config.model].has_batch_norm and self.config.bn == "batch"
+        )
         return plain_batches(
             self.dataset, "test", members,
             BATCH_STATISTICS_BATCH if own_statistics else EVALUATION_BATCH,
@@ -188,11 +209,16 @@ class Node:
         return train, tuple(data.classes), test
 
     def head_hash(self) -> str:
-        """Return a hash of the frozen head, which every process rebuilds from the seed."""
-        head = self.model.head
-        if not head.frozen:
-            return ""
-        return hashlib.sha256(head.weight.detach().cpu().numpy().tobytes()).hexdigest()[:16]
+        """Return a hash of the rows that every process rebuilds from the seed: a frozen head's.
+
+        Or those at which the heads of clients with models of their own start; empty without any.
+        """
+        if self.personal is not None:
+            rows = self.personal.rows if self.personal.kind.orthogonal else None
+        else:
+            head = self.model.head
+            rows = head.weight.detach().cpu().numpy() if head.frozen else None
+        return "" if rows is None else hashlib.sha256(rows.tobytes()).hexdigest()[:16]
 
 
 def choose_device(name: str) -> torch.device:

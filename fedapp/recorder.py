@@ -14,6 +14,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 import fedapp
+from clients.stored_states import expected_bytes
 from fedapp.analysis import class_accuracy_measures
 from fedapp.analysis.during import Analyst
 from fedapp.config import RunConfig
@@ -22,10 +23,12 @@ from fedapp.method import CLIENT_MEAN, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
 from fedapp.results.files import write_atomically
+from fedapp.results.formatting import megabytes
 from fedapp.results.measure_plots import write_plots
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
+from fedapp.state_folder import state_folder
 from strategies.aggregate import Arrays
 from strategies.records import from_array_record
 from strategies.rounds import ClientStrategy
@@ -38,6 +41,8 @@ class Recorder:
         """Note the partition; `started` is the monotonic time at which the ServerApp began."""
         self.run, self.config, self.node = run, config, node
         self.started = started
+        self._last: Arrays = {}
+        self._has_model = node.method.accuracy == GLOBAL
         self.tracker = open_tracker(config.tracker, run)
         self.analyst = Analyst(run, config, node)
         run.write_partition(*node.class_counts())
@@ -49,19 +54,23 @@ class Recorder:
         self.round_started = self.rounds_started = time.monotonic()
         config = self.config
         print(
-            f"{config.method} on {config.dataset} with {config.model}: rounds {first_round}-"
+            f"{config.method} on {config.dataset} with {self.node.title}: rounds {first_round}-"
             f"{config.num_rounds}, lr {config.lr:g}, {config.local_epochs} local epochs, "
             f"device {self.node.device}, run directory {self.run.path}",
             flush=True,
         )
+        if self.node.personal is not None:
+            size = expected_bytes(1, self.node.personal.bytes_of_all())
+            where = state_folder(config.state_dir)
+            print(f"models of the clients take up to {megabytes(size)} in {where}", flush=True)
 
     def end_of_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate the new model when due, then print, log and save the round."""
         config, report = self.config, self.strategy.report
+        self._last = from_array_record(arrays)
         last = server_round == config.num_rounds
         due = last or server_round % config.eval_every == 0
-        shared = self.node.method.accuracy == GLOBAL
-        evaluation = self._evaluate(from_array_record(arrays)) if due and shared else None
+        evaluation = self._evaluate(self._last) if due and self._has_model else None
         accuracy, loss = self._headline(evaluation)
         now = time.monotonic()
         row: dict[str, Any] = {
@@ -152,12 +161,18 @@ class Recorder:
         config, data = self.config, self.node.dataset
         metadata = {
             "method": config.method,
-            "model": config.model,
+            "model": self.node.title,
             "dataset": config.dataset,
             "classes": " ".join(data.classes),
             "fedapp": fedapp.__version__,
         }
-        self.run.save_model(self.node.model.state_dict(), metadata)
+        tensors = self.node.model.state_dict() if self.node.personal is None else self._held()
+        self.run.save_model(tensors, metadata)
+
+    def _held(self) -> dict[str, torch.Tensor]:
+        """Return what the server holds where models stay with the clients: prototypes, a header."""
+        held = {**self._last, **self.strategy.state()}
+        return {name: torch.from_numpy(array) for name, array in held.items()}
 
     def _summary(self, rows: list[dict[str, Any]], status: str, reason: str) -> dict[str, Any]:
         """Return the figures of the whole run, a resumed run's earlier rounds included."""
@@ -168,7 +183,7 @@ class Recorder:
         return {
             "method": self.config.method,
             "dataset": self.config.dataset,
-            "model": self.config.model,
+            "model": self.node.title,
             "seed": self.config.seed,
             "rounds": len(rows),
             "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,

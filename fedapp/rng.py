@@ -22,6 +22,9 @@ class Stream(IntEnum):
     EVALUATION = 6
     STOCHASTIC = 21
     ANALYSIS = 22
+    LOCAL = 31  # a client's dropout and noise
+    SERVER = 32  # what a server trains
+    ARCHITECTURE = 33  # initial weights of one of several architectures
 
 
 def numpy_rng(

@@ -92,6 +92,7 @@ def build_strategy(
         state_key=state_key if node.method.keeps else "",
         **_rule(config),
         **{name: config.flat()[key] for name, key in node.method.options.items()},
+        **node.method.strategy_parts(node),
     )
 
 

@@ -22,6 +22,7 @@ FAILURES = "failures"
 
 DIVERGED = "diverged"
 ERROR = "error"
+REFUSED = "refused"  # an upload that is not what the method asks for
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class ClientFailure:
     """Why a client's update is missing from a round."""
 
     client: int
-    kind: str  # DIVERGED or ERROR
+    kind: str  # DIVERGED, ERROR or REFUSED
     reason: str
 
 

@@ -51,6 +51,17 @@ def batch_bounds(num_samples: int, batch_size: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], num_samples], strict=True)) if starts else []
 
 
+def full_batch_bounds(num_samples: int, batch_size: int) -> list[tuple[int, int]]:
+    """Cut 0..num_samples into full batches and drop the rest; too few samples are one batch.
+
+    A single sample is no batch at all. So the FedDOR lineage trains models of very different kinds.
+    """
+    if 1 < num_samples < batch_size:
+        return [(0, num_samples)]
+    starts = range(0, num_samples - batch_size + 1, batch_size) if num_samples > 1 else ()
+    return [(start, start + batch_size) for start in starts]
+
+
 class Normaliser:
     """Turn uint8 images [B, H, W, channels] into normalised float32 [B, channels, H, W].
 
@@ -96,6 +107,7 @@ class ClientBatches:
             centre uniform in the image (DeVries & Taylor, 2017).
         device: where the data stays and the batches appear.
         memory_format: of the batches.
+        full: only full batches, as `full_batch_bounds` cuts them.
 
     Raises:
         UserError: unknown augmentation.
@@ -111,7 +123,9 @@ class ClientBatches:
         augmentation: str = "none",
         device: torch.device | str = "cpu",
         memory_format: torch.memory_format = torch.channels_last,
+        full: bool = False,
     ) -> None:
+        self.bounds = full_batch_bounds if full else batch_bounds
         self.augmentation = parse_augmentation(augmentation)
         self.batch_size = batch_size
         self.device = torch.device(device)
@@ -142,7 +156,7 @@ class ClientBatches:
         `members`, int64 [k] on the CPU, only these samples take part.
         """
         order, draws = self._draw(generator, members)
-        for start, stop in batch_bounds(len(order), self.batch_size):
+        for start, stop in self.bounds(len(order), self.batch_size):
             chosen = order[start:stop]
             batch = {name: values[start:stop] for name, values in draws.items()}
             images = self.normalise(self._gather(chosen, batch))

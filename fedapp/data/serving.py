@@ -19,8 +19,11 @@ def training_batches(
     augmentation: str,
     device: torch.device,
     threads: int = 0,
+    full: bool = False,
 ) -> ClientBatches | StreamedBatches:
     """Return the batches of one client, whose training images are `members` [n].
+
+    `full`: only full batches of images that are held in memory.
 
     Raises:
         UserError: an augmentation that is unknown, or not for these images.
@@ -34,7 +37,7 @@ def training_batches(
     return ClientBatches(
         torch.from_numpy(np.ascontiguousarray(images[members])),
         torch.from_numpy(labels),
-        data.mean, data.std, batch_size, augmentation, device,
+        data.mean, data.std, batch_size, augmentation, device, full=full,
     )  # fmt: skip
 
 

@@ -4,9 +4,16 @@ The groups are those of the FedDOR paper's tables and of the lineage they come f
 choices are functions of the client's id, so every process agrees on them without asking.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from fedapp.errors import UserError
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
+    from fedapp.method import Method
 
 _LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 _MHMG8 = ("fedavgcnn", "googlenet", "mobilenetv2", *_LARGE)
@@ -56,3 +63,24 @@ def find_group(name: str) -> ModelGroup:
     if name in GROUPS:
         return GROUPS[name]
     raise UserError(f"there is no model group '{name}'; choose one of {', '.join(GROUPS)}")
+
+
+def group_settings(config: RunConfig, method: Method) -> dict[str, Any]:
+    """Return what "auto" means where clients have architectures of their own: the FedDOR paper's.
+
+    The small group `tiny` is for trying out, on features of a length that fits it.
+    """
+    if method.personal is None:
+        return {}
+    group = "tiny" if config.model_group == "auto" else config.model_group
+    return {
+        "model_group": group,
+        "feature_dim": 64 if group == "tiny" else 512,
+        "local_epochs": 1,
+        "batch_size": 32,
+        "lr": 0.01,
+        "lr_schedule": "constant",
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "augmentation": "none",
+    }

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedapp.models.heads import Head, build_head
-from fedapp.models.orthogonal import orthogonal_initialisation
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,6 @@ def build_personal_head(
     *,
     hidden: int = 0,
     scale: float = 10.0,
-    orthogonal: bool = False,
 ) -> PersonalHead:
     """Build a head [K] -> [C] whose initial values depend on its sizes and the seed alone.
 
@@ -84,14 +82,10 @@ def build_personal_head(
         seed: of all initial values; two heads of the same sizes start equal.
         hidden: width of the hidden layer; 0 for none.
         scale: where a learnable scale starts.
-        orthogonal: start the classifier's rows at `orthogonal_initialisation`, else as nn.Linear.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = nn.Linear(feature_dim, hidden) if hidden else None
     width = hidden or feature_dim
     classifier = build_head("linear", width, num_classes, seed)
-    if orthogonal:
-        rows = orthogonal_initialisation(num_classes, width, seed)
-        classifier.weight = nn.Parameter(rows)
     return PersonalHead(STYLES[style], classifier, layer, scale)

@@ -70,15 +70,13 @@ def test_a_linear_feature_map_has_signs():
 @pytest.mark.parametrize("hidden", GROUPS["Res34-HtC4"].hidden)
 @pytest.mark.parametrize("style", ["linear", "cosine", "normfeat_linear"])
 def test_heads_of_every_shape_and_style(style, hidden):
-    head = build_personal_head(style, 24, 5, seed=1, hidden=hidden, orthogonal=True)
-    again = build_personal_head(style, 24, 5, seed=1, hidden=hidden, orthogonal=True)
+    head = build_personal_head(style, 24, 5, seed=1, hidden=hidden)
+    again = build_personal_head(style, 24, 5, seed=1, hidden=hidden)
     features = torch.randn(3, 24)
     logits = head(features)
     assert logits.shape == (3, 5)
     assert torch.equal(logits, again(features))
     assert (logits < 0).any(), "there is no ReLU after the logits"
-    gram = head.weight @ head.weight.T
-    torch.testing.assert_close(gram, torch.eye(5), atol=1e-5, rtol=0)
 
 
 def test_a_cosine_head_ignores_the_lengths_of_features_and_rows():

@@ -64,7 +64,8 @@ def test_auto_takes_the_method_and_the_papers_values():
     ntd = RunConfig.parse({**DEFAULTS, "dataset": "cifar10", "model": "cnn", "method": "fedntd"})
     assert (ntd.lr, ntd.local_epochs, ntd.lr_schedule) == (0.01, 5, "exponential")
     assert (ntd.beta, ntd.tau, ntd.augmentation) == (1.0, 1.0, "crop flip cutout")
-    assert "auto" not in [v for k, v in ntd.flat().items() if k not in ("device", "feature-dim")]
+    left = {key for key, value in ntd.flat().items() if value == "auto"}
+    assert left == {"device", "feature-dim", "eval-rule"}
 
 
 def test_a_resolved_configuration_resolves_to_itself():

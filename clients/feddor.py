@@ -1,0 +1,56 @@
+"""FedDOR's client: a cosine head that starts at orthogonal rows, features pulled to prototypes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clients.client import Arrays
+from clients.local_training import Forward, TrainingResult
+from clients.objective import Objective, Step
+from clients.prototype_client import PrototypeClient
+
+_SMALLEST_SCALE = 1e-3
+
+
+class FedDORClient(PrototypeClient):
+    """λ_CE CE(s cos(f, θ), y) + λ_align L_align; only prototypes and class ids are sent.
+
+    Source: FedDOR, the client's loss and equations 5 and 6.
+    """
+
+    def __init__(
+        self, *args: Any, ce_weight: float = 10.0, kind: str = "raw_mean", **kwargs: Any
+    ) -> None:
+        """Prepare a client; `ce_weight` is λ_CE, `kind` as `class_means`."""
+        super().__init__(*args, **kwargs)
+        self.ce_weight, self.kind = ce_weight, kind
+
+    def local_loss(self, step: Step, objective: Objective) -> Tensor:
+        """Return the loss of one batch."""
+        loss = self.ce_weight * objective(step)
+        return loss + self.weight * self.pull(step) if len(self.prototypes) else loss
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch, with the scale that the step before left positive."""
+        self._keep_scale_positive()
+        return super().gradients(forward, objective)
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Store the model and upload the prototypes."""
+        self._keep_scale_positive()
+        return super().finish(received, trained, result, lr)
+
+    @torch.no_grad()
+    def _keep_scale_positive(self) -> None:
+        scale = self.model.get_submodule("head").scale
+        if isinstance(scale, nn.Parameter):
+            scale.clamp_(min=_SMALLEST_SCALE)
+
+
+class CountingFedDORClient(FedDORClient):
+    """Without the server's generator prototypes are averaged by counts, which must then travel."""
+
+    counted = True

@@ -1,0 +1,76 @@
+"""Clients with a model of their own: it is kept between rounds and never sent.
+
+Before training the client takes its model from its memory, or starts from the initial weights of
+its architecture, which all clients of that architecture share; after training it stores the model
+again. What travels, if anything, is the method's own business.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.arrays import load_arrays, to_arrays
+from clients.client import Arrays, LocalClient
+from clients.local_training import LossDiverged, TrainingResult
+
+AFTER_DOWNLOAD = "after-download"
+
+
+class PersonalClient(LocalClient):
+    """Local training of a personal model; shared tensors, if there are some, start as received."""
+
+    def __init__(self, *args: Any, evaluate_when: str = "round-end", **kwargs: Any) -> None:
+        """Prepare a client; `evaluate_when` says whose shared tensors an evaluation uses.
+
+        "round-end": the client's own after its last training. "after-download": the received ones,
+        as if the next round had begun. Other arguments as `LocalClient`.
+        """
+        super().__init__(*args, **kwargs)
+        self.evaluates_received = evaluate_when == AFTER_DOWNLOAD
+
+    def prepare(self, server_round: int) -> None:
+        """Take the personal model; what was received stays as received."""
+        self.recall(keep_received=True)
+
+    def run(self, server_round: int, lr: float) -> TrainingResult:
+        """Train; dropout draws from the client's seed and leaves torch's generator as it was."""
+        devices = [self.place.device] if self.place.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self.data.seed(server_round))
+            return super().run(server_round, lr)
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Store the personal model; raises `LossDiverged` instead if it is not finite."""
+        self.model.zero_grad(set_to_none=True)  # other clients' models need the memory
+        own = to_arrays(self.own_tensors())
+        if not all(np.isfinite(array).all() for array in own.values()):
+            raise LossDiverged(f"its model has non-finite weights after {result.steps} steps")
+        if self.memory is not None:
+            self.memory.save(own)
+        return trained
+
+    def personalise(self, server_round: int, lr: float) -> None:
+        """Take the personal model as it is after the round."""
+        self.recall(keep_received=self.evaluates_received)
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Return all tensors of the personal model, BatchNorm's statistics included."""
+        return dict(self.model.state_dict())
+
+    def recall(self, keep_received: bool) -> None:
+        """Load the stored or the initial model, without the shared tensors if they are to stay."""
+        stored = self.memory.load() if self.memory is not None else None
+        tensors = self.own_tensors()
+        if keep_received:
+            tensors = {name: t for name, t in tensors.items() if name not in self.shared}
+        if stored is not None:
+            load_arrays(tensors, stored)
+            return
+        initial = self.place.copy("initial").state_dict()
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(initial[name])

@@ -1,0 +1,121 @@
+"""Clients that send one mean feature per class and are pulled to the global ones they receive.
+
+The methods differ in the pull, in what is averaged, and in whether a test image gets the class of
+its logits or of its nearest prototype; each is one small class in a file of its own.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clients.arrays import to_arrays
+from clients.client import Arrays
+from clients.local_training import Forward, TrainingResult
+from clients.objective import Objective, Step
+from clients.personal_model import PersonalClient
+from clients.prototype_losses import class_means, cosine_alignment, nearest_prototype
+
+# As strategies.prototypes has them; neither side imports the other.
+PROTOTYPES, CLASSES, COUNTS = "proto", "proto-classes", "proto-counts"
+INBOX = "prototypes"
+
+
+class PrototypeClient(PersonalClient):
+    """Cross-entropy plus `weight` times the pull to the received prototype of each image's class.
+
+    Without a received prototype the pull is absent. After the last epoch the mean of f over all
+    training images of each class is uploaded (FedProto, equation 3), in evaluation mode.
+    """
+
+    by_prototype = False  # whether test images get the class of the nearest prototype
+    cosine = True  # nearest by cosine, or by Euclidean distance
+    counted = False  # whether the number of images of each class is uploaded too
+    kind = "raw_mean"  # as `class_means`
+
+    def __init__(self, *args: Any, weight: float = 0.0, rule: str = "auto", **kwargs: Any) -> None:
+        """Prepare a client; `rule` is "head", "proto" or "auto", the method's own."""
+        super().__init__(*args, **kwargs)
+        self.weight = weight
+        self.by_prototype = self.by_prototype if rule == "auto" else rule == "proto"
+        self.num_classes = len(self.data.class_counts)
+        self.prototypes, self.known = self._received()
+
+    def pull(self, step: Step) -> Tensor:
+        """Return the distance of a batch's features to the prototypes of its classes."""
+        return cosine_alignment(step.features, step.labels, self.prototypes, self.known)
+
+    def local_loss(self, step: Step, objective: Objective) -> Tensor:
+        """Return the loss of one batch."""
+        loss = objective(step)
+        return loss + self.weight * self.pull(step) if len(self.prototypes) else loss
+
+    def represent(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Return what is averaged over each class, [B, width]."""
+        return features
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch."""
+        loss = self.local_loss(forward(), objective)
+        loss.backward()
+        return loss.detach()
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Store the model and upload the means of the classes that are present."""
+        sent = super().finish(received, trained, result, lr)
+        self.uploads = self.collect()
+        return sent
+
+    @torch.no_grad()
+    def collect(self) -> Arrays:
+        """Return the means of the present classes, their ids and, if asked for, their counts."""
+        self.model.eval()
+        seen = [(self.represent(*self.model(inputs)), labels) for inputs, labels in self._images()]
+        rows, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        means, counts = class_means(rows, labels, self.num_classes, self.kind)
+        present = counts.nonzero().squeeze(1)
+        tensors = {PROTOTYPES: means[present].float(), CLASSES: present}
+        if self.counted:
+            tensors[COUNTS] = counts[present]
+        return to_arrays(tensors)
+
+    @torch.no_grad()
+    def scores(self) -> dict[str, float]:
+        """Return loss and both accuracies; "accuracy" is the method's own."""
+        self.model.eval()
+        loss, by_head, by_prototype, count = 0.0, 0, 0, 0
+        for inputs, labels in self.data.test():
+            features, logits = self.model(inputs)
+            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+            by_head += int((logits.argmax(1) == labels).sum())
+            if bool(self.known.any()):
+                compared = self.represent(features, logits)
+                nearest = nearest_prototype(compared, self.prototypes, self.known, self.cosine)
+                by_prototype += int((nearest == labels).sum())
+            count += len(labels)
+        total = max(count, 1)
+        return {
+            "loss": loss / total,
+            "accuracy": (by_prototype if self.by_prototype else by_head) / total,
+            "accuracy-head": by_head / total,
+            "accuracy-proto": by_prototype / total,
+            "examples": count,
+        }
+
+    def _images(self) -> Any:
+        return self.data.examples()
+
+    def _received(self) -> tuple[Tensor, Tensor]:
+        """Return the received prototypes [C, width] and which of them are known; or nothing."""
+        known = torch.zeros(self.num_classes, dtype=torch.bool, device=self.place.device)
+        table = self.inbox.get(INBOX)
+        if table is None:
+            return torch.zeros(0, device=self.place.device), known
+        rows = torch.from_numpy(table[PROTOTYPES]).to(self.place.device)
+        classes = torch.from_numpy(table[CLASSES]).to(self.place.device)
+        prototypes = rows.new_zeros(self.num_classes, rows.shape[1])
+        prototypes[classes], known[classes] = rows, True
+        return prototypes, known

@@ -1,0 +1,118 @@
+"""The models of a federation in which clients have their own: one per architecture, lent in turn.
+
+A process keeps one model of each architecture that its clients have, and loads each client's
+weights into it. Initial weights depend on the run's seed and the architecture alone: clients of one
+architecture start equal, so that their prototypes can be compared from the first round on.
+"""
+
+import zlib
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clients.client import Workplace
+from clients.local_training import LocalSettings
+from fedapp.config import RunConfig
+from fedapp.data.datasets import Dataset
+from fedapp.method import Method
+from fedapp.models import Model
+from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.groups import find_group
+from fedapp.models.orthogonal import orthogonal_initialisation
+from fedapp.models.personal_heads import build_personal_head
+from fedapp.rng import Stream, torch_seed
+
+
+class PersonalPlaces:
+    """The workplaces of a process, one for each pair of an architecture and a head."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        method: Method,
+        data: Dataset,
+        device: torch.device,
+        settings: LocalSettings,
+    ) -> None:
+        """Prepare; models are built when the first client needs them."""
+        if method.personal is None:
+            raise ValueError("the method has one model for all clients")
+        self.config, self.method, self.kind = config, method, method.personal
+        self.data, self.device, self.settings = data, device, settings
+        self.group = find_group(config.model_group)
+        self._places: dict[tuple[str, int], Workplace] = {}
+
+    def place(self, client: int) -> Workplace:
+        """Return the models of one client's architecture and head."""
+        key = self.group.architecture_of(client), self.group.hidden_of(client)
+        if key not in self._places:
+            model = self.build(*key)
+            self._places[key] = Workplace(
+                model, self.shared(model), self.settings, lambda: self.build(*key), self.config.seed
+            )
+        return self._places[key]
+
+    def build(self, architecture: str, hidden: int) -> nn.Module:
+        """Build a model of one kind with its initial weights."""
+        return self._model(architecture, hidden).to(self.device)
+
+    def shared(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the parameters that travel: those of the part that the method's row names."""
+        return {n: p for n, p in model.named_parameters() if n.startswith(f"{self.method.sends}.")}
+
+    def name(self, client: int) -> str:
+        """Return what a client's stored model is, to recognise a foreign one."""
+        hidden = self.group.hidden_of(client)
+        return f"{self.group.architecture_of(client)}-{hidden}-{self.config.feature_dim}"
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The orthogonal rows W [C, K] at which heads without hidden layer start."""
+        return self._orthogonal(int(self.config.feature_dim), 0).numpy()
+
+    def bytes_of_all(self) -> int:
+        """Return the bytes of all clients' models together, without building them."""
+        sizes: dict[tuple[str, int], int] = {}
+        total = 0
+        for client in range(self.config.num_clients):
+            key = self.group.architecture_of(client), self.group.hidden_of(client)
+            if key not in sizes:
+                with torch.device("meta"):
+                    state = self._model(*key, orthogonal=False).state_dict()
+                sizes[key] = sum(t.numel() * t.element_size() for t in state.values())
+            total += sizes[key]
+        return total
+
+    def _model(self, architecture: str, hidden: int, orthogonal: bool | None = None) -> Model:
+        config, data, kind = self.config, self.data, self.kind
+        width = int(config.feature_dim)
+        with torch.random.fork_rng(devices=[]):
+            name = zlib.crc32(architecture.encode())
+            torch.manual_seed(torch_seed(config.seed, Stream.ARCHITECTURE, 0, name))
+            extractor = build_personal_extractor(
+                architecture, data.channels, data.image_size, width, config.feature_map
+            )
+        head = build_personal_head(
+            self._style(), width, data.num_classes, self._head_seed(hidden), hidden=hidden,
+            scale=config.feddor_scale_init,
+        )  # fmt: skip
+        if kind.orthogonal if orthogonal is None else orthogonal:
+            with torch.no_grad():
+                head.weight.copy_(self._orthogonal(hidden or width, hidden))
+        return Model(extractor, head).to(memory_format=torch.channels_last)
+
+    def _style(self) -> str:
+        key = self.kind.style_key
+        return str(self.config.flat()[key]) if key else self.kind.style
+
+    def _head_seed(self, hidden: int) -> int:
+        return torch_seed(self.config.seed, Stream.HEAD, 0, hidden)
+
+    def _orthogonal(self, width: int, hidden: int) -> Tensor:
+        config = self.config
+        return orthogonal_initialisation(
+            self.data.num_classes, width, self._head_seed(hidden),
+            simplex=config.oi_simplex, objective=config.oi_objective,
+        )  # fmt: skip

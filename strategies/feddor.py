@@ -1,0 +1,58 @@
+"""FedDOR's server: a generator of prototypes, trained to fit the clients' and to be orthogonal."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from strategies.prototype_rounds import PrototypeRounds, TrainedPrototypes
+from strategies.prototypes import Table, Upload, class_means, normalised
+from strategies.server_training import intra_inter
+
+
+class FedDOR(TrainedPrototypes):
+    """SGD on L_intra + w L_inter over the uploads, then P = rows of G(E) at length one.
+
+    E starts at the orthogonal rows that the clients' classifiers also start at, and these rows are
+    the prototypes of the first round. Source: FedDOR, equations 3 and 4.
+    """
+
+    def __init__(
+        self, *args: Any, first_target: str = "oi", inter_weight: float = 1.0, **kwargs: Any
+    ) -> None:
+        """Prepare; `first_target` is what round 1 pulls to: "oi", "generator" or "none"."""
+        super().__init__(*args, **kwargs)
+        self.inter_weight = inter_weight
+        if first_target == "oi":
+            self.table = Table.full(self.maker.embedding.detach().numpy().copy())
+        elif first_target == "generator":
+            self.table = Table.full(self.made())
+
+    def loss(self, prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return L_intra + w L_inter."""
+        intra, inter = intra_inter(prototypes, labels, self.maker())
+        return intra + self.inter_weight * inter
+
+    def made(self) -> np.ndarray:
+        """Return G(E) with rows of length one."""
+        return normalised(super().made())
+
+
+class FedDORWithoutGenerator(PrototypeRounds):
+    """The ablation without dual regularisation: a table of counted means, rows of length one.
+
+    It starts at the orthogonal rows; classes that nobody uploads keep their row.
+    """
+
+    counted = True
+
+    def __init__(self, *args: Any, first: np.ndarray, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.table = Table.full(first)
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Replace the rows of the uploaded classes."""
+        means = class_means(uploads, counted=True)
+        rows = self.table.rows.copy()
+        rows[means.classes] = normalised(means.rows)
+        return Table.full(rows)

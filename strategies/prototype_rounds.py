@@ -1,0 +1,154 @@
+"""Rounds in which clients upload prototypes and receive a table of global ones; no model travels.
+
+The methods differ in how the server makes the table: one class each, in files of their own.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+
+from strategies.aggregate import Arrays, UpdateRefused
+from strategies.prototypes import Table, Upload, pairs, read_upload
+from strategies.records import (
+    REFUSED,
+    UPLOADS,
+    ClientFailure,
+    ClientResult,
+    Task,
+    unpack_uploads,
+)
+from strategies.rounds import ClientStrategy
+from strategies.server_training import PrototypeMaker, one_thread, train_on_pairs
+
+EXTRA = "prototypes"
+_TABLE = "table."
+_MAKER = "maker."
+
+
+class PrototypeRounds(ClientStrategy):
+    """Checks uploads, refuses bad ones by client, and broadcasts the table `update` returns."""
+
+    counted = False  # whether clients also upload their numbers of images
+
+    def __init__(self, *args: Any, num_classes: int, width: int, **kwargs: Any) -> None:
+        """Prepare rounds over `num_classes` prototypes of `width` values; else as the base."""
+        super().__init__(*args, **kwargs)
+        self.num_classes, self.width = num_classes, width
+        self.table = Table.empty(width)
+        self._uploads: dict[int, Upload] = {}
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Return the next table; `uploads` by client, at least one prototype among them."""
+        raise NotImplementedError
+
+    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+        """Forget the uploads of the round before."""
+        self._uploads = {}
+
+    def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send the table, once it knows a class."""
+        return {EXTRA: self.table.arrays()} if len(self.table.classes) else {}
+
+    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+        """Keep the good uploads; a bad one is refused by its client's id and the round goes on."""
+        record = content.array_records.get(UPLOADS)
+        uploads = unpack_uploads(record) if record is not None else {}
+        for result in list(results):
+            arrays, client = uploads.get(result.client, {}), result.client
+            try:
+                self._uploads[client] = read_upload(
+                    client, arrays, self.num_classes, self.width, self.counted
+                )
+            except UpdateRefused as refusal:
+                results.remove(result)
+                reason = f"its prototypes were refused: {refusal}"
+                self.report.failures.append(ClientFailure(client, REFUSED, reason))
+
+    def close_round(self, received: Arrays) -> Arrays:
+        """Make the next table; without any prototype the old one stays."""
+        uploads = [self._uploads[client] for client in sorted(self._uploads)]
+        if any(len(upload.classes) for upload in uploads):
+            self.table = self.update(uploads)
+        return received
+
+    def state(self) -> Arrays:
+        """Return the table."""
+        return {_TABLE + name: array for name, array in self.table.arrays().items()}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back the table."""
+        self.table = Table.from_arrays(
+            {n.removeprefix(_TABLE): a for n, a in state.items() if n.startswith(_TABLE)}
+        )
+
+
+class TrainedPrototypes(PrototypeRounds):
+    """The server trains a module that makes the prototypes of all classes from its own vectors.
+
+    FedTGP (Zhang et al., AAAI 2024), FedORGP (Guo et al., 2025) and FedDOR differ in the loss.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        embedding: np.ndarray,
+        seed: int,
+        draw: Callable[[int], torch.Generator],
+        lr_server: float = 0.01,
+        epochs: int = 1,
+        batch_size: int = 32,
+        residual: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Prepare the server's module.
+
+        Args:
+            args: as the base.
+            embedding: E [C, K] as it starts.
+            seed: of the module's other initial values.
+            draw: round -> generator of its shuffles.
+            lr_server: learning rate of plain SGD on uploaded prototypes.
+            epochs: passes over a round's uploads.
+            batch_size: prototypes in a batch.
+            residual: as `PrototypeMaker`.
+            kwargs: as the base.
+        """
+        super().__init__(*args, **kwargs)
+        self.maker = PrototypeMaker(torch.from_numpy(embedding), seed, residual)
+        self.draw, self.lr_server = draw, lr_server
+        self.epochs, self.batch_size = epochs, batch_size
+
+    def loss(self, prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the server's loss on a batch of uploaded prototypes [B, K] and classes [B]."""
+        raise NotImplementedError
+
+    def made(self) -> np.ndarray:
+        """Return the module's prototypes as they are sent [C, K]."""
+        with torch.no_grad(), one_thread():
+            return self.maker().numpy()
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Train on this round's uploads, and make the prototypes of all classes."""
+        train_on_pairs(
+            self.maker, self.loss, *pairs(uploads), self.draw(self.server_round),
+            lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
+        )  # fmt: skip
+        return Table.full(self.made())
+
+    def state(self) -> Arrays:
+        """Return the table and the module."""
+        module = {_MAKER + n: t.numpy().copy() for n, t in self.maker.state_dict().items()}
+        return {**super().state(), **module}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back the table and the module."""
+        super().load_state(state)
+        module = {
+            n.removeprefix(_MAKER): torch.from_numpy(a)
+            for n, a in state.items()
+            if n.startswith(_MAKER)
+        }
+        self.maker.load_state_dict(module)
