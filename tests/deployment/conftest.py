@@ -23,8 +23,8 @@ def new_federation(tmp_path):
     """A function that makes a federation with nothing started; it is stopped after the test."""
     made: list[Federation] = []
 
-    def make(nodes: int = 2) -> Federation:
-        made.append(Federation(tmp_path, nodes))
+    def make(nodes: int = 2, **options: str) -> Federation:
+        made.append(Federation(tmp_path, nodes, **options))
         return made[0]
 
     yield make

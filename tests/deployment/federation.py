@@ -75,12 +75,18 @@ class Program:
 class Federation:
     """One SuperLink and its SuperNodes; `run` gives it a training to do."""
 
-    def __init__(self, folder: Path, nodes: int = 2, poll: str = "0.1") -> None:
-        """Make keys for `nodes` SuperNodes; `poll` is the pause of Flower's looks for work."""
-        self.folder, self.poll = folder, poll
+    def __init__(
+        self, folder: Path, nodes: int = 2, poll: str = "0.1", address: str = "127.0.0.1"
+    ) -> None:
+        """Make keys for `nodes` SuperNodes.
+
+        `poll` is the pause between Flower's looks for work, `address` where the SuperNodes find the
+        SuperLink, beside loopback.
+        """
+        self.folder, self.poll, self.address = folder, poll, address
         self.certificates = folder / "certificates"
         self.control, self.fleet = free_port(), free_port()
-        make_certificates(self.certificates, [], nodes)
+        make_certificates(self.certificates, [address], nodes)
         self.nodes: dict[int, Program] = {}
         self.user = self._home("user")
         connection = {"address": f"127.0.0.1:{self.control}"}
@@ -102,7 +108,7 @@ class Federation:
         options = {
             "ssl-ca-certfile": str(pki / "ca.crt"), "ssl-certfile": str(pki / "superlink.crt"),
             "ssl-keyfile": str(pki / "superlink.key"), "host": "127.0.0.1",
-            "port": str(self.control), "fleet-api-address": f"127.0.0.1:{self.fleet}",
+            "port": str(self.control), "fleet-api-address": f"{self.address}:{self.fleet}",
             "database": str(self.folder / "superlink" / "state.db"),
         } | {key.replace("_", "-"): value for key, value in replaced.items()}  # fmt: skip
         command = [program("flower-superlink"), "--enable-supernode-auth"]
@@ -132,7 +138,7 @@ class Federation:
     ) -> Program:
         """Start SuperNode `number`; `config` is added to its node-config, `wrapper` runs it."""
         options = {
-            "superlink": f"127.0.0.1:{self.fleet}",
+            "superlink": f"{self.address}:{self.fleet}",
             "root-certificates": str(self.certificates / "ca.crt"),
             "auth-supernode-private-key": str(self.certificates / f"node-{number}"),
             "port": str(free_port()),
@@ -195,6 +201,15 @@ class Federation:
         """Return the status of the newest run."""
         runs = json.loads(self.flwr("ls", "tls", "--format", "json"))["runs"]
         return runs[0]["status"]
+
+    def wait_for_training(self, number: int, messages: int = 1) -> None:
+        """Wait until a SuperNode has its n-th message to train, and half a second more."""
+        text = "Receiving: train message"
+        wait_until(lambda: self.nodes[number].text().count(text) >= messages, 120, text)
+        time.sleep(0.5)
+
+    def wait_for_round(self, name: str, number: int, seconds: float = 200) -> None:
+        wait_until(lambda: len(self.rows(name)) >= number, seconds, f"round {number} of {name}")
 
     def stop(self) -> None:
         for node in self.nodes.values():

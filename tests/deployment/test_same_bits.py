@@ -7,7 +7,7 @@ import pytest
 from in_process import assert_same, federate, settings
 from safetensors.numpy import load_file
 
-METHODS: dict[str, dict] = {"feddr+": {}}
+METHODS: dict[str, dict] = {"feddr+": {}, "scaffold": {}}
 ROUNDS = {"num_rounds": 2, "num_clients": 2, "shards": 5, "local_epochs": 1, "participation": 1.0}
 
 
