@@ -17,25 +17,13 @@ if TYPE_CHECKING:
 def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
     from fedapp.analysis.table import WORDS as MEASURE_WORDS
-    from fedapp.data.batches import AUGMENTATIONS, parse_augmentation
-    from fedapp.data.datasets import DATASETS
-    from fedapp.data.encoded import check_streamed
     from fedapp.data.partition import PARTITIONS
     from fedapp.models.backbones import BACKBONES
 
-    _one_of("dataset", config.dataset, DATASETS)
+    _check_data(config)
     _one_of("model", config.model, BACKBONES)
-    if config.class_list and not DATASETS[config.dataset].lists_classes:
-        raise UserError(
-            f"run-config key 'class-list' is '{config.class_list}', but dataset '{config.dataset}' "
-            "has one list of classes; leave it empty"
-        )
-    if DATASETS[config.dataset].streams:
-        check_streamed(config.augmentation)
     _one_of("partition", config.partition, PARTITIONS)
     _check_own(config)
-    _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
-    parse_augmentation(config.augmentation)
     _words("analyses", config.analyses, MEASURE_WORDS)
     check_measures(config.method, config.analyses)
     _check_blend(config)
@@ -44,6 +32,24 @@ def check_config(config: RunConfig) -> None:
     _check_sampling(config)
     _check_places(config)
     _check_aggregation(config)
+
+
+def _check_data(config: RunConfig) -> None:
+    from fedapp.data.batches import AUGMENTATIONS, parse_augmentation
+    from fedapp.data.datasets import DATASETS, find_dataset, row_name
+    from fedapp.data.encoded import check_streamed
+
+    _one_of("dataset", row_name(config.dataset), DATASETS)
+    info = find_dataset(config.dataset)
+    if config.class_list and not info.lists_classes:
+        raise UserError(
+            f"run-config key 'class-list' is '{config.class_list}', but dataset '{config.dataset}' "
+            "has one list of classes; leave it empty"
+        )
+    _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
+    parse_augmentation(config.augmentation)
+    if info.streams:
+        check_streamed(config.augmentation)
 
 
 def _one_of(key: str, value: str, choices: object) -> None:
@@ -120,14 +126,14 @@ def _check_blend(config: RunConfig) -> None:
 
 
 def _check_head(config: RunConfig) -> None:
-    from fedapp.data.datasets import DATASETS
+    from fedapp.data.datasets import find_dataset
     from fedapp.methods import find_method
     from fedapp.models.backbones import BACKBONES
     from fedapp.models.heads import HEADS
 
     if config.model_group:
         return
-    classes = DATASETS[config.dataset].num_classes
+    classes = find_dataset(config.dataset).num_classes
     width = BACKBONES[config.model].feature_dim
     need = HEADS[find_method(config.method).head].fewest_features(classes or 1)
     if width < need:
@@ -154,9 +160,9 @@ def _check_group(config: RunConfig) -> None:
 
 
 def _check_sampling(config: RunConfig) -> None:
-    from fedapp.data.datasets import DATASETS
+    from fedapp.data.datasets import find_dataset
 
-    classes = DATASETS[config.dataset].num_classes
+    classes = find_dataset(config.dataset).num_classes
     total = config.num_clients * config.shards
     if config.partition == "shards" and classes and total % classes:
         raise UserError(

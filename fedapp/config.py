@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedapp.config_input import kebab, sentence, whole_floats
 from fedapp.errors import UserError
 from fedapp.methods import FALLBACKS, check_regulariser, find_method
-from fedapp.settings import MODEL_OF, find_setting
+from fedapp.settings import MODEL_OF, find_setting, usual_name
 from fedapp.tuned import blend_settings
 
 Auto = Literal["auto"]
@@ -226,10 +226,11 @@ class RunConfig(BaseModel):
         row = find_method(self.method)
         if self.regulariser not in ("auto", "none"):
             check_regulariser(self.method, self.regulariser)
-        model = MODEL_OF.get(self.dataset, "cnn") if self.model == "auto" else self.model
-        setting = find_setting(self.dataset, model)
+        dataset = usual_name(self.dataset)
+        model = MODEL_OF.get(dataset, "cnn") if self.model == "auto" else self.model
+        setting = find_setting(dataset, model)
         asked = "none" if self.regulariser in ("auto", row.regulariser) else self.regulariser
-        place = (self.dataset, model)
+        place = (dataset, model)
         chosen: dict[str, Any] = {
             **FALLBACKS,
             **blend_settings(self.method, asked, place, self.partition),

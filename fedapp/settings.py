@@ -111,6 +111,14 @@ _GENERAL = Setting(
 )  # fmt: skip
 
 
+def usual_name(dataset: str) -> str:
+    """Return the name by which the settings know a data set: the hub's are called by the last part.
+
+    hub:uoft-cs/cifar10 is cifar10, and hub:zalando-datasets/fashion_mnist is fashion-mnist.
+    """
+    return dataset.partition("/")[2].partition(":")[0].replace("_", "-") or dataset
+
+
 def find_setting(dataset: str, model: str) -> Setting:
     """Return the published setting for a data set and model, or the general one."""
     return SETTINGS.get((dataset, model), _GENERAL)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedapp.data.cache import Arrays, cached_arrays
 from fedapp.data.encoded import EncodedImages
+from fedapp.data.hub import PREFIX, read_hub
 from fedapp.data.imagenet import LAYOUT, read_imagenet100
 from fedapp.data.images import load_image_folder
 from fedapp.data.own_images import class_names, load_named_images
@@ -120,6 +121,18 @@ class DatasetInfo:
     streams: bool = False
 
 
+def row_name(name: str) -> str:
+    """Return the key in `DATASETS` of a data set, which names of the hub share."""
+    return HUB if name.startswith(PREFIX) else name
+
+
+def find_dataset(name: str) -> DatasetInfo:
+    """Return the row of a data set; raises UserError for an unknown name."""
+    if row_name(name) not in DATASETS:
+        raise UserError(f"unknown dataset '{name}'; choose one of {', '.join(DATASETS)}")
+    return DATASETS[row_name(name)]
+
+
 def load_dataset(
     name: str, data_dir: str = "", download: bool = False, class_list: str = "", classes: str = ""
 ) -> Dataset:
@@ -135,13 +148,12 @@ def load_dataset(
     Raises:
         UserError: unknown name, files that are absent or damaged, or a failed download.
     """
-    if name not in DATASETS:
-        raise UserError(f"unknown dataset '{name}'; choose one of {', '.join(DATASETS)}")
-    arrays = dict(DATASETS[name].read(Origin(name, data_dir, download, class_list, classes)))
+    info = find_dataset(name)
+    arrays = dict(info.read(Origin(name, data_dir, download, class_list, classes)))
     names = tuple(str(item) for item in arrays.pop("classes"))
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
-    return Dataset(name, names, mean, std, **arrays, pools_test=DATASETS[name].pools_test)
+    return Dataset(name, names, mean, std, **arrays, pools_test=info.pools_test)
 
 
 def _read_images(origin: Origin) -> Arrays:
@@ -184,6 +196,7 @@ def _decode_digits() -> Arrays:
 DIGITS_MEAN = (0.3055,)
 DIGITS_STD = (0.3759,)
 
+HUB = f"{PREFIX}OWNER/NAME"
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
         10, 8, "scikit-learn (installed with fedapp): 1797 digits", "nothing", _read_digits
@@ -214,6 +227,10 @@ DATASETS: dict[str, DatasetInfo] = {
     "flowers102": DatasetInfo(
         102, 64, "Nilsback and Zisserman, 2008: 8189 photos, scaled to 64x64",
         "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", FLOWERS102.read,
+    ),
+    HUB: DatasetInfo(
+        None, None, "any images of one size on the Hugging Face hub, or a copy of its files",
+        "*.parquet and README.md as on the hub (needs pip install 'fedapp[hub]')", read_hub,
     ),
     "images": DatasetInfo(
         None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedapp.data.partition import PARTITIONS
+from fedapp.settings import usual_name
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
@@ -20,7 +21,7 @@ def partition_settings(config: RunConfig) -> dict[str, Any]:
         pools = config.partition in PARTITIONS and PARTITIONS[config.partition].pools
     return {
         "normalisation": "symmetric" if pools else "dataset",
-        "classes_per_client": CLASSES_PER_CLIENT.get(config.dataset, 2),
+        "classes_per_client": CLASSES_PER_CLIENT.get(usual_name(config.dataset), 2),
         "pool_data": pools,
         "partition_seed": PARTITION_SEED if pools else config.seed,
     }

@@ -1,0 +1,153 @@
+"""Data sets of the Hugging Face hub, by name, as flwr-datasets takes them: "hub:OWNER/NAME".
+
+A copy of the hub's Parquet files lies in data-dir (or, downloaded, in the cache folder) and is
+decoded once; only then, and to download, are the libraries of the extra "hub" needed.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fedapp.data.cache import Arrays, cache_folder, cached_arrays, exclusive, file_version
+from fedapp.data.images import channel_statistics
+from fedapp.data.sources import Origin
+from fedapp.errors import UserError
+
+PREFIX = "hub:"
+FILES = ["*.parquet", "README.md"]  # the README says which columns are images and labels
+CONVERTED = "refs/convert/parquet"  # where the hub keeps Parquet copies of other formats
+TEST_SPLITS = ("test", "validation", "valid", "val")
+LABELS = ("label", "fine_label", "labels")
+
+
+def read_hub(origin: Origin) -> Arrays:
+    """Return classes, mean, std and the images and labels of both splits, from the cache if there.
+
+    Raises:
+        UserError: a wrong name, an absent copy or library, a failed download, or data that are not
+            images of one size with labels.
+    """
+    name, _, subset = origin.name.removeprefix(PREFIX).partition(":")
+    if name.count("/") != 1 or not all(name.split("/")):
+        raise UserError(f"dataset '{origin.name}' must be hub:OWNER/NAME or hub:OWNER/NAME:SUBSET")
+    own = cache_folder() / "hub" / name.replace("/", "--")
+    root = Path(origin.data_dir).expanduser().absolute() if origin.data_dir else own
+    if not any(root.rglob("*.parquet")):
+        if not origin.download:
+            raise UserError(
+                f"dataset '{origin.name}' is not in {root}; set data-dir to a copy of its Parquet "
+                "files, or set download=true"
+            )
+        _download(name, root)
+    files = sorted(path for pattern in FILES for path in root.rglob(pattern))
+    versions = [subset, *(file_version(str(path), path.stat()) for path in files)]
+    return cached_arrays("hub", f"{root}:{subset}", versions, lambda: _decode(root, subset))
+
+
+def _library(name: str) -> ModuleType:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"data sets of the hub need the package '{name}' ({error}); install it with "
+            "pip install 'fedapp[hub]'"
+        ) from error
+
+
+def _download(name: str, root: Path) -> None:
+    """Fetch the Parquet files of a data set, or the hub's own conversion to Parquet."""
+    hub = _library("huggingface_hub")
+    with exclusive(root.parent / f".{root.name}.lock"):
+        for revision in (None, CONVERTED):
+            if any(root.rglob("*.parquet")):
+                return
+            try:
+                hub.snapshot_download(
+                    name, repo_type="dataset", revision=revision, local_dir=root,
+                    allow_patterns=FILES,
+                )  # fmt: skip
+            except Exception as error:  # network, authorisation and disk errors of all kinds
+                first = str(error).strip().partition("\n")[0]
+                raise UserError(
+                    f"could not download '{PREFIX}{name}' to {root}: {first}"
+                ) from error
+    if not any(root.rglob("*.parquet")):
+        raise UserError(f"'{PREFIX}{name}' has no Parquet files on the hub")
+
+
+def _decode(root: Path, subset: str) -> Arrays:
+    library = _library("datasets")
+    # The library's own copy, in Arrow, is needed only until the images are decoded.
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=cache_folder(), prefix=".hub-") as scratch:
+        try:
+            splits = library.load_dataset(str(root), subset or None, cache_dir=scratch)
+        except Exception as error:  # broken files, unknown subsets: there are dozens of them
+            first = str(error).strip().partition("\n")[0]
+            raise UserError(f"cannot read the Parquet files in {root}: {first}") from error
+        return _arrays(root, splits)
+
+
+def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
+    train = splits.get("train")
+    test = next((splits[name] for name in TEST_SPLITS if name in splits), None)
+    if train is None or test is None:
+        raise UserError(f"the data in {root} have the splits {sorted(splits)}, not train and test")
+    image, label = _columns(root, train.features)
+    arrays: Arrays = {}
+    for split, rows in (("train", train), ("test", test)):
+        arrays[f"{split}_images"] = _images(root, split, rows, image)
+        arrays[f"{split}_labels"] = np.array(rows[label], dtype=np.int64)
+    sizes = [arrays[f"{split}_images"].shape[1:] for split in ("train", "test")]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"the test images of {root} are {sizes[1][0]}x{sizes[1][1]} with {sizes[1][2]} "
+            f"channels, and the training images {sizes[0][0]}x{sizes[0][1]} with {sizes[0][2]}"
+        )
+    names = getattr(train.features[label], "names", None)
+    highest = max(int(arrays[f"{split}_labels"].max()) for split in ("train", "test"))
+    arrays["classes"] = np.array(names or [str(number) for number in range(highest + 1)])
+    arrays["mean"], arrays["std"] = channel_statistics(arrays["train_images"])
+    return arrays
+
+
+def _columns(root: Path, features: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of the image and the label column."""
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    labels = [name for name in LABELS if name in kinds]
+    labels += [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    if not images or not labels:
+        raise UserError(f"the data in {root} have the columns {kinds}, not an image and a label")
+    return images[0], labels[0]
+
+
+def _images(root: Path, split: str, rows: Any, column: str) -> np.ndarray:
+    """Decode a column to uint8 [n, side, side, channels]; raises UserError naming a wrong image."""
+    decoded: list[np.ndarray] = []
+    for number, photo in enumerate(_photos(root, split, rows, column)):
+        array = np.asarray(photo.convert("L" if photo.mode in ("1", "L") else "RGB"))
+        if array.shape[0] != array.shape[1] or (decoded and array.shape != decoded[0].shape):
+            raise UserError(
+                f"image {number} of {split} in {root} has the shape {list(array.shape)}, but all "
+                "must be squares of one size and kind"
+            )
+        decoded.append(array)
+    if not decoded:
+        raise UserError(f"the split {split} in {root} is empty")
+    images = np.stack(decoded)
+    return images[..., None] if images.ndim == 3 else images
+
+
+def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[Any]:
+    for number in range(len(rows)):
+        try:
+            yield rows[number][column]
+        except Exception as error:  # Pillow meets broken images with a dozen kinds of exceptions
+            raise UserError(f"cannot read image {number} of {split} in {root}: {error}") from error

@@ -1,0 +1,180 @@
+"""Data sets of the hub: copies of its Parquet files, decoded once, and every way to lack them."""
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedapp.config import RunConfig
+from fedapp.data import hub
+from fedapp.data.datasets import load_dataset
+from fedapp.errors import UserError
+from fedapp.settings import usual_name
+
+NAME = "hub:someone/shapes"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def png(seed: int, side: int = 8, mode: str = "RGB") -> bytes:
+    shape = (side, side, 3) if mode == "RGB" else (side, side)
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def rows(count: int, seed: int, **options) -> dict[str, list]:
+    images = [{"bytes": png(seed + number, **options), "path": None} for number in range(count)]
+    return {"img": images, "label": [number % 2 for number in range(count)]}
+
+
+def write(root: Path, splits: dict[str, dict[str, list]]) -> Path:
+    """Write a copy of a hub data set as the hub lays it out, with the real library."""
+    datasets = pytest.importorskip("datasets")
+    import pyarrow
+    import pyarrow.parquet
+
+    names = datasets.ClassLabel(names=["disc", "square"])
+    schema = datasets.Features({"img": datasets.Image(), "label": names}).arrow_schema
+    (root / "data").mkdir(parents=True)
+    for split, content in splits.items():
+        table = pyarrow.table(content, schema=schema)
+        pyarrow.parquet.write_table(table, root / "data" / f"{split}-00000-of-00001.parquet")
+    return root
+
+
+@pytest.fixture
+def copy(tmp_path) -> Path:
+    return write(tmp_path / "shapes", {"train": rows(6, 0), "test": rows(3, 100)})
+
+
+def test_a_copy_is_read_and_then_comes_from_the_cache_without_the_library(copy, monkeypatch):
+    data = load_dataset(NAME, str(copy))
+    assert data.classes == ("disc", "square")
+    assert data.train_labels.tolist() == [0, 1, 0, 1, 0, 1]
+    for number in range(3):
+        photo = Image.open(io.BytesIO(png(100 + number)))
+        assert np.array_equal(data.test_images[number], np.asarray(photo))
+    assert data.mean == pytest.approx((data.train_images / 255).mean(axis=(0, 1, 2)))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    again = load_dataset(NAME, str(copy))
+    assert np.array_equal(again.train_images, data.train_images)
+
+
+def test_grey_images_keep_one_channel_and_validation_may_be_the_test(tmp_path):
+    splits = {"train": rows(2, 0, mode="L"), "validation": rows(2, 9, mode="L")}
+    data = load_dataset(NAME, str(write(tmp_path / "grey", splits)))
+    assert data.train_images.shape == (2, 8, 8, 1)
+    assert data.channels == len(data.mean) == 1
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        ({"train": rows(2, 0)}, r"have the splits \['train'\], not train and test"),
+        (
+            {"train": rows(2, 0), "test": rows(2, 0, side=9)},
+            None,
+        ),
+        (
+            {
+                "train": {
+                    "img": rows(1, 0)["img"] + rows(1, 0, side=9)["img"],
+                    "label": [0, 1],
+                },
+                "test": rows(1, 0),
+            },
+            r"image 1 of train in .* has the shape \[9, 9, 3\], but all must be squares",
+        ),
+        (
+            {
+                "train": {"img": [{"bytes": png(0)[:40], "path": None}], "label": [0]},
+                "test": rows(1, 0),
+            },
+            "cannot read image 0 of train in .*",
+        ),
+    ],
+)
+def test_unfit_images_are_named(tmp_path, splits, words):
+    root = write(tmp_path / "odd", splits)
+    with pytest.raises(UserError, match=words or "test images of .* are 9x9"):
+        load_dataset(NAME, str(root))
+
+
+def test_a_truncated_file_is_a_sentence(copy):
+    path = copy / "data" / "test-00000-of-00001.parquet"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(UserError, match=f"cannot read the Parquet files in {copy}: ") as error:
+        load_dataset(NAME, str(copy))
+    assert "\n" not in str(error.value)
+
+
+def test_absent_copies_are_looked_for_at_a_named_place(tmp_path, cache):
+    with pytest.raises(UserError, match=f"is not in {tmp_path / 'no'}; set data-dir to a copy"):
+        load_dataset(NAME, str(tmp_path / "no"))
+    with pytest.raises(UserError, match=f"is not in {cache}/hub/someone--shapes; .*download=true"):
+        load_dataset(NAME)
+
+
+@pytest.mark.parametrize("name", ["hub:shapes", "hub:/x", "hub:a/b/c"])
+def test_names_have_an_owner(name):
+    with pytest.raises(UserError, match="must be hub:OWNER/NAME"):
+        load_dataset(name)
+
+
+def test_an_absent_library_is_named_with_its_extra(tmp_path, monkeypatch):
+    (tmp_path / "x.parquet").touch()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"the package 'datasets' .*install 'fedapp\[hub\]'"):
+        load_dataset(NAME, str(tmp_path))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match="need the package 'huggingface_hub'"):
+        load_dataset(NAME, download=True)
+
+
+def test_a_download_falls_back_to_the_hubs_conversion_and_failures_are_sentences(
+    monkeypatch, cache
+):
+    asked = []
+
+    def snapshot_download(name, *, revision, local_dir, **options) -> None:
+        asked.append((name, revision, options["repo_type"], options["allow_patterns"]))
+        if revision == hub.CONVERTED:
+            Path(local_dir).mkdir(parents=True)
+            (Path(local_dir) / "x.parquet").write_text("no Parquet")
+
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download)
+    )
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match="need the package 'datasets'"):
+        load_dataset(NAME, download=True)
+    files = ["*.parquet", "README.md"]
+    assert asked == [
+        ("someone/shapes", None, "dataset", files),
+        ("someone/shapes", hub.CONVERTED, "dataset", files),
+    ]
+
+    def offline(name, **options) -> None:
+        raise OSError("no route to host\nsee the documentation")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=offline))
+    with pytest.raises(UserError, match=r"could not download 'hub:a/b' to .*: no route to host$"):
+        load_dataset("hub:a/b", download=True)
+
+
+def test_the_papers_settings_know_hub_names():
+    assert usual_name("hub:uoft-cs/cifar10") == "cifar10"
+    assert usual_name("hub:zalando-datasets/fashion_mnist") == "fashion-mnist"
+    assert usual_name("hub:ylecun/mnist:mnist") == "mnist"
+    assert usual_name("cifar100") == "cifar100"
+    config = RunConfig.parse({"method": "feddr+", "dataset": "hub:uoft-cs/cifar10"})
+    assert (config.model, config.lr) == ("vgg11", 0.35)
