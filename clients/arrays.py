@@ -4,9 +4,15 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Arrays = dict[str, np.ndarray]
+
+
+def floating(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's floating parameters and buffers by name; counters are left out."""
+    tensors = model.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:

@@ -15,6 +15,7 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor, nn
 
+from clients.arrays import floating
 from clients.local_training import (
     Batches,
     Forward,
@@ -59,12 +60,23 @@ class Workplace:
         """The copy that holds the received model."""
         return self.copy("teacher")
 
+    @property
+    def private(self) -> dict[str, Tensor]:
+        """The floating tensors of `model` that neither travel nor are frozen, by name."""
+        return {
+            name: tensor
+            for name, tensor in floating(self.model).items()
+            if name not in self.shared
+            and (tensor.requires_grad or not isinstance(tensor, nn.Parameter))
+        }
+
 
 @dataclass(frozen=True)
 class ClientData:
     """One client's examples, as functions that give batches of images and labels."""
 
     training: Callable[[int], Callable[[], Batches]]  # round -> the batches of its next epoch
+    tuning: Callable[[int], Callable[[], Batches]]  # the same examples for personalisation
     examples: Callable[[], Batches]  # the training examples, in order and as they are
     test: Callable[[], Batches]  # the client's own test split
     num_examples: int
@@ -160,8 +172,7 @@ class LocalClient(NumPyClient):
         self.prepare(server_round)
         result = self.run(server_round, lr)
         trained = dict(zip(self.shared, self.get_parameters({}), strict=True))
-        if not all(np.isfinite(array).all() for array in trained.values()):
-            raise LossDiverged(f"the model has non-finite weights after {result.steps} steps")
+        check_finite(trained, "the model", result.steps)
         received = dict(zip(self.shared, parameters, strict=True))
         distance = self._squared_distance(received, trained)
         sent = self.finish(received, trained, result, lr)
@@ -181,6 +192,7 @@ class LocalClient(NumPyClient):
 
         Returns mean loss, number of examples, and the other scores ("accuracy", ...).
         """
+        self.model = self.place.model
         self.set_parameters(parameters)
         self.personalise(int(config.get("server_round", 1)), float(config.get("lr", 0.0)))
         scores = self.scores()
@@ -221,18 +233,21 @@ class LocalClient(NumPyClient):
         settings: LocalSettings | None = None,
     ) -> TrainingResult:
         """Run the local loop on this client's data for `server_round`, with `self.gradients`."""
-        watchers = Watchers(
-            self.place.teacher if objective.needs_global else None,
-            self.place.copy("previous") if objective.needs_previous else None,
-        )
         return train(
             self.model,
-            watchers,
+            self.watchers(objective),
             objective,
             self.data.training(server_round),
             lr,
             settings or self.settings,
             self.gradients,
+        )
+
+    def watchers(self, objective: Objective) -> Watchers:
+        """Return the frozen models that an objective looks at."""
+        return Watchers(
+            self.place.teacher if objective.needs_global else None,
+            self.place.copy("previous") if objective.needs_previous else None,
         )
 
     def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
@@ -259,6 +274,12 @@ def evaluate(model: nn.Module, batches: Batches) -> tuple[float, int, int]:
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """Return how many bytes tensors take together."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def check_finite(arrays: Arrays, what: str, steps: int) -> None:
+    """Raise `LossDiverged` unless every value of a trained model is finite."""
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise LossDiverged(f"{what} has non-finite weights after {steps} steps")
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from clients.objective import Objective, Step
 from clients.sgd import FusedSGD
 
 Batches = Iterable[tuple[Tensor, Tensor]]
-Forward = Callable[[], Step]  # runs the models on the current batch
+Forward = Callable[..., Step]  # runs the models on the current batch, or on a slice of it
 Gradients = Callable[[Forward, Objective], Tensor]  # sets .grad; returns the loss
 
 
@@ -108,8 +108,10 @@ def _forward(
     inputs: Tensor,
     labels: Tensor,
     parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
+    part: slice = slice(None),
 ) -> Step:
     """Run the local model on a batch, and the frozen ones that the objective looks at."""
+    inputs, labels = inputs[part], labels[part]
     features, logits = model(inputs)
     classifier = model.get_parameter("head.weight")
     step = Step(

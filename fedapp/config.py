@@ -164,6 +164,21 @@ class RunConfig(BaseModel):
     )
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
     fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
+    ditto_lambda: Annotated[float, Field(ge=0)] = Field(
+        0.75, description="Ditto's pull of personal models to the global one"
+    )
+    ditto_reference: bool = Field(
+        False, description="Ditto as its reference code: personal models are averaged"
+    )
+    per_fedavg_beta: Positive = Field(
+        0.1, description="Per-FedAvg's outer learning rate of round 1"
+    )
+    per_fedavg_constant: bool = Field(
+        False, description="keep it in all rounds, as the reference code"
+    )
+    per_fedavg_adapt_epochs: Unsigned = Field(
+        0, description="epochs of plain SGD before Per-FedAvg is evaluated; 0: one step"
+    )
     model_group: str = Field(
         "auto", description="architectures of clients with models of their own; auto: tiny"
     )
@@ -240,7 +255,7 @@ class RunConfig(BaseModel):
             **partition_settings(self),
             "local_epochs": setting.local_epochs,
             "batch_size": setting.batch_size,
-            "lr": setting.lr_of.get(self.method, setting.lr),
+            "lr": setting.lr_of.get(row.rate_of or self.method, setting.lr),
             "lr_schedule": setting.lr_schedule,
             "augmentation": setting.augmentation,
             "regulariser": row.regulariser or "none",

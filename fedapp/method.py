@@ -64,6 +64,7 @@ class Method:
     personal: PersonalModels | None = None  # set where clients have architectures of their own
     strategy_parts: Parts = no_parts  # what the strategy needs beside `options`
     client_parts: Parts = no_parts  # what the client needs beside `client_options`
+    rate_of: str = ""  # the method whose published learning rates it takes; empty: its own
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
 
     def logit_scale(self, tau: float) -> float:

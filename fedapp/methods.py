@@ -12,6 +12,7 @@ from clients.scaffold import ScaffoldClient
 from fedapp.errors import UserError
 from fedapp.heterogeneous_methods import HETEROGENEOUS
 from fedapp.method import ADD, Method, Value
+from fedapp.personal_methods import PERSONAL
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
 from strategies.scaffold import Scaffold
@@ -150,6 +151,7 @@ METHODS: dict[str, Method] = {
         head="normalised-linear",
         **_SCAFFOLD,
     ),
+    **PERSONAL,
 }
 
 METHODS |= HETEROGENEOUS

@@ -109,7 +109,8 @@ class Node:
         """Return the NumPyClient of one client."""
         counts = self._class_counts[client]
         data = ClientData(
-            training=lambda server_round: self._training_data(client, server_round),
+            training=lambda server_round: self._training_data(client, server_round, Stream.BATCHES),
+            tuning=lambda server_round: self._training_data(client, server_round, Stream.TUNING),
             examples=lambda: self.training_examples(client),
             test=lambda: self.test_batches(self.partition.test[client]),
             num_examples=len(self.partition.train[client]),
@@ -144,10 +145,10 @@ class Node:
         clients = range(self.config.num_clients)
         return expected_bytes(1, sum(self.client(client).state_bytes() for client in clients))
 
-    def _training_data(self, client: int, server_round: int) -> Any:
+    def _training_data(self, client: int, server_round: int, stream: Stream) -> Any:
         """Return a function that gives one epoch of a client's batches after the other."""
         batches = self._client_batches(client)
-        generator = torch_rng(self.config.seed, Stream.BATCHES, server_round, client)
+        generator = torch_rng(self.config.seed, stream, server_round, client)
         members = self._present(client, server_round)
         return lambda: batches.epoch(generator, members)
 

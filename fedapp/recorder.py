@@ -14,6 +14,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 import fedapp
+from clients.arrays import load_arrays
 from clients.stored_states import expected_bytes
 from fedapp.analysis import class_accuracy_measures
 from fedapp.analysis.during import Analyst
@@ -42,7 +43,6 @@ class Recorder:
         self.run, self.config, self.node = run, config, node
         self.started = started
         self._last: Arrays = {}
-        self._has_model = node.method.accuracy == GLOBAL
         self.tracker = open_tracker(config.tracker, run)
         self.analyst = Analyst(run, config, node)
         run.write_partition(*node.class_counts())
@@ -66,30 +66,13 @@ class Recorder:
 
     def end_of_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate the new model when due, then print, log and save the round."""
-        config, report = self.config, self.strategy.report
+        config = self.config
         self._last = from_array_record(arrays)
         last = server_round == config.num_rounds
         due = last or server_round % config.eval_every == 0
-        evaluation = self._evaluate(self._last) if due and self._has_model else None
-        accuracy, loss = self._headline(evaluation)
+        row = self._row(server_round, self._evaluate(self._last) if due else None)
         now = time.monotonic()
-        row: dict[str, Any] = {
-            "round": server_round,
-            "seconds": now - self.round_started,
-            "clients": len(report.results),
-            "failed": len(report.failures),
-            "train_loss": report.train_loss,
-            "accuracy": accuracy,
-            "loss": loss,
-            "bytes_down": report.bytes_down,
-            "bytes_up": report.bytes_up,
-            "client_bytes_up": sum(result.payload for result in report.results),
-            "images": sum(result.examples for result in report.results) * int(config.local_epochs),
-            "lr": self.strategy.lr(server_round),
-            "failures": [f"client {f.client}: {f.reason}" for f in report.failures],
-            "class_accuracy": evaluation and evaluation.class_accuracy,
-        }
-        row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
+        row["seconds"] = now - self.round_started
         self.run.log_round(row)
         self.tracker.log(row)
         elapsed = now - self.rounds_started
@@ -101,9 +84,9 @@ class Recorder:
         measured = self.analyst.end_of_round(server_round, from_array_record(arrays))
         self.tracker.log({"round": server_round, **measured})
         self.round_started = time.monotonic() if measured else now
-        if accuracy is None or loss is None:
+        if row["accuracy"] is None or row["loss"] is None:
             return None
-        return MetricRecord({"accuracy": accuracy, "loss": loss})
+        return MetricRecord({"accuracy": row["accuracy"], "loss": row["loss"]})
 
     def finish(self, status: str, reason: str = "") -> None:
         """Write the model, the summary, the plot and the report, and print the summary."""
@@ -125,6 +108,29 @@ class Recorder:
         self.tracker.close()
         print(progress.summary_text(summary, self.run.path), flush=True)
 
+    def _row(self, server_round: int, evaluation: Evaluation | None) -> dict[str, Any]:
+        """Return a round's line of metrics.jsonl."""
+        config, report = self.config, self.strategy.report
+        accuracy, loss = self._headline(evaluation)
+        row: dict[str, Any] = {
+            "round": server_round,
+            "seconds": 0.0,
+            "clients": len(report.results),
+            "failed": len(report.failures),
+            "train_loss": report.train_loss,
+            "accuracy": accuracy,
+            "loss": loss,
+            "bytes_down": report.bytes_down,
+            "bytes_up": report.bytes_up,
+            "client_bytes_up": sum(result.payload for result in report.results),
+            "images": sum(result.examples for result in report.results) * int(config.local_epochs),
+            "lr": self.strategy.lr(server_round),
+            "failures": [f"client {f.client}: {f.reason}" for f in report.failures],
+            "class_accuracy": evaluation and evaluation.class_accuracy,
+        }
+        row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
+        return row
+
     def _headline(self, evaluation: Evaluation | None) -> tuple[float | None, float | None]:
         """Return the round's accuracy and loss, of the model or models that the method is about."""
         if evaluation is not None:
@@ -135,12 +141,14 @@ class Recorder:
         kind = "mean" if self.node.method.accuracy == CLIENT_MEAN else "total"
         return clients[f"client-accuracy-{kind}"], clients[f"client-loss-{kind}"]
 
-    def _evaluate(self, arrays: Arrays) -> Evaluation:
-        """Load the model that the method evaluates, which is also the one saved in the end."""
-        received = self.strategy.model_to_evaluate(arrays)
-        with torch.no_grad():
-            for name, tensor in self.node.workplace.shared.items():
-                tensor.copy_(torch.from_numpy(received[name]))
+    def _evaluate(self, arrays: Arrays) -> Evaluation | None:
+        """Load the model that the method evaluates, which is also the one saved in the end.
+
+        Returns None for methods that have no global model to test.
+        """
+        load_arrays(self.node.workplace.shared, self.strategy.model_to_evaluate(arrays))
+        if self.node.method.accuracy != GLOBAL:
+            return None
         batches = self.node.test_batches()
         return evaluate_classes(self.node.model, batches, self.node.dataset.num_classes)
 

@@ -25,6 +25,7 @@ class Stream(IntEnum):
     LOCAL = 31  # a client's dropout and noise
     SERVER = 32  # what a server trains
     ARCHITECTURE = 33  # initial weights of one of several architectures
+    TUNING = 41  # batches of fine-tuning
 
 
 def numpy_rng(

@@ -65,7 +65,7 @@ class Published:
 
 
 # Ids that name a method of the table by another word.
-SAME_METHOD = {"ce-frozen": "fedbabu"}
+SAME_METHOD = {"ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf"}
 MODELS = {"2conv+2fc cnn": "cnn"}
 AUGMENTATIONS = {
     "RandomResizedCrop, RandomHorizontalFlip, Normalize": "crop flip",

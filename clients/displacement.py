@@ -1,0 +1,37 @@
+"""Steps to another point of parameter space and exactly back, as two-pass gradient rules take them.
+
+Adding a displacement and subtracting it again would leave rounding errors in the weights; here the
+old values are kept and put back, so a displacement of zero changes no bit of the training.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def displaced(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator[None]:
+    """Add one step [same shape] to each parameter inside the block; forgets their gradients."""
+    with torch.no_grad():
+        kept = [parameter.clone() for parameter in parameters]
+        torch._foreach_add_(list(parameters), list(steps))
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(list(parameters), kept)
+
+
+@torch.no_grad()
+def pulled(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weight: float) -> None:
+    """Move each parameter towards its anchor in place: v <- v - weight (v - anchor).
+
+    Source: Ditto (Li T. et al. 2021, ICML), algorithm 1, its proximal step with weight = lr lambda.
+    """
+    torch._foreach_sub_(
+        list(parameters), torch._foreach_sub(list(parameters), list(anchors)), alpha=weight
+    )

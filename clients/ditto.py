@@ -1,0 +1,97 @@
+"""Ditto: beside its share in the global model, every client trains a model of its own.
+
+Both branches see the same batches. The personal one never travels, unless the configuration asks
+for the slips of a widespread implementation, whose figures are the published ones.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from clients.arrays import floating, load_arrays, to_arrays
+from clients.client import Arrays, LocalClient, check_finite, copy_weights, nbytes
+from clients.displacement import pulled
+from clients.local_training import Batches, Forward, TrainingResult, backward, train
+from clients.objective import Objective
+from clients.parts import ALL, training_only
+
+
+class DittoClient(LocalClient):
+    """v <- v - lr (grad of the loss at v + lambda (v - w_g)), for the local epochs, v kept.
+
+    The pull to w_g does not enter the momentum. The global branch is FedAvg's. A client that has
+    never trained personalises the initial model once, when it is evaluated.
+    Source: Ditto (Li T. et al. 2021, ICML), algorithm 1.
+    """
+
+    def __init__(
+        self, *place: Any, pull: float, reference: bool, first_lr: float, **more: Any
+    ) -> None:
+        """Prepare a client.
+
+        Args:
+            place: as `LocalClient`.
+            pull: lambda, the strength of the pull towards the global model.
+            reference: do as the reference code: pull towards the locally trained model, send the
+                personal model, and never lower the personal branch's learning rate.
+            first_lr: learning rate of round 1, for `reference`.
+            more: as `LocalClient`.
+        """
+        super().__init__(*place, **more)
+        self.pull, self.reference, self.first_lr = pull, reference, first_lr
+
+    def run(self, server_round: int, lr: float) -> TrainingResult:
+        """Train the global branch, then the personal one."""
+        received = _copies(self.model)
+        result = super().run(server_round, lr)
+        anchor, rate = received, lr
+        if self.reference:
+            anchor, rate = _copies(self.model), self.first_lr
+        self._recall()
+        self._train_own(self.data.training(server_round), rate, anchor)
+        return result
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Keep the personal model; raises `LossDiverged` if it is not finite."""
+        self.kept = to_arrays(floating(self.place.copy("own")))
+        check_finite(self.kept, "the personal model", result.steps)
+        return {name: self.kept[name] for name in trained} if self.reference else trained
+
+    def state_bytes(self) -> int:
+        """Return the size of the personal model."""
+        return nbytes(floating(self.model).values())
+
+    def personalise(self, server_round: int, lr: float) -> None:
+        """Take the personal model; one that was never trained is trained now."""
+        if not self._recall():
+            self._train_own(self.data.tuning(server_round), lr, _copies(self.model))
+        self.model = self.place.copy("own")
+
+    def _recall(self) -> bool:
+        """Load the personal model into the process's second one; False if it is a new client's."""
+        own = self.place.copy("own")
+        if not self.recalled:
+            copy_weights(self.place.copy("initial"), own)
+            return False
+        load_arrays(floating(own), self.recalled)
+        return True
+
+    def _train_own(self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]) -> None:
+        """Train the personal model, pulled to `anchor` in every step."""
+        own, parameters = self.place.copy("own"), list(self.place.copy("own").parameters())
+
+        def gradients(forward: Forward, objective: Objective) -> Tensor:
+            loss = backward(forward, objective)
+            pulled(parameters, anchor, lr * self.pull)
+            return loss
+
+        watchers = self.watchers(self.objective)
+        with training_only(own, ALL):
+            train(own, watchers, self.objective, epoch, lr, self.settings, gradients)
+
+
+def _copies(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]

@@ -1,0 +1,97 @@
+"""Per-FedAvg: the clients meta-train a model that becomes good for one of them in a single step.
+
+A meta-step takes two batches: the first moves the weights for a moment, and the gradient of the
+second at that point is applied to the weights as they were.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clients.client import LocalClient, copy_weights
+from clients.displacement import displaced
+from clients.local_training import Batches, Forward, TrainingResult, backward, train
+from clients.objective import Objective
+from clients.parts import ALL, training_only
+
+
+class PerFedAvgClient(LocalClient):
+    """w' = w - a grad(w; b1); w <- w - b grad(w'; b2): first-order, with a = the round's lr.
+
+    The outer rate b falls as the local one does unless `constant`. SGD without weight decay; the
+    momentum belongs to the outer step alone. For its evaluation a client takes one inner step on
+    its training data, or trains `adapt_epochs` epochs with plain SGD.
+    Source: Per-FedAvg (Fallah et al. 2020, NeurIPS), algorithm 1, variant (FO).
+    """
+
+    def __init__(
+        self,
+        *place: Any,
+        outer_lr: float,
+        constant: bool,
+        first_lr: float,
+        adapt_epochs: int,
+        **more: Any,
+    ) -> None:
+        """Prepare a client.
+
+        Args:
+            place: as `LocalClient`.
+            outer_lr: b of round 1.
+            constant: keep b, as the reference code does.
+            first_lr: local learning rate of round 1, by which b falls.
+            adapt_epochs: of the personal model; 0: a single step.
+            more: as `LocalClient`.
+        """
+        super().__init__(*place, **more)
+        self.outer_lr, self.constant, self.first_lr = outer_lr, constant, first_lr
+        self.adapt_epochs = adapt_epochs
+
+    def run(self, server_round: int, lr: float) -> TrainingResult:
+        """Meta-train the model in place."""
+        self._inner_lr = lr
+        outer = self.outer_lr * (1.0 if self.constant else lr / self.first_lr)
+        return train(
+            self.model,
+            self.watchers(self.objective),
+            self.objective,
+            self._pairs_of(self.data.training(server_round)),
+            outer,
+            replace(self.settings, weight_decay=0.0),
+            self.gradients,
+        )
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of the second half of a pair, taken after a step on the first."""
+        backward(lambda: forward(slice(None, self._first)), objective)
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        steps = [-self._inner_lr * p.grad for p in parameters if p.grad is not None]
+        with displaced(parameters, steps):
+            return backward(lambda: forward(slice(self._first, None)), objective)
+
+    def personalise(self, server_round: int, lr: float) -> None:
+        """Adapt a copy of the received model on the client's training data."""
+        own, epoch = self.place.copy("own"), self.data.tuning(server_round)
+        copy_weights(self.model, own)
+        plain = replace(
+            self.settings, epochs=self.adapt_epochs or 1, momentum=0.0, weight_decay=0.0
+        )
+        batches = epoch if self.adapt_epochs else lambda: [next(iter(epoch()))]
+        with training_only(own, ALL):
+            train(own, self.watchers(self.objective), self.objective, batches, lr, plain)
+        self.model: nn.Module = own
+
+    def _pairs_of(self, epoch: Callable[[], Batches]) -> Callable[[], Batches]:
+        """Join every two batches; the last of an odd number is both halves of its pair."""
+
+        def pairs() -> Iterator[tuple[Tensor, Tensor]]:
+            batches = iter(epoch())
+            for images, labels in batches:
+                more_images, more_labels = next(batches, (images, labels))
+                self._first = len(labels)
+                yield torch.cat((images, more_images)), torch.cat((labels, more_labels))
+
+        return pairs
