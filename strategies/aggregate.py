@@ -17,6 +17,7 @@ _HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest one
 _BUFFER_HEADROOM_BITS = 20  # running statistics follow the activations, not the received buffer
 _BUFFERS = ("running_mean", "running_var")
 _SMALLEST_SCALE = 2.0**-4  # a tensor of zeros (a new bias) still gets room to grow
+_CHUNK = 1 << 15  # values per step of a long sum: what is between the steps stays in the cache
 EXTRA_SCALE = 4.0  # of groups without a reference: values up to 4096
 
 
@@ -56,19 +57,20 @@ class ExactSum:
     def add(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
         """Add one model with an integer weight; an unfit one raises `UpdateRefused` instead."""
         self.check(arrays)
+        self.add_checked(arrays, weight)
+
+    def add_checked(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
+        """Add one model that `check` has passed."""
         for name, array in arrays.items():
             # weight * value has at most 24 + 29 significant bits: exact in float64
-            scaled = np.multiply(
-                array, float(weight) * 2.0 ** self._exponents[name], dtype=np.float64
-            )
-            self.sums[name] += np.rint(scaled).astype(np.int64)
+            _add_scaled(self.sums[name], array, float(weight) * 2.0 ** self._exponents[name])
         self.weight += int(weight)
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Raise `UpdateRefused` unless `add` would take this model."""
         self._check_shapes(arrays)
         for name, array in arrays.items():
-            peak = float(np.max(np.abs(array), initial=0.0))
+            peak = float(_peak(array))
             if not np.isfinite(peak):
                 raise UpdateRefused(f"'{name}' has non-finite values")
             if peak > self._bounds[name]:
@@ -82,12 +84,16 @@ class ExactSum:
         self._check_shapes(sums)
         for name, array in sums.items():
             limit = int(weight) * int(self._bounds[name]) << max(self._exponents[name], 0)
-            if array.dtype != np.int64 or int(np.max(np.abs(array), initial=0)) > limit:
+            if array.dtype != np.int64 or int(_peak(array)) > limit:
                 raise UpdateRefused(f"the partial sum of '{name}' is out of range")
 
     def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
         """Add the partial sum of another `ExactSum` with the same reference and total weight."""
         self.check_partial(sums, weight)
+        self.merge_checked(sums, weight)
+
+    def merge_checked(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
+        """Add a partial sum that `check_partial` has passed."""
         for name, array in sums.items():
             self.sums[name] += array
         self.weight += int(weight)
@@ -135,9 +141,9 @@ class GroupSums:
     def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
         """Add one client; raises `UpdateRefused`, and adds nothing then."""
         self.check(model, groups)
-        self.model.add(model, weight)
+        self.model.add_checked(model, weight)
         for name, arrays in groups.items():
-            self.groups[name].add(arrays, 1)
+            self.groups[name].add_checked(arrays, 1)
 
     def check(self, model: Arrays, groups: Mapping[str, Arrays]) -> None:
         """Raise `UpdateRefused` unless `add` would take this client."""
@@ -152,9 +158,9 @@ class GroupSums:
         self.model.check_partial(model, weight)
         for name, arrays in groups.items():
             self.groups[name].check_partial(arrays, clients)
-        self.model.merge(model, weight)
+        self.model.merge_checked(model, weight)
         for name, arrays in groups.items():
-            self.groups[name].merge(arrays, clients)
+            self.groups[name].merge_checked(arrays, clients)
 
     def _check_names(self, groups: Mapping[str, Arrays]) -> None:
         if groups.keys() != self.groups.keys():
@@ -181,6 +187,30 @@ def weighted_mean(models: Sequence[Mapping[str, np.ndarray]], weights: Sequence[
 
 def _bound(name: str, array: np.ndarray, smallest: float) -> float:
     """Return the power of two that no value of a client's tensor may exceed."""
-    peak = max(float(np.max(np.abs(array), initial=0.0)), smallest)
+    peak = max(float(_peak(array)), smallest)
     headroom = _BUFFER_HEADROOM_BITS if name.endswith(_BUFFERS) else _HEADROOM_BITS
     return float(2.0 ** (np.ceil(np.log2(peak)) + headroom))
+
+
+def _peak(array: np.ndarray) -> float | int:
+    """Return the largest absolute value, 0 of an empty array, NaN if there is one; no copies."""
+    if not array.size:
+        return 0
+    highest, lowest = array.max().item(), array.min().item()
+    return highest if highest != highest else max(highest, -lowest)
+
+
+def _add_scaled(total: np.ndarray, array: np.ndarray, scale: float) -> None:
+    """Add `array` times `scale`, in float64 and rounded to integers, to `total` (int64), in place.
+
+    The same bits as one expression over the whole array, three times as fast or more.
+    """
+    sums, values = total.reshape(-1), np.asarray(array).reshape(-1)
+    scaled, whole = np.empty(min(_CHUNK, len(sums))), np.empty(min(_CHUNK, len(sums)), np.int64)
+    for start in range(0, len(sums), _CHUNK):
+        part = sums[start : start + _CHUNK]
+        product, rounded = scaled[: len(part)], whole[: len(part)]
+        np.multiply(values[start : start + _CHUNK], scale, out=product, dtype=np.float64)
+        np.rint(product, out=product)
+        np.copyto(rounded, product, casting="unsafe")
+        part += rounded

@@ -119,3 +119,38 @@ def test_no_models_have_no_mean():
         weighted_mean([], [])
     with pytest.raises(ValueError, match="no mean"):
         ExactSum({"a": np.zeros(2)}, 1).mean()
+
+
+def test_a_sum_in_pieces_has_the_bits_of_one_expression():
+    rng = np.random.default_rng(3)
+    size = 2 * (1 << 15) + 17  # two whole pieces and a rest
+    reference = {"w": rng.normal(size=size).astype(np.float32), "one": np.float32(2) * np.ones(())}
+    models = [
+        {n: (a + rng.normal(size=a.shape)).astype(np.float32) for n, a in reference.items()}
+        for _ in range(3)
+    ]
+    total = ExactSum(reference, 600)
+    for weight, model in zip((100, 200, 300), models, strict=True):
+        total.add(model, weight)
+    for name in reference:
+        scale = 2.0 ** total._exponents[name]
+        expected = sum(
+            np.rint(np.multiply(m[name], w * scale, dtype=np.float64)).astype(np.int64)
+            for w, m in zip((100, 200, 300), models, strict=True)
+        )
+        np.testing.assert_array_equal(total.sums[name], expected)
+        mean = np.asarray(expected / (600 * scale), reference[name].dtype)
+        np.testing.assert_array_equal(total.mean()[name], mean)
+        assert total.mean()[name].shape == reference[name].shape
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e9])
+def test_one_bad_value_anywhere_is_found(bad):
+    reference = {"w": np.ones(50_000, np.float32)}
+    total = ExactSum(reference, 10)
+    for place in (0, 33_000, 49_999):
+        model = {"w": np.ones(50_000, np.float32)}
+        model["w"][place] = bad
+        with pytest.raises(UpdateRefused, match=r"non-finite|more than"):
+            total.add(model, 1)
+    assert not total.sums["w"].any()
