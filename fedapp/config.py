@@ -66,6 +66,9 @@ class RunConfig(BaseModel):
     )
     shards: Count = Field(2, description="shards (of one class each) per client")
     alpha: Positive = Field(0.1, description="concentration of the LDA and Dirichlet partitions")
+    lda_cap: bool = Field(
+        True, description="LDA: clients with an average share get nothing of further classes"
+    )
     classes_per_client: Count | Auto = Field(
         "auto", description="of the pathological partition; auto: the papers' for the data set"
     )

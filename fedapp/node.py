@@ -280,6 +280,7 @@ def _partition(config: RunConfig, data: Dataset, own: int | None = None) -> Part
         alpha=config.alpha,
         classes_per_client=int(config.classes_per_client),
         sigma=config.unbalanced_sigma,
+        lda_cap=config.lda_cap,
         pooled=config.pool_data is True,
         own=own,
         seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),

@@ -110,6 +110,10 @@ _GENERAL = Setting(
     source="no published setting for this pair: VGG11's rates",
 )  # fmt: skip
 
+_PHOTOS = replace(
+    SETTINGS["imagenet100", "resnet18"], source="no published setting for this pair: ResNet-18's"
+)
+
 
 def usual_name(dataset: str) -> str:
     """Return the name by which the settings know a data set: the hub's are called by the last part.
@@ -120,5 +124,9 @@ def usual_name(dataset: str) -> str:
 
 
 def find_setting(dataset: str, model: str) -> Setting:
-    """Return the published setting for a data set and model, or the general one."""
-    return SETTINGS.get((dataset, model), _GENERAL)
+    """Return the published setting for a data set and model, or the general one.
+
+    Photos of many sizes cannot be cropped with padding, so they have a general one of their own.
+    """
+    general = _PHOTOS if dataset == "imagenet100" else _GENERAL
+    return SETTINGS.get((dataset, model), general)

@@ -26,6 +26,7 @@ class Wish:
     alpha: float
     classes_per_client: int
     sigma: float
+    lda_cap: bool
     own: int | None
 
 
@@ -56,7 +57,9 @@ PARTITIONS: dict[str, PartitionKind] = {
     ),
     "lda": PartitionKind(
         "class proportions from a Dirichlet distribution with concentration `alpha`",
-        lambda train, test, w, rng: splits.lda(train, test, w.num_clients, w.alpha, rng),
+        lambda train, test, w, rng: splits.lda(
+            train, test, w.num_clients, w.alpha, rng, balance_cap=w.lda_cap
+        ),
     ),
     "unbalanced": PartitionKind(
         "random parts of log-normal sizes with deviation `unbalanced-sigma`",
@@ -93,6 +96,7 @@ def make_partition(
     alpha: float = 0.1,
     classes_per_client: int = 2,
     sigma: float = 1.0,
+    lda_cap: bool = True,
     pooled: bool = False,
     own: int | None = None,
     seed: int | np.random.SeedSequence | np.random.Generator,
@@ -109,7 +113,7 @@ def make_partition(
     if kind not in PARTITIONS:
         raise UserError(f"unknown partition '{kind}'; choose one of {', '.join(PARTITIONS)}")
     rng = np.random.default_rng(seed)
-    wish = Wish(num_clients, shards, alpha, classes_per_client, sigma, own)
+    wish = Wish(num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own)
     drawn = PARTITIONS[kind].draw(train_labels, test_labels, wish, rng)
     if not pooled:
         return drawn

@@ -15,6 +15,7 @@ from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.encoded import AHEAD, EncodedImages, StreamedBatches, decoded
 from fedapp.data.serving import plain_batches, training_batches
 from fedapp.errors import UserError
+from fedapp.node import Node
 
 WNIDS = [f"n{number:08d}" for number in range(102)]
 CPU = torch.device("cpu")
@@ -198,3 +199,22 @@ def test_a_wrong_layout_is_explained(tmp_path):
 def test_keys_that_do_not_fit_are_refused(change, words):
     with pytest.raises(UserError, match=words):
         RunConfig.parse(change)
+
+
+def test_a_client_trains_on_photos_as_on_any_other_images(folder):
+    config = RunConfig.parse(
+        {
+            "method": "fedavg", "dataset": "imagenet100", "data-dir": str(folder),
+            "model": "resnet10", "partition": "iid", "num-clients": 50, "local-epochs": 2,
+            "batch-size": 2, "lr": 0.001,
+        }
+    )  # fmt: skip
+    assert config.augmentation == "rrc flip"
+    node = Node(config)
+    client = node.client(7)
+    received = client.get_parameters({})
+    arrays, examples, metrics = client.fit(received, {"server_round": 1, "lr": 0.001})
+    again, _, _ = client.fit(received, {"server_round": 1, "lr": 0.001})
+    assert (examples, metrics["steps"]) == (2, 2)
+    assert any((own != before).any() for own, before in zip(arrays, received, strict=True))
+    assert all((one == two).all() for one, two in zip(arrays, again, strict=True))

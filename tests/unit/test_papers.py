@@ -5,7 +5,7 @@ import string
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -237,6 +237,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(call, words):
         call()
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_cell_is_found_by_its_words_in_any_order_and_case(data):
     paper = find_paper(data.draw(st.sampled_from(sorted(FILES))))

@@ -149,6 +149,16 @@ def test_lda_cap_stops_clients_that_hold_an_average_share():
     assert np.ptp(sizes) > np.ptp(capped.sum(axis=1))
 
 
+def test_the_cap_can_be_switched_off_by_its_key():
+    train = labels_of([500] * 10)
+    chosen = {"num_clients": 10, "alpha": 0.3, "seed": 0}
+    off = make_partition("lda", train, train, **chosen, lda_cap=False)
+    plain = lda(train, train, 10, 0.3, np.random.default_rng(0), balance_cap=False)
+    assert [part.tolist() for part in off.train] == [part.tolist() for part in plain.train]
+    on = make_partition("lda", train, train, **chosen)
+    assert [len(part) for part in on.train] != [len(part) for part in off.train]
+
+
 def test_lda_alpha_sets_the_heterogeneity():
     train = labels_of([500] * 10)
 
