@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedapp.errors import UserError
 from strategies.federation import Federation
 from strategies.records import PROTOCOL_VERSION, TASK
-from strategies.transport import exchange
+from strategies.transport import RESTARTED, exchange
 
 Identity = Mapping[str, Any]
+# codes of nodes that went offline, or were started again, before they answered
+_GONE = (ErrorCode.NODE_UNAVAILABLE, RESTARTED)
 
 
 def meet_nodes(
@@ -47,7 +50,10 @@ def meet_nodes(
         known.update(new)
         questions = [_question(node) for node in new]
         for reply in exchange(grid, questions, remaining):
-            _welcome(reply, expected, nodes, examples)
+            if reply.has_error() and reply.error.code in _GONE:
+                known.discard(reply.metadata.src_node_id)  # it may come back
+            else:
+                _welcome(reply, expected, nodes, examples)
     say(f"{len(known)} nodes host {num_clients} clients with {sum(examples.values())} examples")
     return Federation(nodes, examples)
 

@@ -205,7 +205,7 @@ class Federation:
     def wait_for_training(self, number: int, messages: int = 1) -> None:
         """Wait until a SuperNode has its n-th message to train, and half a second more."""
         text = "Receiving: train message"
-        wait_until(lambda: self.nodes[number].text().count(text) >= messages, 120, text)
+        wait_until(lambda: self.nodes[number].text().count(text) >= messages, 300, text)
         time.sleep(0.5)
 
     def wait_for_round(self, name: str, number: int, seconds: float = 200) -> None:

@@ -1,0 +1,118 @@
+"""Lost nodes are named as soon as anybody knows, and stragglers are not asked twice."""
+
+import time
+from collections import defaultdict
+
+import pytest
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
+from in_process import settings
+
+from fedapp.in_process import InProcessGrid
+from fedapp.preflight import meet_nodes
+from strategies import transport
+from strategies.transport import RESTARTED, exchange
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    monkeypatch.setattr(transport, "_LOOK_FOR_RESTARTS", 0.05)
+
+
+class FaultyGrid(InProcessGrid):
+    """Node 101 never answers by itself; `lost` and `starts` say what the SuperLink knows of it."""
+
+    def __init__(self):
+        super().__init__(settings(num_clients=10), 3)
+        self.lost = False
+        self.starts = defaultdict(lambda: "monday")
+        self.times_to_live = []
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=n, last_activated_at=self.starts[n]) for n in self.contexts]
+
+    def push_messages(self, messages):
+        kept = list(messages)
+        self.times_to_live += [message.metadata.ttl for message in kept]
+        return super().push_messages(kept)
+
+    def pull_messages(self, message_ids):
+        for message_id in message_ids:
+            question = self.waiting.get(message_id)
+            if question is None:
+                continue
+            if question.metadata.dst_node_id != 101:
+                return [self.answer(self.waiting.pop(message_id))]
+            if self.lost:
+                return [
+                    create_message_error_unavailable_res_message(
+                        self.waiting.pop(message_id).metadata, "node_unavail"
+                    )
+                ]
+        return []
+
+
+def questions() -> list[Message]:
+    return [
+        Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
+        for node in (100, 101, 102)
+    ]
+
+
+def by_node(replies) -> dict[int, Message]:
+    return {reply.metadata.src_node_id: reply for reply in replies}
+
+
+def test_the_superlinks_error_for_a_lost_node_carries_the_nodes_name():
+    grid = FaultyGrid()
+    grid.lost = True
+    replies = by_node(exchange(grid, questions(), 60))
+    assert set(replies) == {100, 101, 102}
+    assert "Node Unavailable" in replies[101].error.reason
+    assert replies[101].metadata.reply_to_message_id == "message-2"
+
+
+def test_a_node_that_was_started_again_is_not_waited_for():
+    grid = FaultyGrid()
+    started = time.monotonic()
+    replies = exchange(grid, questions(), 60)
+    found = by_node([next(replies), next(replies)])
+    assert set(found) == {100, 102}
+    grid.starts[101] = "tuesday"
+    lost = next(replies)
+    assert lost.metadata.src_node_id == 101
+    assert lost.error.code == RESTARTED
+    assert "started again" in lost.error.reason
+    assert list(replies) == []
+    assert time.monotonic() - started < 10
+
+
+def test_a_silent_node_is_left_out_after_the_timeout_and_its_message_expires():
+    grid = FaultyGrid()
+    grid.answer = lambda message: Message(RecordDict(), reply_to=message)
+    assert set(by_node(exchange(grid, questions(), 0.5))) == {100, 102}
+    assert grid.times_to_live == [0.5] * 3
+
+
+def test_a_node_that_is_lost_before_round_1_may_come_back():
+    class Returning(FaultyGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            if any(reply.has_error() for reply in replies):
+                self.lost = False
+                self.contexts[103] = self.contexts.pop(101)
+            return replies
+
+    grid = Returning()
+    grid.lost = True
+    expected: dict[str, str] = {}
+    federation = meet_nodes(grid, 10, expected, 30, lambda text: None)
+    assert set(federation.nodes.values()) == {100, 102, 103}
+
+
+def test_an_error_of_the_app_itself_keeps_its_text():
+    grid = FaultyGrid()
+    grid.answer = lambda message: Message(Error(2, "out of memory"), reply_to=message)
+    replies = by_node(exchange(grid, questions(), 0.5))
+    assert replies[100].error.reason == "out of memory"
