@@ -13,6 +13,11 @@ import typer
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
 
+Vary = Annotated[list[str] | None, typer.Option(help='"key=value,value"; may be repeated.')]
+Jobs = Annotated[
+    int, typer.Option(help="Runs at a time, without Flower's processes; 0: one, with Flower.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
@@ -26,12 +31,11 @@ def sweep(
         list[str] | None,
         typer.Option("--config", "-c", help="What all runs share, as for `fedapp run`."),
     ] = None,
-    vary: Annotated[
-        list[str] | None, typer.Option(help='"key=value,value"; may be repeated.')
-    ] = None,
+    vary: Vary = None,
     seeds: Annotated[str, typer.Option(help="Seeds of every combination.")] = "0",
     output_dir: Annotated[Path, typer.Option(help="Where the sweep's folder goes.")] = Path("runs"),
     project: Project = Path("."),
+    jobs: Jobs = 0,
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Check and list the runs only.")
     ] = False,
@@ -52,7 +56,7 @@ def sweep(
         _show("Plan", sweeps.planned(runs), as_json)
     if only_plan:
         return
-    rows = sweeps.execute(project, runs, Resources())
+    rows = sweeps.execute(project, runs, Resources(), jobs=jobs)
     summary = sweeps.summarise(rows)
     if as_json:
         print(json.dumps({"combinations": summary, "runs": rows}, indent=2))

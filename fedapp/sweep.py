@@ -7,13 +7,11 @@ a failed run does not stop the others, and the same command goes on where it sto
 
 import csv
 import io
-import os
 import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,12 +20,12 @@ from typing import Any
 from fedapp.comparison import KEEPING_KEYS, Spread
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
-from fedapp.launch import Resources, fuse, run
+from fedapp.jobs import Runner, at_once, runner_for
+from fedapp.launch import Resources, fuse
 from fedapp.results.files import write_atomically
 from fedapp.results.run_directory import RunDirectory, Scalar
 
 Vary = dict[str, tuple[Scalar, ...]]
-Runner = Callable[[Path, Mapping[str, Any], Resources], int]
 
 # A comma with an even number of each quote behind it, so outside of any.
 _COMMA = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
@@ -146,26 +144,36 @@ def run_name(varied: Mapping[str, Scalar], seed: int) -> str:
 
 
 def execute(
-    project: Path, runs: Sequence[SweepRun], resources: Resources, runner: Runner | None = None
+    project: Path,
+    runs: Sequence[SweepRun],
+    resources: Resources,
+    runner: Runner | None = None,
+    jobs: int = 0,
 ) -> list[dict[str, Any]]:
-    """Run what is not completed, one after the other; returns one row of results per run.
+    """Run what is not completed, `jobs` at a time without Flower (0: one by one with it).
 
-    A run that fails is noted in its row. The rows so far are kept in sweep.csv beside the runs.
+    Returns one row of results per run; a run that fails is noted in its row. The rows so far are
+    kept in sweep.csv beside the runs.
     """
+    runner = runner or runner_for(jobs)
     rows = [result_row(each) for each in runs]
     table = runs[0].directory.path.parent / "sweep.csv"
     waiting = [index for index, each in enumerate(runs) if not each.completed]
     write_csv(rows, table)
     done = len(runs) - len(waiting)
     print(f"{len(runs)} runs, {done} completed before; results in {table}", file=sys.stderr)
-    for count, index in enumerate(waiting, 1):
-        each = runs[index]
-        print(f"[{count}/{len(waiting)}] {each.directory.name}", file=sys.stderr, flush=True)
-        problem = _run_one(project, each, resources, runner or run)
-        rows[index] = result_row(each)
+
+    def one(index: int) -> str:
+        print(f"{runs[index].directory.name} starts", file=sys.stderr, flush=True)
+        return _run_one(project, runs[index], resources, runner)
+
+    for count, (index, problem) in enumerate(at_once(jobs, one, waiting), 1):
+        name = runs[index].directory.name
+        rows[index] = result_row(runs[index])
         if problem:
             rows[index] |= {"status": "failed", "reason": problem}
-            print(f"{each.directory.name} failed: {problem}", file=sys.stderr, flush=True)
+        verdict = f"failed: {problem}" if problem else "completed"
+        print(f"[{count}/{len(waiting)}] {name} {verdict}", file=sys.stderr, flush=True)
         write_csv(rows, table)
     return rows
 
@@ -211,27 +219,11 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     write_atomically(path, text.getvalue().encode())
 
 
-@contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """Send what this process and its children print to stderr, so that stdout holds results."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    saved = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(saved, 1)
-        os.close(saved)
-
-
 def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner) -> str:
     """Run one run; returns what went wrong, or nothing."""
     before = each.directory.summary()
     try:
-        with stdout_to_stderr():
-            code = runner(project, each.config, resources)
+        code = runner(project, each.config, resources)
     except UserError as mistake:
         return str(mistake)
     if code == 0 and each.completed:

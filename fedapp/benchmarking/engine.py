@@ -22,7 +22,7 @@ from fedapp.benchmarking.plan import Plan, Workload
 from fedapp.benchmarking.tax import ratio, say
 from fedapp.errors import UserError
 from fedapp.launch import Resources, cores, environment_for, flower_run, local_superlink
-from fedapp.sweep import stdout_to_stderr
+from fedapp.jobs import stdout_to_stderr
 from strategies.aggregate import ExactSum
 
 _APP = """\"\"\"The messages to measure, as an app.\"\"\"

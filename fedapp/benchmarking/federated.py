@@ -17,7 +17,7 @@ from fedapp.errors import UserError
 from fedapp.in_process import run_in_process
 from fedapp.launch import Resources, cores, run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.sweep import stdout_to_stderr
+from fedapp.jobs import stdout_to_stderr
 
 NAME = "bench"
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]

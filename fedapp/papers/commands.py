@@ -37,6 +37,9 @@ Seeds = Annotated[
 OutputDir = Annotated[
     Path | None, typer.Option(help="Where runs and results.csv go; runs/PAPER-TABLE.")
 ]
+Jobs = Annotated[
+    int, typer.Option(help="Runs at a time, without Flower's processes; 0: one, with Flower.")
+]
 Speed = Annotated[float, typer.Option(help="Training speed of this machine, to estimate hours.")]
 
 
@@ -82,6 +85,7 @@ def reproduce(
     output_dir: OutputDir = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would run, and stop.")] = False,
     images_per_second: Speed = 0.0,
+    jobs: Jobs = 0,
     project: Annotated[Path, typer.Option("--app", help="The project's folder.")] = Path("."),
     as_json: AsJson = False,
 ) -> None:
@@ -98,7 +102,7 @@ def reproduce(
     if plan:
         _show_plan(cells, request, images_per_second, as_json)
     else:
-        _run(cells, request, project, as_json)
+        _run(cells, request, project, as_json, jobs)
 
 
 def _chosen_cells(paper: str, table: str, queries: list[str], request: Request) -> list[Cell]:
@@ -132,9 +136,10 @@ def _show_plan(
         print(f"{count} cannot: {reason}")
 
 
-def _run(cells: list[Cell], request: Request, project: Path, as_json: bool) -> None:
+def _run(cells: list[Cell], request: Request, project: Path, as_json: bool, jobs: int) -> None:
     """Run the cells that can be run, then print and write the results; exits 1 if a run failed."""
-    from fedapp.papers.reproduce import run_cell, write_results
+    from fedapp.jobs import runner_for
+    from fedapp.papers.reproduce import run_ahead, run_cell, write_results
 
     able = [cell for cell in cells if cell.config is not None]
     if not able:
@@ -142,9 +147,11 @@ def _run(cells: list[Cell], request: Request, project: Path, as_json: bool) -> N
         raise UserError(f"cell '{first.name}' cannot run: {first.reason}: {first.detail}")
     if len(able) < len(cells):
         _say(f"{len(cells) - len(able)} of {len(cells)} cells cannot run; --plan says why")
+    if jobs:
+        run_ahead(able, request, project, _say, jobs)
     rows = []
     for cell in able:
-        rows.append(run_cell(cell, request, project, _say))
+        rows.append(run_cell(cell, request, project, _say, runner_for(jobs)))
         path = write_results(request.output_dir, rows)
     _show_results(rows, request, as_json)
     _say(f"wrote {path}")

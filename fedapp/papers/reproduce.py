@@ -7,17 +7,15 @@ results.csv, which keeps the cells of earlier calls.
 
 import csv
 import io
-import os
 import statistics
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp import launch
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
+from fedapp.jobs import Runner, at_once, run_apart, run_in_sight
+from fedapp.launch import Resources
 from fedapp.papers.cells import Cell
 from fedapp.papers.measures import MEASURES, Summary
 from fedapp.papers.plan import PlannedRun, Request, resolved, runs_of
@@ -29,7 +27,11 @@ _KEY = ("paper", "table", "cell", "changes")
 
 
 def run_cell(
-    cell: Cell, request: Request, project: Path, say: Callable[[str], None]
+    cell: Cell,
+    request: Request,
+    project: Path,
+    say: Callable[[str], None],
+    runner: Runner = run_in_sight,
 ) -> dict[str, Any]:
     """Run every seed of a cell that has no finished run yet; returns its line of results."""
     runs = runs_of(cell, request)
@@ -38,9 +40,29 @@ def run_cell(
             say(f"{run.name} is finished, not run again")
             continue
         say(f"running {run.name}")
-        with logs_on_stderr():
-            launch.run(project, run.overrides, launch.Resources())
+        runner(project, run.overrides, Resources())
     return result(cell, runs)
+
+
+def run_ahead(
+    cells: Sequence[Cell], request: Request, project: Path, say: Callable[[str], None], jobs: int
+) -> None:
+    """Run the unfinished seeds of all cells, `jobs` at a time in processes of their own.
+
+    A run that cannot start is said and left unfinished.
+    """
+    waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
+
+    def one(run: PlannedRun) -> str:
+        say(f"running {run.name}")
+        try:
+            code = run_apart(project, run.overrides, Resources())
+        except UserError as mistake:
+            return str(mistake)
+        return f"exit code {code}, see its log" if code else ""
+
+    for count, (run, problem) in enumerate(at_once(jobs, one, waiting), 1):
+        say(f"[{count}/{len(waiting)}] {run.name} {problem or 'done'}")
 
 
 def finished(run: PlannedRun) -> Summary | None:
@@ -147,16 +169,3 @@ def write_results(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(row.get(key)) for key in _KEY)
-
-
-@contextmanager
-def logs_on_stderr() -> Iterator[None]:
-    """Send what programs started inside print to stderr: stdout is for the results alone."""
-    sys.stdout.flush()
-    stdout = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)

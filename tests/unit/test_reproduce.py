@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import re
 import shlex
 
@@ -23,7 +22,7 @@ from fedapp.papers import plan as planning
 from fedapp.papers.cells import cells_of, select
 from fedapp.papers.plan import PlannedRun, Request, plan_rows, runs_of, with_data
 from fedapp.papers.protocol import Reason
-from fedapp.papers.reproduce import finished, logs_on_stderr, result, run_cell, write_results
+from fedapp.papers.reproduce import finished, result, run_cell, write_results
 from fedapp.papers.tables import find_paper
 from fedapp.results.run_directory import RunDirectory
 
@@ -228,15 +227,6 @@ def test_results_keep_the_cells_of_earlier_calls(simulated, tmp_path):
         ("fedavg cifar10 s=2", "rounds x 0.1"),
     ]
     assert all(float(row["mean"]) == pytest.approx(40.0) for row in rows)
-
-
-def test_logs_of_programs_go_to_stderr(capfd):
-    with logs_on_stderr():
-        os.system("echo from a program")
-    print("result")
-    captured = capfd.readouterr()
-    assert captured.out.strip() == "result"
-    assert "from a program" in captured.err
 
 
 def test_the_plan_runs_nothing_and_counts_everything(simulated, tmp_path, monkeypatch):

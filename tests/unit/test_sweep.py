@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedapp import cli, sweep
+from fedapp import cli, jobs, launch, sweep
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.launch import Resources
@@ -203,8 +203,18 @@ def test_the_summary_has_mean_and_deviation_over_completed_seeds(tmp_path):
     assert texts[0]["completed"] == "2 of 3"
 
 
+def test_jobs_run_at_the_same_time_and_fail_one_by_one():
+    import threading
+
+    meeting = threading.Barrier(2, timeout=20)  # passes only if two are there at once
+    found = dict(jobs.at_once(2, lambda item: (meeting.wait(), item * 10)[1], [1, 2, 3, 4]))
+    assert found == {1: 10, 2: 20, 3: 30, 4: 40}
+    with pytest.raises(UserError, match="--jobs is -1"):
+        jobs.runner_for(-1)
+
+
 def test_output_of_runs_and_their_children_goes_to_stderr(capfd):
-    with sweep.stdout_to_stderr():
+    with jobs.stdout_to_stderr():
         os.system("echo from a child")
         os.write(1, b"from this process\n")
     os.write(1, b"a result\n")
@@ -217,7 +227,7 @@ def test_output_of_runs_and_their_children_goes_to_stderr(capfd):
 def command(tmp_path, monkeypatch):
     """Return a function that calls `fedapp sweep` with runs that are written by a fake."""
     fake = FakeRunner(failing=["dr-seed1"])
-    monkeypatch.setattr(sweep, "run", fake)
+    monkeypatch.setattr(launch, "run", fake)
     arguments = ["sweep", "--app", str(ROOT), "-c", "num-rounds=2 num-clients=10"]
     arguments += ["--vary", "method=fedavg,dr", "--seeds", "0,1", "--output-dir", str(tmp_path)]
     return fake, lambda *more: CliRunner().invoke(cli.app, [*arguments, *more])

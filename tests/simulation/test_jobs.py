@@ -1,0 +1,32 @@
+"""Runs in processes of their own give what runs in this process give, and say why they cannot."""
+
+from pathlib import Path
+
+import pytest
+
+from fedapp import sweep
+from fedapp.errors import UserError
+from fedapp.in_process import run_in_process
+from fedapp.jobs import run_apart
+from fedapp.launch import Resources
+
+ROOT = Path(__file__).parents[2]
+BASE = {"num-rounds": 1, "num-clients": 10, "participation": 0.2, "local-epochs": 1}
+
+
+def test_a_sweep_of_two_jobs_gives_the_models_of_single_runs(tmp_path, capsys):
+    runs = sweep.plan(ROOT, BASE, {"method": ("fedavg",)}, [0, 1], tmp_path / "both")
+    rows = sweep.execute(ROOT, runs, Resources(), jobs=2)
+    assert [row["status"] for row in rows] == ["completed", "completed"]
+    alone = {**runs[1].config, "output-dir": str(tmp_path), "run-name": "alone"}
+    assert run_in_process(ROOT, alone, Resources()) == 0
+    model = runs[1].directory.path / "model.safetensors"
+    assert model.read_bytes() == (tmp_path / "alone" / "model.safetensors").read_bytes()
+    assert "round 1/1" in (tmp_path / "both" / "fedavg-seed1.log").read_text()
+
+
+def test_a_run_that_cannot_start_says_why(tmp_path):
+    config = {**BASE, "dataset": "images", "data-dir": str(tmp_path / "none")}
+    config |= {"output-dir": str(tmp_path), "run-name": "never"}
+    with pytest.raises(UserError, match="none"):
+        run_apart(ROOT, config, Resources())
