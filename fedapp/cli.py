@@ -191,11 +191,14 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(help="Write the overlaid curves as a PNG here.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the comparison as a page here.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: figures, means over seeds, paired differences, curves in one plot.
 
-    Example: fedapp compare runs/a runs/b --plot curves.png
+    Example: fedapp compare runs/a runs/b --plot curves.png --html comparison.html
     """
     from fedapp import comparison
     from fedapp.results import plots
@@ -212,6 +215,10 @@ def compare(
         lines = [(f"{run.summary().get('method')} ({run.name})", run.rounds()) for run in opened]
         plot.write_bytes(plots.png(plots.compare_curves(lines)))
         print(f"wrote {plot.absolute()}", file=sys.stderr)
+    if html is not None:
+        from fedapp.results.comparison_page import write_comparison
+
+        print(f"wrote {write_comparison(opened, html.absolute())}", file=sys.stderr)
 
 
 def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:

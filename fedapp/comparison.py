@@ -147,6 +147,14 @@ def labels(groups: Sequence[Group]) -> list[str]:
     ]
 
 
+def run_labels(runs: Sequence[RunDirectory]) -> list[str]:
+    """Name runs by method where that tells them apart, else by method and directory."""
+    methods = [str(run.config().get("method", run.name)) for run in runs]
+    if len(set(methods)) == len(methods):
+        return methods
+    return [f"{method} ({run.name})" for method, run in zip(methods, runs, strict=True)]
+
+
 def _tells_apart(key: str, groups: Sequence[Group]) -> bool:
     """Return whether groups of one method differ in a setting, or any in data set or model."""
     values: dict[Scalar | None, set[Scalar | None]] = {}

@@ -11,6 +11,7 @@ from fedapp.analysis.rounds import cost_sentence
 from fedapp.analysis.saved_runs import Places, SavedRun
 from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
 from fedapp.checks import check_measures
+from fedapp.comparison import run_labels
 from fedapp.errors import UserError
 from fedapp.results.measure_plots import write_plots
 from fedapp.results.report import write_report
@@ -43,7 +44,7 @@ def analyse_runs(
     for run in runs:
         check_measures(str(run.config()["method"]), wanted.measures)
     found = {}
-    for run, label in zip(runs, _labels(runs), strict=True):
+    for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(wanted.measures):
             _measure(SavedRun(run, wanted.places), wanted, say)
         _measure_history(run, wanted.measures)
@@ -70,11 +71,3 @@ def _measure_history(run: RunDirectory, measures: str) -> None:
         figures = class_accuracy_measures(" ".join(words), rows)
         measured = {word: {"model": {word: figures[word]}} for word in words}
         store.add(run, {"round": rows[-1]["round"], "measures": measured})
-
-
-def _labels(runs: Sequence[RunDirectory]) -> list[str]:
-    """Name runs by method where that tells them apart, else by method and directory."""
-    methods = [str(run.config().get("method", run.name)) for run in runs]
-    if len(set(methods)) == len(methods):
-        return methods
-    return [f"{method} ({run.name})" for method, run in zip(methods, runs, strict=True)]

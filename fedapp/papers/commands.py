@@ -40,6 +40,9 @@ OutputDir = Annotated[
 Jobs = Annotated[
     int, typer.Option(help="Runs at a time, without Flower's processes; 0: one, with Flower.")
 ]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Write the page here; OUTPUT-DIR/results.html.")
+]
 Speed = Annotated[float, typer.Option(help="Training speed of this machine, to estimate hours.")]
 
 
@@ -86,6 +89,7 @@ def reproduce(
     plan: Annotated[bool, typer.Option("--plan", help="Print what would run, and stop.")] = False,
     images_per_second: Speed = 0.0,
     jobs: Jobs = 0,
+    html: Html = None,
     project: Annotated[Path, typer.Option("--app", help="The project's folder.")] = Path("."),
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +106,7 @@ def reproduce(
     if plan:
         _show_plan(cells, request, images_per_second, as_json)
     else:
-        _run(cells, request, project, as_json, jobs)
+        _run(cells, request, project, as_json, jobs, html)
 
 
 def _chosen_cells(paper: str, table: str, queries: list[str], request: Request) -> list[Cell]:
@@ -136,10 +140,19 @@ def _show_plan(
         print(f"{count} cannot: {reason}")
 
 
-def _run(cells: list[Cell], request: Request, project: Path, as_json: bool, jobs: int) -> None:
+def _run(
+    cells: list[Cell],
+    request: Request,
+    project: Path,
+    as_json: bool,
+    jobs: int,
+    html: Path | None,
+) -> None:
     """Run the cells that can be run, then print and write the results; exits 1 if a run failed."""
     from fedapp.jobs import runner_for
     from fedapp.papers.reproduce import run_ahead, run_cell, write_results
+    from fedapp.papers.results_page import write_results_page
+    from fedapp.papers.tables import find_paper
 
     able = [cell for cell in cells if cell.config is not None]
     if not able:
@@ -154,7 +167,10 @@ def _run(cells: list[Cell], request: Request, project: Path, as_json: bool, jobs
         rows.append(run_cell(cell, request, project, _say, runner_for(jobs)))
         path = write_results(request.output_dir, rows)
     _show_results(rows, request, as_json)
-    _say(f"wrote {path}")
+    table = find_paper(able[0].paper).table(able[0].table)
+    source = f"{table.source}. {table.caption}"
+    page = write_results_page(rows, source, (html or path.with_suffix(".html")).absolute())
+    _say(f"wrote {path} and {page}")
     raise SystemExit(1 if any(row["unfinished seeds"] for row in rows) else 0)
 
 
@@ -168,12 +184,14 @@ def _show_results(rows: list[dict[str, Any]], request: Request, as_json: bool) -
 
 
 def _result_row(row: dict[str, Any]) -> dict[str, Any]:
-    published = _plus_minus(row["published mean"], row["published std"])
+    from fedapp.papers.results_page import plus_minus
+
+    published = plus_minus(row["published mean"], row["published std"])
     difference = row["difference"]
     return {
         "cell": row["cell"],
         "published": "failed" if row["published failed"] else published,
-        "ours": _plus_minus(row["mean"], row["std"]),
+        "ours": plus_minus(row["mean"], row["std"]),
         "difference": None if difference is None else f"{difference:+.2f}",
         "seeds": ", ".join(
             f"{word} {row[key]}".strip()
@@ -193,12 +211,6 @@ def _result_text(row: dict[str, Any]) -> str:
         )
     lines += [f"  {row['note']}"] if row["note"] else []
     return "\n".join([*lines, f"  {row['command']}"])
-
-
-def _plus_minus(mean: float | None, std: float | None) -> str | None:
-    if mean is None:
-        return None
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
 def _title(words: str, request: Request) -> str:

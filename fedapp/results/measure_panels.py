@@ -154,7 +154,7 @@ def _bars(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
             bars = axes.bar(
                 position + (index - (len(panel.series) - 1) / 2) * width, height, width * 0.92,
                 yerr=error if shown else None, color=color, alpha=SHADES[index],
-                error_kw={"capsize": 3, "elinewidth": 1},
+                error_kw={"capsize": 3, "elinewidth": 1, "ecolor": INK},
             )  # fmt: skip
             text = "n/a" if math.isnan(height) else f"{height:.3g}"
             axes.bar_label(bars, [text], padding=3, fontsize=9)

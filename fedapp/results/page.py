@@ -7,9 +7,12 @@ text goes through `escape`; the pieces that return HTML say so in their name or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from string import Template
+from typing import Any
+
+from fedapp.results.formatting import MISSING
 
 STYLE_SHEET = """
 :root {
@@ -59,6 +62,8 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem;
 th, td { padding: .3rem .7rem; text-align: left; border-top: 1px solid var(--line); }
 thead th { border-top: 0; background: var(--card); }
 .rounds th, .rounds td { text-align: right; white-space: nowrap; }
+.cells th, .cells td { white-space: nowrap; }
+.cells td:first-child { white-space: normal; min-width: 9rem; }
 .settings th { font-weight: 500; color: var(--faint); width: 14rem; }
 @media (max-width: 30rem) { .settings th { width: 9rem; } }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
@@ -133,6 +138,19 @@ def rounds_table(label: str, columns: Sequence[str], rows: Iterable[Sequence[str
     return _scrolling(label, table)
 
 
+def table(label: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows of words and numbers as a table with a column per key; None is a dash."""
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col">{escape(key.replace("_", " "))}</th>' for key in rows[0])
+    body = "\n".join(
+        "<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row.values()) + "</tr>"
+        for row in rows
+    )
+    content = f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>'
+    return _scrolling(label, content)
+
+
 def settings_table(label: str, items: Iterable[tuple[str, str]]) -> str:
     """Write (name, value) pairs as a two-column table."""
     rows = "\n".join(
@@ -150,6 +168,12 @@ def details(summary: str, content: str) -> str:
 def code(text: str) -> str:
     """Show a command as it would be typed."""
     return f"<pre><code>{escape(text)}</code></pre>"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _scrolling(label: str, table: str) -> str:

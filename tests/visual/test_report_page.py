@@ -8,9 +8,13 @@ import subprocess
 
 import pytest
 
+from fedapp.analysis import store
+from fedapp.papers.results_page import write_results_page
+from fedapp.results.comparison_page import write_comparison
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 
+SPLITS = ("observed", "unobserved")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(
@@ -85,6 +89,81 @@ def look(page, folder, width, *options):
     title = re.search(r"<title>(.*?)</title>", result.stdout, flags=re.S)
     assert title, result.stderr
     return json.loads(html.unescape(title[1]))
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared")
+    runs = []
+    for index, method in enumerate(("fedavg", "feddr+")):
+        config = {"method": method, "dataset": "digits", "seed": 0, "lr": 0.1 + index}
+        runs.append(RunDirectory.create(folder, f"a-rather-long-run-name-{method}", config))
+        for number in range(1, 4):
+            runs[-1].log_round({"round": number, "accuracy": number / 4, "loss": 1 / number})
+        runs[-1].write_summary({"status": "completed", "accuracy_final": 0.75, "seed": 0})
+        sets = {f"{name}_{split}": 0.1 for name in ("feature", "weight") for split in SPLITS}
+        measured = {"clients": [], "mean": sets, "std": sets, "model": {"feature_global": 0.2}}
+        store.add(runs[-1], {"round": 3, "clients": [0], "measures": {"norms": measured}})
+    return write_comparison(runs, folder / "comparison.html")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    row = {
+        "paper": "fedntd", "table": "table1-sharding", "cell": "fedavg cifar10 s=2",
+        "changes": "rounds x 0.1", "metric": "accuracy_percent", "published mean": 40.14,
+        "published std": 1.15, "published failed": False, "mean": 38.2, "std": 0.9,
+        "difference": -1.94, "seeds": "0 1", "diverged seeds": "", "final accuracy %": 38.2,
+        "best accuracy %": 39.1, "best round": "18 19", "rounds": 20, "seconds": 412.5,
+        "device": "cpu", "note": "a value that is ours", "command": "fedapp run -c ... " * 20,
+    }  # fmt: skip
+    lost = {**row, "cell": "moon cifar10 s=2", "mean": None, "std": None, "difference": None}
+    folder = tmp_path_factory.mktemp("table")
+    return write_results_page([row, lost], "Table 1. Accuracy.", folder / "results.html")
+
+
+@pytest.mark.parametrize("width", [320, 390, 1200])
+@pytest.mark.parametrize(
+    ("name", "headings", "plots"),
+    [
+        ("comparison", ["Test accuracy", "Measurements", "Runs", "Settings that differ"], 2),
+        ("table", ["Results", "In one plot", "How each figure was made"], 1),
+    ],
+)
+def test_other_pages_render_and_never_scroll_sideways(
+    request, tmp_path, name, headings, plots, width
+):
+    page = request.getfixturevalue(name).read_text(encoding="utf-8")
+    seen = look(page, tmp_path, width)
+    assert seen["scrollWidth"] <= width
+    assert seen["headings"][-len(headings) :] == headings
+    assert len(seen["plots"]) == plots
+    assert all(200 < plot < width for plot in seen["plots"])
+    assert seen["resources"] == []
+    assert page.count("<svg") == page.count('role="img" aria-label="')
+
+
+@pytest.mark.parametrize("name", ["comparison", "table"])
+def test_other_pages_follow_the_dark_scheme_and_stay_readable(request, tmp_path, name):
+    page = request.getfixturevalue(name).read_text(encoding="utf-8")
+    dark = look(page, tmp_path, 390, "--blink-settings=preferredColorScheme=0")
+    assert (dark["ink"], dark["paper"]) == ("rgb(230, 237, 243)", "rgb(13, 17, 23)")
+    assert contrast(dark["ink"], dark["paper"]) > 7
+    light = look(page, tmp_path, 390, "--blink-settings=preferredColorScheme=1")
+    assert contrast(light["ink"], light["paper"]) > 7
+    assert "#000000" not in page  # black lines would vanish in the dark
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two "rgb(r, g, b)" colours, as WCAG 2 defines it."""
+
+    def luminance(color: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", color)]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1200])

@@ -1,0 +1,91 @@
+"""The HTML page of a comparison: means over seeds, paired differences, and all curves in one plot.
+
+Built from run directories alone, as the report of a run is, with the same pieces and the same
+promise: one file, nothing from elsewhere, the same bytes for the same runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapp import comparison
+from fedapp.analysis import store
+from fedapp.results import measure_plots, page, plots
+from fedapp.results.files import write_atomically
+from fedapp.results.formatting import percent
+from fedapp.results.run_directory import RunDirectory
+
+
+def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
+    """Write the page of a comparison, making its folder, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, comparison_html(runs).encode())
+    return path
+
+
+def comparison_html(runs: Sequence[RunDirectory]) -> str:
+    """Build the whole page."""
+    tables = comparison.tables(comparison.compare(runs))
+    each = tables.pop("Runs")
+    methods = dict.fromkeys(str(run.config().get("method", run.name)) for run in runs)
+    lead = page.paragraph(f"{len(runs)} runs: {', '.join(run.name for run in runs)}", "faint")
+    return page.page(
+        f"Comparison of {', '.join(methods)}",
+        lead,
+        [
+            *(page.section(title, page.table(title, rows)) for title, rows in tables.items()),
+            page.section("Test accuracy", _curves(runs)),
+            page.section("Measurements", _measures(runs)),
+            page.section("Runs", page.table("Runs", each)),
+            page.section("Settings that differ", _settings(runs)),
+        ],
+    )
+
+
+def _curves(runs: Sequence[RunDirectory]) -> str:
+    lines = [
+        (label, run.rounds()) for label, run in zip(comparison.run_labels(runs), runs, strict=True)
+    ]
+    finals = ", ".join(
+        f"{label} {percent(run.summary().get('accuracy_final'))}"
+        for (label, _), run in zip(lines, runs, strict=True)
+    )
+    figure = plots.compare_curves(lines)
+    return page.plot(plots.svg(figure, f"Test accuracy by round; at the end: {finals}."))
+
+
+def _measures(runs: Sequence[RunDirectory]) -> str:
+    """Show the measures that some of the runs have, over each other."""
+    named = zip(comparison.run_labels(runs), runs, strict=True)
+    measured = [(label, entries) for label, run in named if (entries := store.read(run))]
+    figures = measure_plots.drawn(measured) if len(measured) > 1 else {}
+    return page.beside(
+        *(
+            page.plot(plots.svg(figure, f"{word}: {_in_words(word, measured)}"))
+            for word, figure in figures.items()
+        )
+    )
+
+
+def _in_words(word: str, measured: Sequence[tuple[str, list[store.Entry]]]) -> str:
+    return "; ".join(
+        f"{label}: {measure_plots.in_words(word, entries)}" for label, entries in measured
+    )
+
+
+def _settings(runs: Sequence[RunDirectory]) -> str:
+    """List the keys whose values are not the same in all runs, leaving out places."""
+    configs = [run.config() for run in runs]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    telling = [
+        key
+        for key in keys
+        if key not in comparison.KEEPING_KEYS
+        and len({repr(config.get(key)) for config in configs}) > 1
+    ]
+    rows: list[dict[str, Any]] = [
+        {"key": key, **{run.name: run.config().get(key) for run in runs}} for key in telling
+    ]
+    return page.table("Settings that differ", rows) if rows else ""
