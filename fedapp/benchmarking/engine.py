@@ -21,8 +21,8 @@ from fedapp.benchmarking.messages import random_model
 from fedapp.benchmarking.plan import Plan, Workload
 from fedapp.benchmarking.tax import ratio, say
 from fedapp.errors import UserError
-from fedapp.launch import Resources, cores, environment_for, flower_run, local_superlink
 from fedapp.jobs import stdout_to_stderr
+from fedapp.launch import Resources, cores, environment_for, flower_run, local_superlink
 from strategies.aggregate import ExactSum
 
 _APP = """\"\"\"The messages to measure, as an app.\"\"\"

@@ -15,9 +15,9 @@ from typing import Any
 from fedapp.benchmarking.plan import Workload
 from fedapp.errors import UserError
 from fedapp.in_process import run_in_process
+from fedapp.jobs import stdout_to_stderr
 from fedapp.launch import Resources, cores, run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.jobs import stdout_to_stderr
 
 NAME = "bench"
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
