@@ -1,0 +1,67 @@
+"""The run-config keys that belong to one method or family, after those that all share."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedapp.run_keys import Auto, Count, Positive, RunKeys, Unsigned, Weight
+
+
+class MethodKeys(RunKeys):
+    """What only some methods read."""
+
+    fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
+    fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
+    ditto_lambda: Annotated[float, Field(ge=0)] = Field(
+        0.75, description="Ditto's pull of personal models to the global one"
+    )
+    ditto_reference: bool = Field(
+        False, description="Ditto as its reference code: personal models are averaged"
+    )
+    per_fedavg_beta: Positive = Field(
+        0.1, description="Per-FedAvg's outer learning rate of round 1"
+    )
+    per_fedavg_constant: bool = Field(
+        False, description="keep it in all rounds, as the reference code"
+    )
+    per_fedavg_adapt_epochs: Unsigned = Field(
+        0, description="epochs of plain SGD before Per-FedAvg is evaluated; 0: one step"
+    )
+    model_group: str = Field(
+        "auto", description="architectures of clients with models of their own; auto: tiny"
+    )
+    feature_dim: Count | Auto = Field("auto", description="common feature size of a model group")
+    feature_map: Literal["pool", "linear"] = Field(
+        "pool", description="how an architecture's features become feature-dim ones"
+    )
+    eval_rule: Literal["auto", "head", "proto"] = Field(
+        "auto", description="class of a test image by head or nearest prototype; auto: the method's"
+    )
+    eval_when: Literal["round-end", "after-download"] = Field(
+        "round-end", description="evaluate own models, or with the shared part just received"
+    )
+    oi_objective: Literal["signed", "abs"] = Field(
+        "signed",
+        description="orthogonal initialisation with fewer features than classes: keep "
+        "cosines or their absolute values small",
+    )
+    oi_simplex: bool = Field(False, description="start at a simplex instead of orthogonal rows")
+    proto_server_lr: Positive = Field(0.01, description="of what servers train on prototypes")
+    proto_batch_size: Count = Field(32, description="prototypes in a server's batch")
+    feddor_lambda_ce: Weight = Field(10.0, description="FedDOR's weight of cross-entropy")
+    feddor_lambda_align: Weight = Field(1.0, description="FedDOR's weight of alignment")
+    feddor_inter_weight: Weight = Field(1.0, description="FedDOR's weight of L_inter")
+    feddor_server_epochs: Count = Field(1, description="passes over a round's prototypes")
+    feddor_scale_init: Positive = Field(10.0, description="where a cosine head's scale starts")
+    feddor_classifier: Literal["cosine", "normfeat_linear", "linear"] = Field(
+        "cosine", description="FedDOR's head"
+    )
+    feddor_first_target: Literal["oi", "generator", "none"] = Field(
+        "oi", description="what round 1 aligns to: orthogonal rows, G(E) untrained, or nothing"
+    )
+    feddor_generator: Literal["plain", "residual"] = Field(
+        "plain", description="G(E), or E + G(E) that starts at E"
+    )
+    feddor_upload: Literal["raw_mean", "mean_of_normalized", "normalized_mean"] = Field(
+        "raw_mean", description="what FedDOR's clients upload of each class"
+    )

@@ -1,0 +1,151 @@
+"""The run-config keys that every method shares, typed, with their limits and their meaning.
+
+`fedapp.method_keys` adds the keys of single methods; `fedapp.config` reads and resolves them all.
+The description of a field is its help text.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedapp.config_input import kebab
+
+Auto = Literal["auto"]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Unsigned = Annotated[int, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class RunKeys(BaseModel):
+    """Data, clients, local training, evaluation, files and failures."""
+
+    model_config = ConfigDict(
+        alias_generator=kebab, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+
+    method: str = Field("feddr+", description="a row of the method table, see `fedapp methods`")
+    dataset: str = Field("digits", description="a data set, see `fedapp datasets`")
+    data_dir: str = Field("", description="folder that holds the data set")
+    download: bool = Field(False, description="fetch the data set if it is not in data-dir")
+    class_list: str = Field(
+        "", description="file with imagenet100's classes, in data-dir; empty: the first 100"
+    )
+    classes: str = Field(
+        "", description="partition own: the class names of all hosts, by label: 'cat dog'"
+    )
+    decode_threads: Unsigned = Field(
+        0, description="threads of a process that decode imagenet100; 0: one per core, up to 8"
+    )
+    model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
+    bn: Literal["batch", "running", "group"] = Field("batch", description="kind of BatchNorm")
+    normalisation: Literal["auto", "dataset", "symmetric"] = Field(
+        "auto", description="of images: the data set's, or to -1..1; auto: -1..1 for pooled data"
+    )
+    partition: str = Field(
+        "shards",
+        description="how clients share the data: shards, lda, iid, stratified, unbalanced, "
+        "pathological, dirichlet",
+    )
+    shards: Count = Field(2, description="shards (of one class each) per client")
+    alpha: Positive = Field(0.1, description="concentration of the LDA and Dirichlet partitions")
+    lda_cap: bool = Field(
+        True, description="LDA: clients with an average share get nothing of further classes"
+    )
+    classes_per_client: Count | Auto = Field(
+        "auto", description="of the pathological partition; auto: the papers' for the data set"
+    )
+    unbalanced_sigma: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="spread of the unbalanced partition's log-normal sizes; 0: equal"
+    )
+    pool_data: bool | Auto = Field(
+        "auto",
+        description="divide training and test images together, then 75/25 per client; "
+        "auto: for pathological and dirichlet",
+    )
+    partition_seed: int | Auto = Field(
+        "auto", description="seed of the partition; auto: seed, or 1 for pooled data"
+    )
+    stochastic_every: Unsigned = Field(
+        0, description="rounds after which every client lacks another one of its classes; 0: never"
+    )
+    stochastic_from: Count = Field(1, description="first round in which a class is lacking")
+    num_clients: Count = Field(20, description="number of clients (not of nodes)")
+    participation: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="fraction of the clients that train in a round"
+    )
+    num_rounds: Count = Field(120, description="number of rounds")
+    local_epochs: Count | Auto = Field("auto", description="epochs a client trains per round")
+    batch_size: Count | Auto = Field("auto", description="local mini-batch size")
+    lr: Positive | Auto = Field("auto", description="learning rate of round 1")
+    lr_schedule: Literal["auto", "constant", "step", "exponential"] = Field(
+        "auto", description="step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] | Auto = Field(
+        "auto", description="of local SGD; auto: 0.9, or 0 for clients with models of their own"
+    )
+    weight_decay: Weight | Auto = Field(
+        "auto", description="of local SGD; auto: 1e-5, or 0 for clients with models of their own"
+    )
+    clip_norm: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="gradient norm limit; 0: none"
+    )
+    augmentation: str = Field("auto", description="none, or words of: crop rrc flip cutout")
+    regulariser: str = Field(
+        "auto", description="prox, kd, ntd, ld, fd or norm on a base method; auto: the method's"
+    )
+    beta: Annotated[float, Field(ge=0)] | Auto = Field(
+        "auto", description="weight of base loss against regulariser"
+    )
+    mu: Annotated[float, Field(ge=0)] | Auto = Field(
+        "auto", description="weight of the proximal term"
+    )
+    tau: Positive | Auto = Field("auto", description="temperature of distillation")
+    weights: Literal["size", "uniform"] = Field(
+        "size", description="how client models are averaged"
+    )
+    seed: Unsigned = Field(0, description="of everything random")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of local training")
+    threads: Unsigned = Field(1, description="CPU threads of a client process; 0: torch's choice")
+    eval_every: Count = Field(1, description="rounds between evaluations on the global test set")
+    client_eval_every: Unsigned = Field(
+        0, description="rounds between evaluations on every client's own test split; 0: never"
+    )
+    checkpoint_every: Unsigned = Field(0, description="rounds between checkpoints; 0: none")
+    checkpoint_keep: Unsigned = Field(2, description="newest checkpoints to keep; 0: all")
+    resume: str = Field("", description="run directory to continue, or auto: run-name's")
+    output_dir: str = Field("runs", description="where run directories are made")
+    run_name: str = Field("", description="name of the run directory; empty: method, data, time")
+    analyses: str = Field("", description="measures of the papers, see `fedapp measures`")
+    analysis_every: Unsigned = Field(
+        0, description="rounds between measures of models; 0: after the last round only"
+    )
+    analysis_clients: Unsigned = Field(
+        10, description="most clients of a round that are trained again to be measured; 0: all"
+    )
+    tracker: Literal["none", "tensorboard"] = Field("none", description="where else metrics go")
+    round_timeout: Positive = Field(3600.0, description="seconds a round waits for its nodes")
+    min_replies: Count = Field(1, description="fewest usable client updates that make a round")
+    tolerate_failures: bool = Field(False, description="go on without clients that fail")
+    state_dir: str = Field(
+        "", description="folder of what clients keep; empty: the user's cache folder"
+    )
+    keep_state: bool = Field(False, description="leave clients' states in place after the run")
+    state_missing: Literal["error", "reinit"] = Field(
+        "error", description="when a client's state is lost: end the round, or start it afresh"
+    )
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
+        "mean", description="how client models become one; robust ones keep each model apart"
+    )
+    robust_malicious: Unsigned = Field(0, description="clients that krum expects to lie")
+    robust_trim: Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        0.2, description="share of values that trimmed-mean cuts at each end"
+    )
+    dp_clip: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="differential privacy: largest norm of an update; 0: off"
+    )
+    dp_noise: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="differential privacy: noise multiplier"
+    )
