@@ -92,9 +92,8 @@ def draw_counts(
 ) -> Indices:
     """Draw how many samples of each class each client gets: int array [clients, classes]."""
     counts = np.zeros((num_clients, len(class_sizes)), dtype=np.int64)
-    total = int(class_sizes.sum())
+    total, held = int(class_sizes.sum()), np.zeros(num_clients, dtype=np.int64)
     for label, size in enumerate(class_sizes):
-        held = counts.sum(axis=1)
         takers = np.flatnonzero(held * num_clients < total) if balance_cap else np.arange(len(held))
         if size == 0:
             continue
@@ -103,6 +102,7 @@ def draw_counts(
         shares = rng.dirichlet(np.full(len(takers), alpha))
         cuts = (np.cumsum(shares)[:-1] * size).astype(np.int64)
         counts[takers, label] = np.diff(cuts, prepend=0, append=size)
+        held += counts[:, label]
     return counts
 
 

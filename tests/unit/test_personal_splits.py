@@ -108,6 +108,19 @@ def test_dirichlet_takes_its_best_draw_and_says_so(monkeypatch):
         dirichlet(labels, labels, 100, 0.001, np.random.default_rng(0))
 
 
+def test_a_remembered_draw_gives_the_same_split_and_the_same_later_numbers(monkeypatch):
+    labels = labels_of([300] * 10)
+
+    def split() -> tuple[list[list[int]], float]:
+        rng = np.random.default_rng(5)
+        parts = dirichlet(labels, labels, 12, 0.2, rng)
+        return [part.tolist() for part in parts.train + parts.test], rng.random()
+
+    first = split()
+    monkeypatch.setattr(personal_splits, "draw_counts", None)
+    assert split() == first
+
+
 @pytest.mark.parametrize(
     ("kind", "wish", "words"),
     [
