@@ -15,8 +15,8 @@ from strategies.records import (
     ClientResult,
     Task,
     extra_records,
-    from_array_record,
     unpack_uploads,
+    view_array_record,
 )
 from strategies.robust import Rule, SeparateModels
 from strategies.rounds import ClientStrategy
@@ -57,7 +57,7 @@ class FedAvg(ClientStrategy):
             self._separate.take(unpack_uploads(content.array_records[UPLOADS]), weights)
             return
         weight = sum(task.weight(result.examples) for result in results)
-        model = from_array_record(content.array_records[ARRAYS])
+        model = view_array_record(content.array_records[ARRAYS])
         groups = extra_records(content)
         groups.pop(UPLOADS, None)
         if len(task.clients) > 1:

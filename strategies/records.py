@@ -4,6 +4,7 @@ One message goes to each *node* and names the clients it should train; the reply
 models (or, from a node that hosts several, their exact partial sum) and one report line per client.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -90,6 +91,14 @@ def from_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in record.items()}
 
 
+def view_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """Unpack a Flower record into read-only arrays that lie in the record's own bytes.
+
+    Raises ValueError for bytes that are no array.
+    """
+    return {name: _view(array) for name, array in record.items()}
+
+
 def extra_records(content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
     """Return every named group of arrays in a message but the shared model."""
     return {
@@ -129,6 +138,16 @@ def unpack_report(content: RecordDict) -> tuple[list[ClientResult], list[ClientF
     """Read a report back; raises KeyError, TypeError or ValueError if it is malformed."""
     results = _rows(ClientResult, content.metric_records.get(REPORT))
     return results, _rows(ClientFailure, content.config_records.get(FAILURES))
+
+
+def _view(array: Array) -> np.ndarray:
+    """Return what `array.numpy()` returns, without copying what Flower itself has written."""
+    text = io.BytesIO(array.data)
+    if np.lib.format.read_magic(text) != (1, 0):
+        return array.numpy()
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(text)
+    values = np.frombuffer(array.data, dtype, offset=text.tell())
+    return values.reshape(shape, order="F" if is_fortran else "C")
 
 
 def _columns(kind: type, rows: Sequence[Any]) -> Any:
