@@ -208,6 +208,7 @@ class Recorder:
             "versions": _versions(),
             "command": shlex.join(["flwr", "run", ".", "-c", str(self.run.path / "config.toml")]),
             **class_accuracy_measures(self.config.analyses, evaluated),
+            **self.analyst.summary(),
         }
 
 

@@ -31,6 +31,11 @@ class Analyst:
         self.received = arrays
         store.truncate(self.run, first_round - 1)
 
+    def summary(self) -> dict[str, Any]:
+        """Return the headline figures of the last measured round, by "measure/figure"."""
+        entries = store.read(self.run) if self.words else []
+        return {"measures": store.figures(entries[-1])} if entries else {}
+
     def end_of_round(self, server_round: int, arrays: Arrays) -> Mapping[str, Any]:
         """Measure the round if it is due, print what it cost, and return the headline figures."""
         received, self.received = self.received, arrays

@@ -146,7 +146,10 @@ class WeightAlignment(Measure):
 
     def of_model(self) -> dict[str, Any]:
         """Return the same of the received and the new global model."""
-        return {} if self.result is None else _agreement(self.received, self.result)
+        if self.result is None:
+            return {}
+        found = _agreement(self.received, self.result)
+        return {f"{layer}_global": value for layer, value in found.items()}
 
 
 class Divergence(Measure):

@@ -32,6 +32,7 @@ class Cell:
         detail: what exactly is missing.
         notes: values of the configuration that are ours and not the paper's.
         seeds: how many seeds the paper's number is a mean of, as far as it says.
+        measure: the key of `MEASURES` that reads the number from a run; empty if it cannot run.
     """
 
     paper: str
@@ -43,6 +44,7 @@ class Cell:
     detail: str = ""
     notes: tuple[str, ...] = ()
     seeds: int = 1
+    measure: str = ""
 
 
 def cells_of(paper: Paper, table: Table) -> list[Cell]:
@@ -84,7 +86,8 @@ def _cell(published: Published, name: str) -> Cell:
         keys = configuration(published)
     except CannotRunError as missing:
         return Cell(*place, None, missing.reason, missing.detail, seeds=seeds)
-    return Cell(*place, keys, notes=tuple(published.notes), seeds=seeds)
+    measure = protocol.measure_name(published)
+    return Cell(*place, keys, notes=tuple(published.notes), seeds=seeds, measure=measure)
 
 
 def cell_names(table: Table) -> list[str]:

@@ -30,8 +30,26 @@ def _seconds_per_round(summary: Summary) -> float | None:
     return summary["seconds"] / summary["rounds"] if summary.get("rounds") else None
 
 
+def _agreement(of: str) -> Callable[[Summary], float | None]:
+    """Read the share of neurons of the last hidden layer that agree, from the run's measures."""
+    return lambda summary: (summary.get("measures") or {}).get(f"weight-alignment/{of}")
+
+
+BEST = "best "  # before the metric of a table that reports its best round
 MEASURES: dict[str, Measure] = {
     "accuracy_percent": Measure(_percent, "%"),
+    "best accuracy_percent": Measure(
+        lambda summary: 100 * summary["accuracy_best"], "%", note="best round, as published"
+    ),
+    "personalized_accuracy_percent": Measure(
+        _percent, "%", note="mean over clients, each on its own test split"
+    ),
+    "alignment_ratio previous-global vs local": Measure(
+        _agreement("last_hidden"), "", "weight-alignment"
+    ),
+    "alignment_ratio previous-global vs new-global": Measure(
+        _agreement("last_hidden_global"), "", "weight-alignment"
+    ),
     "accuracy_fraction": Measure(lambda summary: summary.get("accuracy_final"), ""),
     "forgetting": Measure(lambda summary: summary.get("forgetting"), "", "forgetting"),
     "seconds_per_round": Measure(

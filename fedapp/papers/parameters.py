@@ -13,7 +13,12 @@ from fedapp.methods import METHODS
 from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason, split_method
 
 # Methods whose learning rate the paper leaves out, and whose it is taken to be.
-SAME_RATE = {"dr": "feddr+", "ce-frozen": "fedbabu"}
+SAME_RATE = {
+    "dr": "feddr+", "ce-frozen": "fedbabu", "local-dr": "feddr+",
+    **dict.fromkeys(
+        ("local", "local-etf", "fedper", "fedrep", "per-fedavg", "ditto"), "fedavg"
+    ),
+}  # fmt: skip
 SWEPT = ("beta", "mu", "tau", "lambda", "epsilon", "rho")
 NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method is what its id says
 ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own

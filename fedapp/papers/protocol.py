@@ -5,6 +5,7 @@ paper's becomes a note of the cell. What fedapp cannot do raises `CannotRunError
 reasons, asked in the order of `Reason`, so a row whose method is missing says that and no more.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +15,8 @@ from clients.objective import REGULARISERS
 from fedapp.data.datasets import DATASETS
 from fedapp.methods import METHODS
 from fedapp.models.backbones import BACKBONES
-from fedapp.papers.measures import MEASURES
+from fedapp.models.groups import GROUPS
+from fedapp.papers.measures import BEST, MEASURES
 from fedapp.papers.tables import Paper, Row, Table
 
 Keys = dict[str, Any]
@@ -61,12 +63,15 @@ class Published:
         value = self.setting.get(key)
         if isinstance(value, Mapping):
             value = value.get(self.setting.get("dataset"))
+        if isinstance(value, str) and (stated := re.fullmatch(r"([\d.]+), or in column", value)):
+            value = float(stated[1])
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 # Ids that name a method of the table by another word.
 SAME_METHOD = {"ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf"}
 MODELS = {"2conv+2fc cnn": "cnn"}
+MODEL_GROUPS = {name.lower(): name for name in GROUPS}
 AUGMENTATIONS = {
     "RandomResizedCrop, RandomHorizontalFlip, Normalize": "crop flip",
     "random horizontal flip": "flip",
@@ -78,11 +83,21 @@ NOT_LITERAL = {
     "crop flip": "augmentation: random crop with padding 4, as in the code bases the paper names, "
     "for its RandomResizedCrop"
 }
+SETTINGS_AS_METRICS = ("beta",)
+HIDDEN_LAYER = "linear_1 (512)"
+LOCAL_ANALYSES = ("weight-alignment",)
+# How long clients that train alone do so is in no paper: as in the code base that both name.
+ALONE: Keys = {
+    "num-rounds": 160, "participation": 1.0, "local-epochs": 1, "weight-decay": 0.0,
+    "eval-every": 20,
+}  # fmt: skip
 STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which clients lose another class
+PLAIN = {"feddor"}  # says nothing of augmentation
 NO_CUTOUT = {"cinic10": "crop flip"}
 # FedFN shares its code base with FedDr+, which states these.
 UNSTATED: dict[str, dict[str, float]] = {
-    "fedfn": {"batch_size": 50, "momentum": 0.9, "weight_decay": 1e-5}
+    "fedfn": {"batch_size": 50, "momentum": 0.9, "weight_decay": 1e-5},
+    "feddor": {"momentum": 0.0, "weight_decay": 0.0},  # "SGD", and no more
 }
 UNSTATED_SEEDS = {"fedntd": 3}
 BALANCED_IID = {"feddr+", "fedfn"}  # both deal every class equally
@@ -113,6 +128,10 @@ def data_keys(published: Published) -> Keys:
     dataset, model = str(published.setting.get("dataset")), str(published.setting.get("model"))
     if dataset not in DATASETS:
         raise CannotRunError(Reason.DATASET, dataset)
+    if model in MODEL_GROUPS:
+        width = published.number("feature_dim")
+        keys: Keys = {"dataset": dataset, "model-group": MODEL_GROUPS[model]}
+        return {**keys, "feature-dim": int(width)} if width else keys
     if MODELS.get(model, model) not in BACKBONES:
         raise CannotRunError(Reason.MODEL, model)
     return {"dataset": dataset, "model": MODELS.get(model, model)}
@@ -120,11 +139,28 @@ def data_keys(published: Published) -> Keys:
 
 def metric_keys(published: Published) -> Keys:
     """Return the analysis that the row's metric needs, if any."""
-    metric = published.row.metric
-    if metric not in MEASURES:
-        raise CannotRunError(Reason.METRIC, metric)
-    analyses = MEASURES[metric].analyses
-    return {"analyses": analyses} if analyses else {}
+    measure = measure_name(published)
+    if measure not in MEASURES:
+        raise CannotRunError(Reason.METRIC, measure)
+    analyses = MEASURES[measure].analyses
+    keys: Keys = {"analyses": analyses} if analyses else {}
+    if analyses in LOCAL_ANALYSES:
+        keys["analysis-clients"] = 0  # all clients of the round, as published
+    return keys
+
+
+def measure_name(published: Published) -> str:
+    """Return the key of `MEASURES` for a row: its metric, and what else tells how it is read."""
+    row = published.row
+    if row.metric in SETTINGS_AS_METRICS:
+        raise CannotRunError(Reason.SETTING_ROW, f"the {row.metric} that its authors chose")
+    if "layer" in row.column:
+        if row.column["layer"] != HIDDEN_LAYER:
+            detail = f"layer {row.column['layer']}, which the released model does not have"
+            raise CannotRunError(Reason.MODEL, detail)
+        return f"{row.metric} {row.column['compare']}"
+    best = str(published.setting.get("reported", "")).startswith(BEST)
+    return f"{BEST if best else ''}{row.metric}"
 
 
 def partition_keys(published: Published) -> Keys:
@@ -161,7 +197,12 @@ def protocol_keys(published: Published) -> Keys:
         "momentum": float(_stated(published, "momentum")),
         "weight-decay": float(_stated(published, "weight_decay")),
     }
-    return {**stated, "lr-schedule": _schedule(published), **_augmentation(published)}
+    rest = {"lr-schedule": _schedule(published), **_augmentation(published)}
+    method, _ = split_method(published.row.method)
+    if METHODS[method].sends != "nothing":
+        return {**stated, **rest}
+    published.notes.append("clients that train alone: 160 epochs, x0.1 at 80 and 120, not stated")
+    return {**stated, **rest, **ALONE}
 
 
 def special_keys(published: Published) -> Keys:
@@ -220,6 +261,9 @@ def _schedule(published: Published) -> str:
 
 def _augmentation(published: Published) -> Keys:
     text = str(published.setting.get("augmentation"))
+    if published.setting.get("augmentation") is None and published.paper.name in PLAIN:
+        published.notes.append("augmentation: not stated, none")
+        return {"augmentation": "none"}
     if text not in AUGMENTATIONS:
         raise CannotRunError(Reason.SETTING, "augmentation not stated")
     words = AUGMENTATIONS[text]

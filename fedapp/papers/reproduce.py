@@ -102,7 +102,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
 
     The spread is the sample standard deviation over seeds; None for fewer than two.
     """
-    measure = MEASURES[cell.row.metric]
+    measure = MEASURES[cell.measure]
     ended = [(run, summary) for run in runs if (summary := finished(run)) is not None]
     done = [(run, summary) for run, summary in ended if summary["status"] == "completed"]
     values = [value for _, s in done if (value := measure.read(s)) is not None]

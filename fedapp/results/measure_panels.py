@@ -84,7 +84,7 @@ PANELS: dict[str, list[Panel]] = {
             title, "Neurons that agree (%)",
             {
                 "received and local models": ("mean", key),
-                "received and new global model": ("model", key),
+                "received and new global model": ("model", f"{key}_global"),
             },
             100,
         )
