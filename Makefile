@@ -9,7 +9,7 @@ ARGS ?=
 BIN = .venv/bin
 PACKAGES = fedapp strategies clients
 
-.PHONY: help run test lint types format bench lock clean set-up
+.PHONY: help run test lint types format bench audit lock clean set-up
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ format: set-up ## let ruff mend what it can
 
 bench: set-up ## what federated rounds cost beside plain PyTorch training, as ratios
 	@$(BIN)/fedapp bench $(ARGS)
+
+audit: set-up ## look the locked packages up in the public list of known vulnerabilities
+	$(BIN)/uv tool run --from 'pip-audit>=2.7' pip-audit --disable-pip --require-hashes -r requirements.lock $(ARGS)
 
 lock: set-up ## write requirements.lock anew; ARGS="--upgrade" takes newer versions
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \

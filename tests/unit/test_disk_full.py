@@ -1,0 +1,88 @@
+"""A disk that fills up while a run writes checkpoints: the last good one stays, the run goes on."""
+
+import os
+import subprocess
+
+import pytest
+from in_process import assert_same, federate, settings
+
+from fedapp import server_app
+from fedapp.config import RunConfig
+from fedapp.in_process import InProcessGrid
+from fedapp.recorder import Recorder
+from fedapp.results import checkpoint
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 8 MB of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount program here")
+    if done.returncode != 0:
+        pytest.skip(f"mounting a small disk needs root: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place):
+    """Write until only 64 kB are left, too little for a checkpoint."""
+    free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+    with (place / "filler").open("wb") as file:
+        file.write(bytes(max(0, free - 65536)))
+
+
+def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk, monkeypatch, capsys):
+    values = settings(
+        num_rounds=3, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
+        num_clients=4, shards=5, participation=1.0,
+    )  # fmt: skip
+    run, kept = small_disk / "full", []
+    end_of_round = Recorder.end_of_round
+
+    def on_a_disk_that_fills(self, server_round, arrays):
+        if server_round == 2:
+            fill(small_disk)
+        result = end_of_round(self, server_round, arrays)
+        kept.append(checkpoint.load(run, self.config.fingerprint()).server_round)
+        if server_round == 2:
+            assert not list(run.rglob("*.tmp")), "nothing half written is left"
+            (small_disk / "filler").unlink()
+        return result
+
+    monkeypatch.setattr(Recorder, "end_of_round", on_a_disk_that_fills)
+    server_app.run(InProcessGrid(values), values, "", 0.0)
+    said = capsys.readouterr().out
+    assert "checkpoint of round 2 not written" in said
+    assert "No space left" in said
+    assert kept == [1, 1, 3], "the checkpoint of round 1 was the newest sound one until round 3"
+    assert (run / "report.html").exists()
+
+
+def test_the_checkpoint_before_the_full_disk_gives_the_same_bits(small_disk, monkeypatch):
+    values = settings(
+        num_rounds=2, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
+        num_clients=4, shards=5, participation=1.0, lr_schedule="constant",
+    )  # fmt: skip
+    save = checkpoint.save
+
+    def full_in_round_2(folder, saved, *arguments, **options):
+        if saved.server_round == 2:
+            fill(small_disk)
+        try:
+            save(folder, saved, *arguments, **options)
+        finally:
+            (small_disk / "filler").unlink(missing_ok=True)
+
+    monkeypatch.setattr(checkpoint, "save", full_in_round_2)
+    server_app.run(InProcessGrid(values), values, "", 0.0)
+    resumed = {**values, "resume": "auto"}
+    monkeypatch.setattr(checkpoint, "save", save)
+    server_app.run(InProcessGrid(resumed), resumed, "", 0.0)
+    arrays = checkpoint.load(small_disk / "full", RunConfig.parse(values).fingerprint()).arrays
+    expected = federate(values)[0]
+    assert_same(expected, {name: arrays[name] for name in expected})
