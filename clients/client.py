@@ -15,6 +15,7 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor, nn
 
+from clients import previous_model
 from clients.arrays import floating
 from clients.local_training import (
     Batches,
@@ -114,6 +115,7 @@ class LocalClient(NumPyClient):
         self.outbox: dict[str, Arrays] = {}  # groups to average beside the shared model
         self.uploads: Arrays = {}  # arrays that the server takes from each client alone
         self.kept: Arrays = {}  # what `remember` stores for the next round
+        self._own_model: Arrays = {}  # the model after training, where the objective looks back
         self.extra = 0.0  # the method's own number in the report
 
     # -- what a method may override -------------------------------------------------------------
@@ -136,8 +138,10 @@ class LocalClient(NumPyClient):
         return trained
 
     def state_bytes(self) -> int:
-        """Return how many bytes this client keeps between rounds."""
-        return 0
+        """Return how many bytes this client keeps between rounds; add to it what `kept` gets."""
+        if not self.objective.needs_previous:
+            return 0
+        return nbytes(floating(self.model).values())
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Make the received model this client's own, before it is evaluated."""
@@ -175,6 +179,8 @@ class LocalClient(NumPyClient):
         check_finite(trained, "the model", result.steps)
         received = dict(zip(self.shared, parameters, strict=True))
         distance = self._squared_distance(received, trained)
+        if self.objective.needs_previous:
+            self._own_model = previous_model.taken_from(self.model)
         sent = self.finish(received, trained, result, lr)
         metrics: dict[str, Scalar] = {
             "loss": result.loss,
@@ -202,14 +208,20 @@ class LocalClient(NumPyClient):
     # -- what is kept between rounds -------------------------------------------------------------
 
     @cached_property
+    def _stored(self) -> tuple[Arrays, Arrays]:
+        """The method's state, and the own last model, as they were when this round began."""
+        return previous_model.split((self.memory.load() if self.memory else None) or {})
+
+    @property
     def recalled(self) -> Arrays:
-        """What was known when this round began, {} if nothing yet; raises `StateError`."""
-        return (self.memory.load() if self.memory else None) or {}
+        """What was kept when this round began, {} if nothing yet; raises `StateError`."""
+        return self._stored[0]
 
     def remember(self) -> None:
         """Store `kept`, once the update is known to be usable; raises `StateError`."""
-        if self.memory is not None and self.kept:
-            self.memory.save(self.kept)
+        kept = {**self.kept, **self._own_model}
+        if self.memory is not None and kept:
+            self.memory.save(kept)
 
     # -- for subclasses -------------------------------------------------------------------------
 
@@ -247,7 +259,7 @@ class LocalClient(NumPyClient):
         """Return the frozen models that an objective looks at."""
         return Watchers(
             self.place.teacher if objective.needs_global else None,
-            self.place.copy("previous") if objective.needs_previous else None,
+            previous_model.load(self.place, self._stored[1]) if objective.needs_previous else None,
         )
 
     def _squared_distance(self, received: Arrays, trained: Arrays) -> float:

@@ -62,7 +62,7 @@ class DittoClient(LocalClient):
 
     def state_bytes(self) -> int:
         """Return the size of the personal model."""
-        return nbytes(floating(self.model).values())
+        return super().state_bytes() + nbytes(floating(self.model).values())
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Take the personal model; one that was never trained is trained now."""

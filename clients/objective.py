@@ -87,6 +87,13 @@ REGULARISERS: dict[str, Regulariser] = {
         "mean squared difference of logits",
         lambda step: losses.logit_distillation(step.logits, step.global_logits),
     ),
+    "moon": Regulariser(
+        "contrast of the received model's features to those of the own last model",
+        lambda step: losses.moon_contrastive(
+            step.features, step.global_features, step.previous_features, step.tau
+        ),
+        needs_previous=True,
+    ),
     "fd": Regulariser(
         "mean squared difference of features",
         lambda step: losses.feature_distillation(step.features, step.global_features),

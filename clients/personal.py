@@ -33,7 +33,7 @@ class PersonalPartClient(LocalClient):
 
     def state_bytes(self) -> int:
         """Return the size of the client's own part."""
-        return nbytes(self.place.private.values())
+        return super().state_bytes() + nbytes(self.place.private.values())
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Put the client's own part beside the received one."""

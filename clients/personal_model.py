@@ -44,13 +44,12 @@ class PersonalClient(LocalClient):
     def finish(
         self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
     ) -> Arrays:
-        """Store the personal model; raises `LossDiverged` instead if it is not finite."""
+        """Keep the personal model; raises `LossDiverged` instead if it is not finite."""
         self.model.zero_grad(set_to_none=True)  # other clients' models need the memory
         own = to_arrays(self.own_tensors())
         if not all(np.isfinite(array).all() for array in own.values()):
             raise LossDiverged(f"its model has non-finite weights after {result.steps} steps")
-        if self.memory is not None:
-            self.memory.save(own)
+        self.kept = own
         return trained
 
     def personalise(self, server_round: int, lr: float) -> None:
@@ -63,12 +62,11 @@ class PersonalClient(LocalClient):
 
     def recall(self, keep_received: bool) -> None:
         """Load the stored or the initial model, without the shared tensors if they are to stay."""
-        stored = self.memory.load() if self.memory is not None else None
         tensors = self.own_tensors()
         if keep_received:
             tensors = {name: t for name, t in tensors.items() if name not in self.shared}
-        if stored is not None:
-            load_arrays(tensors, stored)
+        if self.recalled:
+            load_arrays(tensors, self.recalled)
             return
         initial = self.place.copy("initial").state_dict()
         with torch.no_grad():

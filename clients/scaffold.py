@@ -48,5 +48,5 @@ class ScaffoldClient(LocalClient):
         return trained
 
     def state_bytes(self) -> int:
-        """Return the size of c_i."""
-        return nbytes(self.trained.values())
+        """Return the size of c_i, and of what the objective keeps."""
+        return super().state_bytes() + nbytes(self.trained.values())

@@ -25,13 +25,14 @@ def check_config(config: RunConfig) -> None:
     _one_of("partition", config.partition, PARTITIONS)
     _check_own(config)
     _words("analyses", config.analyses, MEASURE_WORDS)
-    check_measures(config.method, config.analyses)
+    check_measures(config.method, config.analyses, config.regulariser)
     _check_blend(config)
     _check_head(config)
     _check_group(config)
     _check_sampling(config)
     _check_places(config)
     _check_aggregation(config)
+    _check_states(config)
 
 
 def _check_data(config: RunConfig) -> None:
@@ -68,18 +69,18 @@ def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
             )
 
 
-def check_measures(name: str, analyses: str) -> None:
+def check_measures(name: str, analyses: str, regulariser: str = "auto") -> None:
     """Raise UserError for measures of local models that a method's clients cannot make again.
 
     What a client keeps, or gets beside the model, is not what it was when the round is over.
     """
     from fedapp.analysis.table import MEASURES
-    from fedapp.methods import find_method
+    from fedapp.methods import find_method, kept_by_clients
     from strategies.rounds import ClientStrategy
 
     row = find_method(name)
     told = row.strategy.extras is not ClientStrategy.extras
-    reason = row.keeps or (row.also_sends if told else "")
+    reason = kept_by_clients(name, regulariser) or (row.also_sends if told else "")
     local = [word for word in analyses.split() if word in MEASURES and MEASURES[word].local]
     if reason and local:
         free = ", ".join(word for word, measure in MEASURES.items() if not measure.local)
@@ -107,6 +108,18 @@ def _check_own(config: RunConfig) -> None:
         raise UserError(
             f"measure '{measures[0]}' needs the clients' data, which with partition 'own' stays on "
             "their hosts; leave it out of 'analyses'"
+        )
+
+
+def _check_states(config: RunConfig) -> None:
+    from fedapp.methods import kept_by_clients
+
+    kept = kept_by_clients(config.method, config.regulariser)
+    if kept and config.checkpoint_every > 1:
+        raise UserError(
+            f"run-config key 'checkpoint-every' is {config.checkpoint_every}, but with this method "
+            f"clients keep state ({kept}) of their last round and the one before it only, so a run "
+            "can go on from its last round and no earlier one; set it to 1, or to 0 for none"
         )
 
 

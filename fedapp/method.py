@@ -71,6 +71,12 @@ class Method:
         """Return what the head multiplies its logits by."""
         return tau if self.scaled else 1.0
 
+    def kept(self, regulariser: str | None) -> str:
+        """Return what clients keep between rounds with this regulariser; empty: nothing."""
+        own = [self.keeps] if self.keeps else []
+        looks_back = Objective(self.loss, regulariser).needs_previous
+        return ", ".join([*own, "previous model"] if looks_back else own)
+
     def objective(self, regulariser: str | None, beta: float, mu: float, tau: float) -> Objective:
         """Return the local objective, with this row's regulariser or the one asked for.
 

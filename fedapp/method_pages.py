@@ -17,7 +17,7 @@ def table() -> list[dict[str, str]]:
             "strategy": row.strategy.__name__,
             "client": row.client.__name__,
             "sends": f"{row.sends}, {row.also_sends}" if row.also_sends else row.sends,
-            "keeps": row.keeps or "-",
+            "keeps": row.kept(row.regulariser) or "-",
             "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
             "source": row.source,
         }

@@ -151,6 +151,14 @@ METHODS: dict[str, Method] = {
         head="normalised-linear",
         **_SCAFFOLD,
     ),
+    "moon": Method(
+        "Features drawn to the global model's, away from the own last one's",
+        "Li Q. et al. 2021, CVPR, equation 5; without the projection head",
+        regulariser="moon",
+        combine=ADD,
+        weight="mu",
+        defaults={"mu": 1.0, "tau": 0.5},
+    ),
     **PERSONAL,
 }
 
@@ -171,6 +179,13 @@ def find_method(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     raise UserError(f"method '{name}' is not in the table; choose one of {', '.join(METHODS)}")
+
+
+def kept_by_clients(method: str, regulariser: str = "auto") -> str:
+    """Return what clients keep between rounds; empty: nothing. "auto" is the method's own."""
+    row = find_method(method)
+    own = row.regulariser if regulariser == "auto" else regulariser
+    return row.kept(None if own == "none" else own)
 
 
 def check_regulariser(name: str, regulariser: str) -> None:

@@ -27,7 +27,7 @@ from fedapp.data.partition import Partition, make_partition
 from fedapp.data.serving import plain_batches, training_batches
 from fedapp.data.stochastic import dropped_class
 from fedapp.errors import UserError
-from fedapp.methods import find_method
+from fedapp.methods import find_method, kept_by_clients
 from fedapp.models import Model, build_model, shared_tensors
 from fedapp.models.backbones import BACKBONES
 from fedapp.personal_models import PersonalPlaces
@@ -59,6 +59,7 @@ class Node:
             config.clip_norm, config.precision,
         )  # fmt: skip
         self.model: Any = self.workplace.model
+        self.keeps = kept_by_clients(config.method, config.regulariser)
         self.objective = self.method.objective(
             None if config.regulariser == "none" else config.regulariser,
             float(config.beta), float(config.mu), float(config.tau),
@@ -127,7 +128,7 @@ class Node:
         self, client: int, task: Task, server_round: int, state_dir: str = ""
     ) -> Memory | None:
         """Return what a client keeps, as `server_round` sees it; None if it keeps nothing."""
-        if not self.method.keeps or not task.state_key:
+        if not self.keeps or not task.state_key:
             return None
         config = self.config
         root = state_folder(state_dir or config.state_dir)
@@ -142,8 +143,9 @@ class Node:
 
     def state_bytes(self) -> int:
         """Return how much disk the states of all clients take together, at most."""
-        clients = range(self.config.num_clients)
-        return expected_bytes(1, sum(self.client(client).state_bytes() for client in clients))
+        if self.personal is not None:
+            return expected_bytes(1, self.personal.bytes_of_all())
+        return expected_bytes(self.config.num_clients, self.client(0).state_bytes())
 
     def _training_data(self, client: int, server_round: int, stream: Stream) -> Any:
         """Return a function that gives one epoch of a client's batches after the other."""

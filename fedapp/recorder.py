@@ -15,7 +15,6 @@ from flwr.app import ArrayRecord, MetricRecord
 
 import fedapp
 from clients.arrays import load_arrays
-from clients.stored_states import expected_bytes
 from fedapp.analysis import class_accuracy_measures
 from fedapp.analysis.during import Analyst
 from fedapp.config import RunConfig
@@ -59,10 +58,9 @@ class Recorder:
             f"device {self.node.device}, run directory {self.run.path}",
             flush=True,
         )
-        if self.node.personal is not None:
-            size = expected_bytes(1, self.node.personal.bytes_of_all())
-            where = state_folder(config.state_dir)
-            print(f"models of the clients take up to {megabytes(size)} in {where}", flush=True)
+        if self.node.keeps:
+            size, where = megabytes(self.node.state_bytes()), state_folder(config.state_dir)
+            print(f"clients keep: {self.node.keeps}; up to {size} in {where}", flush=True)
 
     def end_of_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate the new model when due, then print, log and save the round."""

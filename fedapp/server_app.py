@@ -89,7 +89,7 @@ def build_strategy(
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
         client_evaluation_every=config.client_eval_every or (config.eval_every if personal else 0),
-        state_key=state_key if node.method.keeps else "",
+        state_key=state_key if node.keeps else "",
         **_rule(config),
         **{name: config.flat()[key] for name, key in node.method.options.items()},
         **node.method.strategy_parts(node),

@@ -42,7 +42,9 @@ def analyse_runs(
     wanted.check()
     runs = [RunDirectory.load(path) for path in paths]
     for run in runs:
-        check_measures(str(run.config()["method"]), wanted.measures)
+        config = run.config()
+        regulariser = str(config.get("regulariser", "auto"))
+        check_measures(str(config["method"]), wanted.measures, regulariser)
     found = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(wanted.measures):

@@ -17,6 +17,7 @@ from typing import Any
 from fedapp.config import RunConfig
 from fedapp.data.datasets import DATASETS, load_dataset
 from fedapp.errors import UserError
+from fedapp.methods import kept_by_clients
 from fedapp.papers.cells import Cell
 from fedapp.papers.protocol import Reason
 from fedapp.papers.tables import unknown
@@ -79,12 +80,13 @@ class PlannedRun:
         keys = dict(self.cell.config)
         keys["num-rounds"] = max(1, round(keys["num-rounds"] * self.request.scale))
         keys["dataset"] = self.request.dataset_as or keys["dataset"]
+        kept = kept_by_clients(keys["method"], keys.get("regulariser", "auto"))
         return {
             **keys,
             "seed": self.seed,
             "data-dir": self.request.data_dir,
             "download": self.request.download,
-            "checkpoint-every": keys["num-rounds"] // _CHECKPOINTS,
+            "checkpoint-every": 1 if kept else keys["num-rounds"] // _CHECKPOINTS,
             "output-dir": str(self.request.output_dir),
             "run-name": self.name,
             "resume": "auto",

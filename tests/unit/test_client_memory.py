@@ -8,20 +8,24 @@ import uuid
 
 import numpy as np
 import pytest
-from in_process import InProcessGrid, assert_same, federate, settings
+from in_process import ROOT, assert_same, differ, federate, settings
 
 from clients.state import StateError
 from fedapp import node as node_module
 from fedapp import server_app
 from fedapp.config import RunConfig
-from fedapp.methods import METHODS
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid, run_in_process
+from fedapp.launch import Resources
+from fedapp.methods import METHODS, kept_by_clients
 from fedapp.node import Node
 from fedapp.preflight import meet_nodes
+from fedapp.results.formatting import megabytes
 from fedapp.rng import sample_clients
 from strategies.federation import RoundFailed
 from strategies.records import Task, from_array_record, to_array_record
 
-STATEFUL = [name for name, row in METHODS.items() if row.keeps]
+STATEFUL = [name for name, row in METHODS.items() if kept_by_clients(name) and not row.personal]
 
 
 def task(server_round, client=3, known=()):
@@ -48,14 +52,16 @@ def recalled(config, server_round):
 def test_states_survive_a_file_another_process_and_rounds_without_the_client(method):
     config = RunConfig.parse(settings(method=method, lr=0.05))
     first = trained_client(Node(config), 1)
-    assert first.kept
-    assert sum(a.nbytes for a in first.kept.values()) == first.state_bytes()
-    assert_same(dict(sorted(first.kept.items())), dict(sorted(recalled(config, 2).items())))
-    assert_same(recalled(config, 2), recalled(config, 7))
-    second = trained_client(Node(config), 7, known=(3,))
-    assert any(not np.array_equal(second.kept[name], a) for name, a in first.kept.items())
-    again = trained_client(Node(config), 7, known=(3,))  # round 7 starts from round 1's state
-    assert_same(second.kept, again.kept)
+    stored = recalled(config, 2)
+    assert sum(array.nbytes for array in stored.values()) == first.state_bytes() > 0
+    for name, array in first.kept.items():
+        np.testing.assert_array_equal(stored[name], array)
+    assert_same(stored, recalled(config, 7))
+    trained_client(Node(config), 7, known=(3,))
+    second = recalled(config, 8)
+    assert differ(stored, second)
+    trained_client(Node(config), 7, known=(3,))  # again: round 7 starts from round 1's state
+    assert_same(second, recalled(config, 8))
 
 
 @pytest.mark.parametrize("method", STATEFUL)
@@ -91,18 +97,34 @@ def resumed(run, rounds, more, nodes=3):
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
-    run = settings(method=method, lr=0.05, lr_schedule="constant", num_rounds=3)
+    run = settings(method=method, lr=0.05, lr_schedule="constant", num_rounds=3, batch_size=48)
     cohorts = [set(sample_clients(0, r, 10, 0.5)) for r in (1, 2, 3)]
     assert cohorts[0] & cohorts[2]  # some state of the first part matters in the second
     assert cohorts[0] - cohorts[1]  # and some client missed a round
-    assert_same(federate(run)[0], resumed(run, 2, 1))
-    assert_same(federate(run)[0], resumed(run, 1, 2, nodes=10))
+    whole = federate(run)[0]
+    assert_same(whole, resumed(run, 2, 1))
+    assert_same(whole, resumed(run, 1, 2, nodes=10))
 
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_diverging_run_ends_with_the_name_of_the_round(method):
     with pytest.raises(RoundFailed, match="round 1 has 0 usable updates of 5 and needs 1"):
         federate(settings(method=method, lr=1e9))
+
+
+@pytest.mark.parametrize("method", STATEFUL)
+def test_checkpoints_that_states_cannot_follow_are_refused(method):
+    RunConfig.parse(settings(method=method, checkpoint_every=1))
+    with pytest.raises(UserError, match=r"'checkpoint-every' is 5, .* keep state .* set it to 1"):
+        RunConfig.parse(settings(method=method, checkpoint_every=5))
+
+
+def test_the_disk_that_states_take_is_said_at_the_start(tmp_path, capsys):
+    run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="kept",
+                   keep_state=True)  # fmt: skip
+    assert run_in_process(ROOT, run, Resources()) == 0
+    size = 2 * 10 * Node(RunConfig.parse(run)).client(0).state_bytes()
+    assert f"clients keep: c_i; up to {megabytes(size)} in " in capsys.readouterr().out
 
 
 def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
