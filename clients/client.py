@@ -6,8 +6,7 @@ to the process and stay where they are. A method with a local procedure of its o
 `prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -29,60 +28,10 @@ from clients.local_training import (
 )
 from clients.memory import Memory
 from clients.objective import Objective
+from clients.workplace import ClientData, Workplace
 
 Scalar = bool | bytes | float | int | str
 Arrays = dict[str, np.ndarray]
-
-
-@dataclass
-class Workplace:
-    """What a process lends to each of its clients in turn: a model, and frozen copies of it."""
-
-    model: nn.Module
-    shared: Mapping[str, Tensor]  # the tensors of `model` that travel, by name
-    settings: LocalSettings
-    build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
-    seed: int = 0
-    _copies: dict[str, nn.Module] = field(default_factory=dict)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.model.parameters()).device
-
-    def copy(self, name: str) -> nn.Module:
-        """Return the frozen model of this name, in eval mode, made at the first call."""
-        if name not in self._copies:
-            self._copies[name] = self.build().requires_grad_(False).eval()
-        return self._copies[name]
-
-    @property
-    def teacher(self) -> nn.Module:
-        """The copy that holds the received model."""
-        return self.copy("teacher")
-
-    @property
-    def private(self) -> dict[str, Tensor]:
-        """The floating tensors of `model` that neither travel nor are frozen, by name."""
-        return {
-            name: tensor
-            for name, tensor in floating(self.model).items()
-            if name not in self.shared
-            and (tensor.requires_grad or not isinstance(tensor, nn.Parameter))
-        }
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """One client's examples, as functions that give batches of images and labels."""
-
-    training: Callable[[int], Callable[[], Batches]]  # round -> the batches of its next epoch
-    tuning: Callable[[int], Callable[[], Batches]]  # the same examples for personalisation
-    examples: Callable[[], Batches]  # the training examples, in order and as they are
-    test: Callable[[], Batches]  # the client's own test split
-    num_examples: int
-    class_counts: Tensor  # [C], training examples of each class
-    seed: Callable[[int], int] = int  # round -> seed of what else is random, such as dropout
 
 
 class LocalClient(NumPyClient):

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from clients.client import ClientData, LocalClient, Workplace
+from clients.client import LocalClient
 from clients.local_training import Batches, LocalSettings
 from clients.memory import Memory
 from clients.state import ClientState
 from clients.stored_states import expected_bytes
+from clients.workplace import ClientData, Workplace
 from fedapp.config import RunConfig
 from fedapp.data.batches import ClientBatches
 from fedapp.data.datasets import Dataset, load_dataset

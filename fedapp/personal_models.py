@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clients.client import Workplace
 from clients.local_training import LocalSettings
+from clients.workplace import Workplace
 from fedapp.config import RunConfig
 from fedapp.data.datasets import Dataset
 from fedapp.method import Method

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.client import ClientData, LocalClient, Workplace
+from clients.client import LocalClient
 from clients.local_training import LocalSettings, TrainingResult
 from clients.objective import Objective, Step
 from clients.sgd import FusedSGD
+from clients.workplace import ClientData, Workplace
 from strategies.federation import Federation
 
 
