@@ -73,7 +73,9 @@ class PrototypeClient(PersonalClient):
     def collect(self) -> Arrays:
         """Return the means of the present classes, their ids and, if asked for, their counts."""
         self.model.eval()
-        seen = [(self.represent(*self.model(inputs)), labels) for inputs, labels in self._images()]
+        seen = [
+            (self.represent(*self.model(inputs)), labels) for inputs, labels in self.data.examples()
+        ]
         rows, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         means, counts = class_means(rows, labels, self.num_classes, self.kind)
         present = counts.nonzero().squeeze(1)
@@ -97,16 +99,13 @@ class PrototypeClient(PersonalClient):
                 by_prototype += int((nearest == labels).sum())
             count += len(labels)
         total = max(count, 1)
-        return {
+        scores = {
             "loss": loss / total,
             "accuracy": (by_prototype if self.by_prototype else by_head) / total,
             "accuracy-head": by_head / total,
-            "accuracy-proto": by_prototype / total,
             "examples": count,
         }
-
-    def _images(self) -> Any:
-        return self.data.examples()
+        return {**scores, "accuracy-proto": by_prototype / total} if self.known.any() else scores
 
     def _received(self) -> tuple[Tensor, Tensor]:
         """Return the received prototypes [C, width] and which of them are known; or nothing."""

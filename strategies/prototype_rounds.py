@@ -8,27 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
 
-from strategies.aggregate import Arrays, UpdateRefused
+from strategies.aggregate import Arrays
 from strategies.prototypes import Table, Upload, pairs, read_upload
-from strategies.records import (
-    REFUSED,
-    UPLOADS,
-    ClientFailure,
-    ClientResult,
-    Task,
-    unpack_uploads,
-)
-from strategies.rounds import ClientStrategy
 from strategies.server_training import PrototypeMaker, one_thread, train_on_pairs
+from strategies.upload_rounds import UploadRounds
 
 EXTRA = "prototypes"
 _TABLE = "table."
 _MAKER = "maker."
 
 
-class PrototypeRounds(ClientStrategy):
+class PrototypeRounds(UploadRounds[Upload]):
     """Checks uploads, refuses bad ones by client, and broadcasts the table `update` returns."""
 
     counted = False  # whether clients also upload their numbers of images
@@ -38,38 +29,22 @@ class PrototypeRounds(ClientStrategy):
         super().__init__(*args, **kwargs)
         self.num_classes, self.width = num_classes, width
         self.table = Table.empty(width)
-        self._uploads: dict[int, Upload] = {}
 
     def update(self, uploads: list[Upload]) -> Table:
         """Return the next table; `uploads` by client, at least one prototype among them."""
         raise NotImplementedError
 
-    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
-        """Forget the uploads of the round before."""
-        self._uploads = {}
-
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the table, once it knows a class."""
         return {EXTRA: self.table.arrays()} if len(self.table.classes) else {}
 
-    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Keep the good uploads; a bad one is refused by its client's id and the round goes on."""
-        record = content.array_records.get(UPLOADS)
-        uploads = unpack_uploads(record) if record is not None else {}
-        for result in list(results):
-            arrays, client = uploads.get(result.client, {}), result.client
-            try:
-                self._uploads[client] = read_upload(
-                    client, arrays, self.num_classes, self.width, self.counted
-                )
-            except UpdateRefused as refusal:
-                results.remove(result)
-                reason = f"its prototypes were refused: {refusal}"
-                self.report.failures.append(ClientFailure(client, REFUSED, reason))
+    def read(self, client: int, arrays: Arrays) -> Upload:
+        """Check one client's prototypes."""
+        return read_upload(client, arrays, self.num_classes, self.width, self.counted)
 
     def close_round(self, received: Arrays) -> Arrays:
         """Make the next table; without any prototype the old one stays."""
-        uploads = [self._uploads[client] for client in sorted(self._uploads)]
+        uploads = self.uploads()
         if any(len(upload.classes) for upload in uploads):
             self.table = self.update(uploads)
         return received

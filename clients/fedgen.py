@@ -1,0 +1,70 @@
+"""FedGen's client: its head also learns from features that the server's generator makes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.arrays import load_arrays
+from clients.client import Arrays
+from clients.local_training import Forward, TrainingResult
+from clients.objective import Objective
+from clients.personal_model import PersonalClient
+
+# As strategies.fedgen has them; neither side imports the other.
+INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
+
+
+class FedGenClient(PersonalClient):
+    """CE(h(f), y) + CE(h(Gen(ε, ỹ)), ỹ) from the received head on; the head is sent.
+
+    The generator is frozen here and skipped in the first `warmup` rounds, in which it knows
+    nothing. The first upload also carries the label counts. Source: Zhu et al., ICML 2021.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        generator: Callable[[], nn.Module],
+        noise: int,
+        warmup: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.build_generator, self.noise, self.warmup = generator, noise, warmup
+        self.generator: nn.Module | None = None
+        self.labels = torch.empty(0)
+
+    def prepare(self, server_round: int) -> None:
+        """Take the personal model and the received head and generator."""
+        super().prepare(server_round)
+        if server_round <= self.warmup:
+            return
+        received = dict(self.inbox[INBOX])
+        self.labels = torch.from_numpy(received.pop(LABELS))
+        self.generator = self.build_generator().eval().requires_grad_(False)
+        load_arrays(self.generator.state_dict(), received)
+        self.generator.to(self.place.device)
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch; noise comes from the seeded generator of `run`."""
+        step = forward()
+        loss = objective(step)
+        if self.generator is not None:
+            size, device = len(step.labels), self.place.device
+            labels = torch.multinomial(self.labels, size, replacement=True).to(device)
+            features = self.generator(torch.rand(size, self.noise).to(device), labels)
+            loss = loss + F.cross_entropy(self.model.get_submodule("head")(features), labels)
+        loss.backward()
+        return loss.detach()
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Store the model, return the head and, the first time, upload the label counts."""
+        first = self.memory is None or self.memory.load() is None
+        if first:
+            self.uploads = {COUNTS: self.data.class_counts.cpu().numpy().copy()}
+        return super().finish(received, trained, result, lr)

@@ -1,0 +1,23 @@
+"""FedGH's client: the server's header replaces its head, its prototypes train that header."""
+
+from typing import Any
+
+from clients.arrays import load_arrays
+from clients.prototype_client import PrototypeClient
+
+INBOX = "header-"  # followed by the width of the header's hidden layer
+
+
+class FedGHClient(PrototypeClient):
+    """CE from the received header on; prototypes are uploaded (Yi et al., ACM MM 2023)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        hidden = self.model.get_submodule("head").hidden
+        self.header = self.inbox.get(f"{INBOX}{hidden.out_features if hidden else 0}", {})
+
+    def recall(self, keep_received: bool) -> None:
+        """Load the model, and put the header that came in the place of its head."""
+        super().recall(keep_received)
+        if keep_received:
+            load_arrays(self.model.get_submodule("head").state_dict(), self.header)

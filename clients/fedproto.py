@@ -1,0 +1,27 @@
+"""FedProto's client, which is also FedTGP's but for the counts."""
+
+from torch import Tensor
+
+from clients.objective import Step
+from clients.prototype_client import PrototypeClient
+from clients.prototype_losses import prototype_mse
+
+
+class FedTGPClient(PrototypeClient):
+    """CE + λ MSE(f, P^y); a test image gets the class of the nearest prototype.
+
+    Source: FedTGP (Zhang et al., AAAI 2024), the client's loss.
+    """
+
+    by_prototype = True
+    cosine = False
+
+    def pull(self, step: Step) -> Tensor:
+        """Return the squared distance of a batch's features to the prototypes of its classes."""
+        return prototype_mse(step.features, step.labels, self.prototypes, self.known)
+
+
+class FedProtoClient(FedTGPClient):
+    """The same, with the numbers of images, by which the server weighs (FedProto, equation 6)."""
+
+    counted = True

@@ -1,0 +1,115 @@
+"""FedGen's server: averages heads, and trains a generator of features that the heads classify."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+
+from strategies.aggregate import Arrays, UpdateRefused
+from strategies.fedavg import FedAvg
+from strategies.records import UPLOADS, ClientResult, Task, unpack_uploads
+from strategies.server_training import FeatureGenerator, ensemble_loss, one_thread
+
+EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
+_STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
+
+
+class FedGen(FedAvg):
+    """Mean head, and Adam on CE of the mean head's logits of generated features.
+
+    Labels are drawn from the label counts of the clients heard so far. The generator trains with
+    the mean head because a weighted mean of linear heads' logits is that of the mean head.
+    Source: Zhu et al., ICML 2021, in the data-free variant for heterogeneous extractors.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        generator: FeatureGenerator,
+        draw: Callable[[int], torch.Generator],
+        steps: int = 50,
+        lr_server: float = 3e-4,
+        batch_size: int = 32,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.generator, self.draw = generator, draw
+        self.steps, self.batch_size = steps, batch_size
+        self.optimiser = torch.optim.Adam(generator.parameters(), lr=lr_server)
+        self._heard: dict[int, np.ndarray] = {}
+
+    def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send the generator, and from which labels to draw."""
+        state = {n: t.numpy().copy() for n, t in self.generator.state_dict().items()}
+        return {EXTRA: {**state, LABELS: self._distribution()}}
+
+    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send nothing: what is evaluated are the clients' own models."""
+        return {}
+
+    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+        """Add the heads, and note the label counts of clients that send them."""
+        record = content.array_records.get(UPLOADS)
+        uploads = unpack_uploads(record) if record is not None else {}
+        counts = {client: self._checked(arrays) for client, arrays in uploads.items()}
+        if not counts.keys() <= {result.client for result in results}:
+            raise UpdateRefused(f"it uploads for clients {sorted(counts)}")
+        super().take(content, task, results)
+        self._heard |= counts
+
+    def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
+        """Train the generator on the mean head, and return that head."""
+        weight, bias = (torch.from_numpy(mean[f"head.{n}"]) for n in ("weight", "bias"))
+        draw, labels = self.draw(self.server_round), torch.from_numpy(self._distribution())
+        self.generator.train()
+        with one_thread():
+            for _ in range(self.steps if self._heard else 0):
+                chosen = torch.multinomial(labels, self.batch_size, True, generator=draw)
+                noise = torch.rand(self.batch_size, self.generator.noise, generator=draw)
+                self.optimiser.zero_grad()
+                ensemble_loss(self.generator(noise, chosen), chosen, weight, bias).backward()
+                self.optimiser.step()
+        return mean
+
+    def state(self) -> Arrays:
+        """Return the generator, Adam's moments and the label counts."""
+        module = {_STATE + n: t.numpy().copy() for n, t in self.generator.state_dict().items()}
+        moments = {
+            f"{_ADAM}{index}.{name}": tensor.numpy().copy()
+            for index, values in self.optimiser.state_dict()["state"].items()
+            for name, tensor in values.items()
+        }
+        return {**module, **moments, **{f"{_HEARD}{c}": n for c, n in self._heard.items()}}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back what `state` returned."""
+        self.generator.load_state_dict(
+            {n: torch.from_numpy(a) for n, a in _under(state, _STATE).items()}
+        )
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for label, array in _under(state, _ADAM).items():
+            index, _, name = label.partition(".")
+            moments.setdefault(int(index), {})[name] = torch.from_numpy(array)
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        self._heard = {int(client): counts for client, counts in _under(state, _HEARD).items()}
+
+    def _distribution(self) -> np.ndarray:
+        """Return the probability of each label, [C] float32; uniform before anybody is heard."""
+        if not self._heard:
+            classes = self.generator.num_classes
+            return np.full(classes, 1 / classes, np.float32)
+        counts = np.sum([self._heard[client] for client in sorted(self._heard)], axis=0)
+        return np.asarray(counts / counts.sum(), np.float32)
+
+    def _checked(self, arrays: Arrays) -> np.ndarray:
+        counts = arrays.get(COUNTS, np.zeros(0))
+        fits = counts.shape == (self.generator.num_classes,) and counts.dtype == np.int64
+        if arrays.keys() != {COUNTS} or not fits or (counts < 0).any() or not counts.any():
+            raise UpdateRefused("its label counts are not one number from 0 for each class")
+        return counts
+
+
+def _under(state: Arrays, prefix: str) -> Arrays:
+    return {n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)}

@@ -1,0 +1,81 @@
+"""FedGH's server: a header for all clients, trained on the prototypes that they upload."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from strategies.aggregate import Arrays
+from strategies.prototype_rounds import PrototypeRounds
+from strategies.prototypes import Table, Upload, pairs
+from strategies.server_training import train_on_pairs
+
+EXTRA = "header-"  # followed by the width of the hidden layer
+
+
+class FedGH(PrototypeRounds):
+    """SGD on CE(header(p), c); one header per shape of heads, each trained on all prototypes.
+
+    The headers persist over rounds. Source: Yi et al., ACM MM 2023, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        headers: Mapping[int, nn.Module],
+        hidden_of: Callable[[int], int],
+        draw: Callable[[int], torch.Generator],
+        lr_server: float = 0.01,
+        epochs: int = 1,
+        batch_size: int = 32,
+        **kwargs: Any,
+    ) -> None:
+        """Prepare; `headers` by width of their hidden layer, `hidden_of` a client's width."""
+        super().__init__(*args, **kwargs)
+        self.headers, self.hidden_of, self.draw = dict(headers), hidden_of, draw
+        self.lr_server, self.epochs, self.batch_size = lr_server, epochs, batch_size
+
+    def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send each node the headers of its clients' shapes."""
+        widths = sorted({self.hidden_of(client) for client in clients})
+        return {f"{EXTRA}{width}": _arrays(self.headers[width]) for width in widths}
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Train every header; there is no table."""
+        for width in sorted(self.headers):
+            header = self.headers[width]
+            train_on_pairs(
+                header,
+                lambda rows, labels, header=header: F.cross_entropy(header(rows), labels),
+                *pairs(uploads), self.draw(self.server_round),
+                lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
+            )  # fmt: skip
+        return self.table
+
+    def state(self) -> Arrays:
+        """Return the table and the headers."""
+        headers = {
+            f"{EXTRA}{width}.{name}": array
+            for width, header in self.headers.items()
+            for name, array in _arrays(header).items()
+        }
+        return {**super().state(), **headers}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back the table and the headers."""
+        super().load_state(state)
+        for width, header in self.headers.items():
+            label = f"{EXTRA}{width}."
+            header.load_state_dict(
+                {
+                    name.removeprefix(label): torch.from_numpy(array)
+                    for name, array in state.items()
+                    if name.startswith(label)
+                }
+            )
+
+
+def _arrays(module: nn.Module) -> Arrays:
+    return {name: t.numpy().copy() for name, t in module.state_dict().items()}

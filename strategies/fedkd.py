@@ -1,0 +1,84 @@
+"""FedKD's and FML's servers: the small models that clients keep beside their own are averaged."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from strategies.aggregate import Arrays, UpdateRefused
+from strategies.fedavg import FedAvg
+from strategies.upload_rounds import UploadRounds
+
+EXTRA = "mentee"
+_STATE = "mentee."
+_LARGEST = 1e6
+
+
+class FedKD(UploadRounds[Arrays]):
+    """Uniform mean of the clients' mentees; they travel as truncated decompositions, both ways.
+
+    Source: Wu et al., Nature Communications 2022.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        mentee: Arrays,
+        compress: Callable[[Arrays, int], Arrays],
+        decompress: Callable[[Arrays, Arrays], Arrays],
+        **kwargs: Any,
+    ) -> None:
+        """Prepare; `mentee` is the initial model, which the first round sends as it is."""
+        super().__init__(*args, **kwargs)
+        self.mentee, self.sent = mentee, mentee
+        self.compress, self.decompress = compress, decompress
+
+    def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send the compressed mean of the round before."""
+        return {EXTRA: self.sent}
+
+    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send nothing: what is evaluated are the clients' own models."""
+        return {}
+
+    def read(self, client: int, arrays: Arrays) -> Arrays:
+        """Return a client's mentee; raises `UpdateRefused` for one that cannot be averaged."""
+        try:
+            mentee = self.decompress(arrays, self.mentee)
+        except ValueError as error:
+            raise UpdateRefused(str(error)) from None
+        for name, array in mentee.items():
+            if array.shape != self.mentee[name].shape or array.dtype != np.float32:
+                raise UpdateRefused(f"'{name}' is {array.dtype} of shape {array.shape}")
+            if not (np.abs(array) <= _LARGEST).all():
+                raise UpdateRefused(
+                    f"'{name}' has values that are not finite or above {_LARGEST:g}"
+                )
+        return mentee
+
+    def close_round(self, received: Arrays) -> Arrays:
+        """Average in the order of the clients' ids, and compress for the next round."""
+        if uploads := self.uploads():
+            mean = {
+                name: np.mean([u[name] for u in uploads], axis=0, dtype=np.float64)
+                for name in self.mentee
+            }
+            mean32 = {name: array.astype(np.float32) for name, array in mean.items()}
+            self.sent = self.compress(mean32, self.server_round)
+        return received
+
+    def state(self) -> Arrays:
+        """Return what the next round sends."""
+        return {_STATE + name: array for name, array in self.sent.items()}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back what the next round sends."""
+        self.sent = {name.removeprefix(_STATE): array for name, array in state.items()}
+
+
+class FML(FedAvg):
+    """Uniform mean of the meme models' parameters (Shen et al. 2020, arXiv 2006.16765)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.weights = "uniform"

@@ -1,0 +1,41 @@
+"""FedProto's server: the mean of each class's prototypes over the clients that have it."""
+
+from typing import Any
+
+import numpy as np
+
+from strategies.prototype_rounds import PrototypeRounds
+from strategies.prototypes import Table, Upload, class_means
+
+
+class FedProto(PrototypeRounds):
+    """P^c = sum_k n_k^c p_k^c / sum_k n_k^c, or the plain mean (Tan et al., AAAI 2022, eq. 6).
+
+    Classes that nobody uploads in a round are forgotten, unless `memory` keeps their last value.
+    """
+
+    counted = True
+
+    def __init__(
+        self, *args: Any, weighting: str = "count", memory: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.weighting, self.memory = weighting, memory
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Return the means of this round."""
+        means = class_means(uploads, self.weighting == "count")
+        if not self.memory:
+            return means
+        rows = dict(zip(self.table.classes.tolist(), self.table.rows, strict=True))
+        rows |= dict(zip(means.classes.tolist(), means.rows, strict=True))
+        known = sorted(rows)
+        return Table(np.stack([rows[c] for c in known]), np.array(known, np.int64))
+
+
+class FD(PrototypeRounds):
+    """Plain means over clients of each class's mean logits (Jeong et al. 2018)."""
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Return the means of this round."""
+        return class_means(uploads)

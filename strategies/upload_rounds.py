@@ -1,0 +1,54 @@
+"""Rounds in which every client uploads something of its own, to be read client by client.
+
+What one client sends can be refused without touching the others, also when they share a node.
+"""
+
+from typing import Any, Generic, TypeVar
+
+from flwr.app import RecordDict
+
+from strategies.aggregate import Arrays, UpdateRefused
+from strategies.records import (
+    REFUSED,
+    UPLOADS,
+    ClientFailure,
+    ClientResult,
+    Task,
+    unpack_uploads,
+)
+from strategies.rounds import ClientStrategy
+
+U = TypeVar("U")
+
+
+class UploadRounds(ClientStrategy, Generic[U]):
+    """Reads each client's upload; a bad one is refused by its client's id and the round goes on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._read: dict[int, U] = {}
+
+    def read(self, client: int, arrays: Arrays) -> U:
+        """Return what a client uploaded, checked; raises `UpdateRefused`."""
+        raise NotImplementedError
+
+    def uploads(self) -> list[U]:
+        """Return this round's uploads by client, whatever the order of the replies."""
+        return [self._read[client] for client in sorted(self._read)]
+
+    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+        """Forget the uploads of the round before."""
+        self._read = {}
+
+    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+        """Keep the good uploads of a node's clients."""
+        record = content.array_records.get(UPLOADS)
+        uploads = unpack_uploads(record) if record is not None else {}
+        for result in list(results):
+            client = result.client
+            try:
+                self._read[client] = self.read(client, uploads.get(client, {}))
+            except UpdateRefused as refusal:
+                results.remove(result)
+                reason = f"its upload was refused: {refusal}"
+                self.report.failures.append(ClientFailure(client, REFUSED, reason))
