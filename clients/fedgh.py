@@ -13,7 +13,7 @@ class FedGHClient(PrototypeClient):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        hidden = self.model.get_submodule("head").hidden
+        hidden: Any = self.model.get_submodule("head").hidden
         self.header = self.inbox.get(f"{INBOX}{hidden.out_features if hidden else 0}", {})
 
     def recall(self, keep_received: bool) -> None:

@@ -6,11 +6,24 @@ configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
 
 from typing import Any
 
+from clients.fd import FDClient
 from clients.feddor import CountingFedDORClient, FedDORClient
+from clients.fedgen import FedGenClient
+from clients.fedgh import FedGHClient
+from clients.fedproto import FedProtoClient, FedTGPClient
+from clients.pair import FedKDClient, FMLClient
+from clients.personal_model import PersonalClient
+from clients.prototype_client import PrototypeClient
 from fedapp.method import CLIENT_TOTAL, Method, PersonalModels
+from fedapp.models.low_rank import LowRank
 from fedapp.rng import Stream, torch_rng, torch_seed
 from strategies.feddor import FedDOR, FedDORWithoutGenerator
-from strategies.server_training import gaussian_embedding
+from strategies.fedgen import FedGen
+from strategies.fedgh import FedGH
+from strategies.fedkd import FML, FedKD
+from strategies.fedproto import FD, FedProto
+from strategies.fedtgp import FedORGP, FedTGP
+from strategies.server_training import FeatureGenerator, gaussian_embedding
 
 
 def _sizes(node: Any) -> dict[str, Any]:
@@ -50,7 +63,51 @@ def _feddor_without_dor(node: Any) -> dict[str, Any]:
     return {**_sizes(node), "first": node.personal.rows}
 
 
-_EVALUATION = {"evaluate_when": "eval-when", "rule": "eval-rule"}
+def _trained_prototypes(node: Any) -> dict[str, Any]:
+    return {**_sizes(node), **_server(node), "embedding": _gaussian(node)}
+
+
+def _logits(node: Any) -> dict[str, Any]:
+    return {**_sizes(node), "width": node.dataset.num_classes}
+
+
+def _fedgh(node: Any) -> dict[str, Any]:
+    parts, group = _server(node), node.personal.group
+    del parts["seed"]
+    headers = {width: node.personal.header(width) for width in sorted(set(group.hidden))}
+    return {**_sizes(node), **parts, "headers": headers, "hidden_of": group.hidden_of}
+
+
+def _generator(node: Any) -> FeatureGenerator:
+    seed = torch_seed(node.config.seed, Stream.SERVER)
+    classes, width = node.dataset.num_classes, int(node.config.feature_dim)
+    return FeatureGenerator(classes, width, _NOISE, _GENERATOR_WIDTH, seed)
+
+
+def _fedgen(node: Any) -> dict[str, Any]:
+    parts = _server(node)
+    return {"generator": _generator(node), "draw": parts["draw"], "batch_size": parts["batch_size"]}
+
+
+def _fedgen_client(node: Any) -> dict[str, Any]:
+    return {"generator": lambda: _generator(node), "noise": _NOISE}
+
+
+def _codec(node: Any) -> dict[str, Any]:
+    config = node.config
+    codec = LowRank(config.fedkd_energy_start, config.fedkd_energy_end, config.num_rounds)
+    return {"compress": codec.compress, "decompress": codec.decompress}
+
+
+def _fedkd(node: Any) -> dict[str, Any]:
+    mentee = node.model.mentee.named_parameters()
+    initial = {name: tensor.detach().cpu().numpy().copy() for name, tensor in mentee}
+    return {**_codec(node), "mentee": initial}
+
+
+_NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
+_WHEN = {"evaluate_when": "eval-when"}
+_EVALUATION = {**_WHEN, "rule": "eval-rule"}
 _FEDDOR_CLIENT = {
     **_EVALUATION,
     "ce_weight": "feddor-lambda-ce",
@@ -111,5 +168,107 @@ HETEROGENEOUS: dict[str, Method] = {
         client_options=_FEDDOR_CLIENT,
         personal=_COSINE,
         also_sends="prototypes, counts",
+    ),
+    "fedproto": _row(
+        "Prototypes averaged by class",
+        "Tan et al. 2022, AAAI, equations 3-6",
+        strategy=FedProto,
+        options={"weighting": "fedproto-weighting", "memory": "fedproto-memory"},
+        strategy_parts=_sizes,
+        client=FedProtoClient,
+        client_options={**_EVALUATION, "weight": "fedproto-lambda"},
+        also_sends="prototypes, counts",
+    ),
+    "fedtgp": _row(
+        "Trained prototypes, separated by an adaptive margin",
+        "Zhang et al. 2024, AAAI",
+        strategy=FedTGP,
+        options={
+            "epochs": "fedtgp-server-epochs",
+            "rule": "fedtgp-margin",
+            "largest_margin": "fedtgp-tau",
+        },
+        strategy_parts=_trained_prototypes,
+        client=FedTGPClient,
+        client_options={**_EVALUATION, "weight": "fedtgp-lambda"},
+    ),
+    "fedorgp": _row(
+        "Trained prototypes with orthogonality regularisation",
+        "Guo et al. 2025, arXiv 2502.16119",
+        strategy=FedORGP,
+        options={"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma"},
+        strategy_parts=_trained_prototypes,
+        client=PrototypeClient,
+        client_options={**_EVALUATION, "weight": "fedorgp-lambda"},
+    ),
+    "fedgh": _row(
+        "A header for all, trained on the server with prototypes",
+        "Yi et al. 2023, ACM MM, algorithm 1",
+        strategy=FedGH,
+        options={"epochs": "fedgh-server-epochs"},
+        strategy_parts=_fedgh,
+        client=FedGHClient,
+        also_sends="prototypes, header",
+    ),
+    "fedgen": _row(
+        "Averaged heads and a generator of features",
+        "Zhu et al. 2021, ICML, data-free variant",
+        strategy=FedGen,
+        options={"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr"},
+        strategy_parts=_fedgen,
+        client=FedGenClient,
+        client_options={**_WHEN, "warmup": "fedgen-warmup-rounds"},
+        client_parts=_fedgen_client,
+        personal=PersonalModels(same_heads=True),
+        sends="head",
+        also_sends="generator, label counts once",
+    ),
+    "fedkd": _row(
+        "Mutual distillation with a mentee that travels compressed",
+        "Wu et al. 2022, Nature Communications",
+        strategy=FedKD,
+        strategy_parts=_fedkd,
+        client=FedKDClient,
+        client_options={**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"},
+        client_parts=_codec,
+        personal=PersonalModels(beside=("mentee", "map")),
+        also_sends="compressed mentee",
+        keeps="personal model, mentee, map",
+    ),
+    "lg-fedavg": _row(
+        "Averaged heads on personal extractors",
+        "Liang et al. 2020, arXiv 2001.01523",
+        client=PersonalClient,
+        client_options=_WHEN,
+        personal=PersonalModels(same_heads=True),
+        sends="head",
+        also_sends="",
+    ),
+    "fd": _row(
+        "Distillation of each class's mean logits",
+        "Jeong et al. 2018, arXiv 1811.11479",
+        strategy=FD,
+        strategy_parts=_logits,
+        client=FDClient,
+        client_options={**_EVALUATION, "weight": "fd-lambda"},
+        also_sends="mean logits",
+    ),
+    "fml": _row(
+        "Mutual distillation with an averaged meme model",
+        "Shen et al. 2020, arXiv 2006.16765",
+        strategy=FML,
+        client=FMLClient,
+        client_options={**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"},
+        personal=PersonalModels(beside=("mentee",)),
+        sends="mentee",
+        also_sends="",
+        keeps="personal model, mentee",
+    ),
+    "local-hetero": _row(
+        "Every client alone",
+        "reference",
+        client=PersonalClient,
+        client_options=_WHEN,
+        also_sends="",
     ),
 }

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedapp.run_keys import Auto, Count, Positive, RunKeys, Unsigned, Weight
+from fedapp.run_keys import Auto, Count, Positive, RunKeys, Share, Unsigned, Weight
 
 
 class MethodKeys(RunKeys):
@@ -65,3 +65,32 @@ class MethodKeys(RunKeys):
     feddor_upload: Literal["raw_mean", "mean_of_normalized", "normalized_mean"] = Field(
         "raw_mean", description="what FedDOR's clients upload of each class"
     )
+    fedproto_lambda: Weight = Field(1.0, description="FedProto's weight of the prototype term")
+    fedproto_weighting: Literal["count", "uniform"] = Field(
+        "count", description="how FedProto averages the prototypes of a class"
+    )
+    fedproto_memory: bool = Field(False, description="keep classes that nobody uploads in a round")
+    fedtgp_lambda: Weight = Field(0.1, description="FedTGP's weight of the prototype term")
+    fedtgp_server_epochs: Count = Field(100, description="passes over a round's prototypes")
+    fedtgp_margin: Literal["maxmin", "max"] = Field(
+        "maxmin", description="FedTGP's margin: as its code, or as its paper's text"
+    )
+    fedtgp_tau: Positive = Field(100.0, description="FedTGP's largest margin")
+    fedorgp_lambda: Weight = Field(10.0, description="FedORGP's weight of the prototype term")
+    fedorgp_gamma: Weight = Field(10.0, description="FedORGP's weight of L_inter")
+    fedorgp_server_epochs: Count = Field(1, description="passes over a round's prototypes")
+    fedgh_server_epochs: Count = Field(1, description="passes over a round's prototypes")
+    fedgen_server_steps: Count = Field(50, description="steps of the generator in a round")
+    fedgen_server_lr: Positive = Field(3e-4, description="of the generator's Adam")
+    fedgen_warmup_rounds: Unsigned = Field(
+        1, description="rounds in which clients do not use the generator"
+    )
+    fedkd_energy_start: Share = Field(0.95, description="energy that FedKD's first messages keep")
+    fedkd_energy_end: Share = Field(0.98, description="energy that its last messages keep")
+    fedkd_kl: Literal["mean", "batchmean"] = Field(
+        "mean", description="FedKD's divergence over batch and classes, or over the batch"
+    )
+    fedkd_detach: bool = Field(False, description="FedKD's teachers as constants")
+    fml_alpha: Share = Field(0.5, description="FML's weight of the own cross-entropy")
+    fml_beta: Share = Field(0.5, description="FML's weight of the meme's cross-entropy")
+    fd_lambda: Weight = Field(1.0, description="FD's weight of the distillation term")

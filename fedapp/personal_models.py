@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.local_training import LocalSettings
+from clients.pair import Pair
 from clients.workplace import Workplace
 from fedapp.config import RunConfig
 from fedapp.data.datasets import Dataset
@@ -21,7 +22,7 @@ from fedapp.models import Model
 from fedapp.models.architectures import build_personal_extractor
 from fedapp.models.groups import find_group
 from fedapp.models.orthogonal import orthogonal_initialisation
-from fedapp.models.personal_heads import build_personal_head
+from fedapp.models.personal_heads import PersonalHead, build_personal_head
 from fedapp.rng import Stream, torch_seed
 
 
@@ -58,6 +59,10 @@ class PersonalPlaces:
         """Build a model of one kind with its initial weights."""
         return self._model(architecture, hidden).to(self.device)
 
+    def header(self, hidden: int) -> nn.Module:
+        """Build a head on its own, as a server trains it, with a seed of its own."""
+        return self._head(hidden, torch_seed(self.config.seed, Stream.SERVER, 0, hidden))
+
     def shared(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the parameters that travel: those of the part that the method's row names."""
         return {n: p for n, p in model.named_parameters() if n.startswith(f"{self.method.sends}.")}
@@ -85,23 +90,42 @@ class PersonalPlaces:
             total += sizes[key]
         return total
 
-    def _model(self, architecture: str, hidden: int, orthogonal: bool | None = None) -> Model:
-        config, data, kind = self.config, self.data, self.kind
-        width = int(config.feature_dim)
-        with torch.random.fork_rng(devices=[]):
-            name = zlib.crc32(architecture.encode())
-            torch.manual_seed(torch_seed(config.seed, Stream.ARCHITECTURE, 0, name))
-            extractor = build_personal_extractor(
-                architecture, data.channels, data.image_size, width, config.feature_map
-            )
-        head = build_personal_head(
-            self._style(), width, data.num_classes, self._head_seed(hidden), hidden=hidden,
-            scale=config.feddor_scale_init,
-        )  # fmt: skip
-        if kind.orthogonal if orthogonal is None else orthogonal:
+    def _model(
+        self, architecture: str, hidden: int, orthogonal: bool | None = None
+    ) -> Model | Pair:
+        """Build what a client keeps: its model, and those beside it."""
+        width = int(self.config.feature_dim)
+        head = self._head(hidden, self._head_seed(hidden))
+        if self.kind.orthogonal if orthogonal is None else orthogonal:
             with torch.no_grad():
                 head.weight.copy_(self._orthogonal(hidden or width, hidden))
+        own = self._assembled(architecture, head)
+        if not self.kind.beside:
+            return own
+        mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), "mentee")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._head_seed(width))
+            map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.beside else None
+        return Pair(own, mentee, map_)
+
+    def _assembled(self, architecture: str, head: PersonalHead, role: str = "") -> Model:
+        """Build an extractor for a head, with weights that its role and architecture determine."""
+        config, data = self.config, self.data
+        with torch.random.fork_rng(devices=[]):
+            name = zlib.crc32(f"{role}{architecture}".encode())
+            torch.manual_seed(torch_seed(config.seed, Stream.ARCHITECTURE, 0, name))
+            extractor = build_personal_extractor(
+                architecture, data.channels, data.image_size, int(config.feature_dim),
+                config.feature_map,
+            )  # fmt: skip
         return Model(extractor, head).to(memory_format=torch.channels_last)
+
+    def _head(self, hidden: int, seed: int) -> PersonalHead:
+        config = self.config
+        return build_personal_head(
+            self._style(), int(config.feature_dim), self.data.num_classes, seed, hidden=hidden,
+            scale=config.feddor_scale_init,
+        )  # fmt: skip
 
     def _style(self) -> str:
         key = self.kind.style_key

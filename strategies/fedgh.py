@@ -1,10 +1,11 @@
 """FedGH's server: a header for all clients, trained on the prototypes that they upload."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from strategies.aggregate import Arrays
@@ -44,12 +45,9 @@ class FedGH(PrototypeRounds):
 
     def update(self, uploads: list[Upload]) -> Table:
         """Train every header; there is no table."""
-        for width in sorted(self.headers):
-            header = self.headers[width]
+        for header in self.headers.values():
             train_on_pairs(
-                header,
-                lambda rows, labels, header=header: F.cross_entropy(header(rows), labels),
-                *pairs(uploads), self.draw(self.server_round),
+                header, partial(_loss, header), *pairs(uploads), self.draw(self.server_round),
                 lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
             )  # fmt: skip
         return self.table
@@ -75,6 +73,10 @@ class FedGH(PrototypeRounds):
                     if name.startswith(label)
                 }
             )
+
+
+def _loss(header: nn.Module, prototypes: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(header(prototypes), labels)
 
 
 def _arrays(module: nn.Module) -> Arrays:

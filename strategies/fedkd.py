@@ -59,12 +59,11 @@ class FedKD(UploadRounds[Arrays]):
     def close_round(self, received: Arrays) -> Arrays:
         """Average in the order of the clients' ids, and compress for the next round."""
         if uploads := self.uploads():
-            mean = {
-                name: np.mean([u[name] for u in uploads], axis=0, dtype=np.float64)
-                for name in self.mentee
-            }
-            mean32 = {name: array.astype(np.float32) for name, array in mean.items()}
-            self.sent = self.compress(mean32, self.server_round)
+            mean: Arrays = {}
+            for name in self.mentee:
+                exact = np.mean([mentee[name] for mentee in uploads], axis=0, dtype=np.float64)
+                mean[name] = np.asarray(exact, np.float32)
+            self.sent = self.compress(mean, self.server_round)
         return received
 
     def state(self) -> Arrays:

@@ -1,4 +1,4 @@
-"""FedTGP and FedORGP: servers that train one prototype per class and send what comes out as it is."""
+"""FedTGP and FedORGP: servers that train one prototype per class and send it as it comes out."""
 
 from typing import Any
 
