@@ -16,11 +16,9 @@ from flwr.serverapp import Grid
 from fedapp.errors import UserError
 from strategies.federation import Federation
 from strategies.records import PROTOCOL_VERSION, TASK
-from strategies.transport import RESTARTED, exchange
+from strategies.transport import exchange
 
 Identity = Mapping[str, Any]
-# codes of nodes that went offline, or were started again, before they answered
-_GONE = (ErrorCode.NODE_UNAVAILABLE, RESTARTED)
 
 
 def meet_nodes(
@@ -50,7 +48,7 @@ def meet_nodes(
         known.update(new)
         questions = [_question(node) for node in new]
         for reply in exchange(grid, questions, remaining):
-            if reply.has_error() and reply.error.code in _GONE:
+            if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
                 known.discard(reply.metadata.src_node_id)  # it may come back
             else:
                 _welcome(reply, expected, nodes, examples)

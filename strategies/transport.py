@@ -2,23 +2,20 @@
 
 Flower's own `send_and_receive` sleeps up to three seconds between looks and hands over all replies
 at the end. Here the waiting starts at a few milliseconds and grows with the time already waited,
-and each reply can be reduced and dropped before the next one comes. A node that is lost is named as
-soon as that is known: when the SuperLink misses its heartbeats, or when the node was started again
-and has forgotten what it was asked.
+and each reply can be reduced and dropped before the next one comes. A node that is stopped, or
+whose heartbeats stay away for a minute, is named as soon as the SuperLink knows.
 """
 
 import time
 from collections.abc import Iterable, Iterator
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 _SHORTEST_WAIT = 0.005
 _LONGEST_WAIT = 0.5
+_GRACE = 5.0  # seconds that a message outlives its round, so that a late node is called late
 _AT_ONCE = 8  # replies held in memory at a time, however large the cohort
-_LOOK_FOR_RESTARTS = 5.0  # seconds
-_RESTARTED_REASON = "its SuperNode was started again and has lost this round's task"
-RESTARTED = 900  # code of an error reply made here; Flower's own end far below
 
 
 def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterator[Message]:
@@ -29,10 +26,9 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
     whom it asked. A message that a node has not fetched by then is dropped, so that a straggler
     does not work off rounds that are over.
     """
-    started = _starts(grid)
     asked = _push(grid, messages, timeout)
     waiting = list(asked)
-    start = looked = time.monotonic()
+    start = time.monotonic()
     idle = 0  # messages in a row that had no reply
     while waiting:
         batch, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
@@ -42,25 +38,20 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
         while replies:
             yield replies.pop()
         idle = 0 if answered else idle + len(batch)
-        now = time.monotonic()
-        if now - start > timeout:
+        waited = time.monotonic() - start
+        if waited > timeout:
             return
-        if waiting and now - looked > _LOOK_FOR_RESTARTS:
-            looked, again = now, _starts(grid)
-            for message_id in [m for m in waiting if _restarted(asked[m], started, again)]:
-                waiting.remove(message_id)
-                yield _error(RESTARTED, _RESTARTED_REASON, asked[message_id], message_id)
         if waiting and idle >= len(waiting):
             idle = 0
             # about 2 % of the time already waited: short rounds stay short, long ones poll rarely
-            time.sleep(min(_LONGEST_WAIT, max(_SHORTEST_WAIT, 0.02 * (now - start))))
+            time.sleep(min(_LONGEST_WAIT, max(_SHORTEST_WAIT, 0.02 * waited)))
 
 
 def _push(grid: Grid, messages: Iterable[Message], timeout: float) -> dict[str, Message]:
-    """Push messages that live for `timeout` seconds; returns their ids and empty copies."""
+    """Push messages that expire after the round; returns their ids and empty copies."""
     messages = list(messages)
     for message in messages:
-        message.metadata.ttl = timeout
+        message.metadata.ttl = timeout + _GRACE
     ids = grid.push_messages(messages)
     asked = dict(zip(ids, map(_empty, messages), strict=True))
     asked.pop("", None)  # a node that nobody knows
@@ -73,28 +64,14 @@ def _empty(message: Message) -> Message:
     return Message(RecordDict(), dst_node_id=node, message_type=kind)
 
 
-def _error(code: int, reason: str, question: Message, message_id: str) -> Message:
-    """Return an error reply of the node that was asked."""
-    question.metadata.__dict__["_message_id"] = message_id
-    return Message(Error(code, reason), reply_to=question)
-
-
 def _named(reply: Message, asked: dict[str, Message]) -> Message:
     """Return an error that the SuperLink made, with its own id as source, as the node's."""
     message_id = reply.metadata.reply_to_message_id
     if not reply.has_error() or message_id not in asked:
         return reply
-    return _error(reply.error.code, reply.error.reason or "", asked[message_id], message_id)
-
-
-def _starts(grid: Grid) -> dict[int, str]:
-    """Return when each node was last started, as far as the grid knows."""
-    return {node.node_id: node.last_activated_at for node in grid.get_nodes()}
-
-
-def _restarted(question: Message, before: dict[int, str], now: dict[int, str]) -> bool:
-    node = question.metadata.dst_node_id
-    return node in before and before[node] != now.get(node, before[node])
+    question = asked[message_id]
+    question.metadata.__dict__["_message_id"] = message_id
+    return Message(reply.error, reply_to=question)
 
 
 def payload_bytes(message: Message) -> int:

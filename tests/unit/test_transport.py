@@ -1,36 +1,21 @@
 """Lost nodes are named as soon as anybody knows, and stragglers are not asked twice."""
 
-import time
-from collections import defaultdict
-
-import pytest
 from flwr.app import Error, Message, MessageType, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from in_process import settings
 
 from fedapp.in_process import InProcessGrid
 from fedapp.preflight import meet_nodes
-from strategies import transport
-from strategies.transport import RESTARTED, exchange
-
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch):
-    monkeypatch.setattr(transport, "_LOOK_FOR_RESTARTS", 0.05)
+from strategies.transport import exchange
 
 
 class FaultyGrid(InProcessGrid):
-    """Node 101 never answers by itself; `lost` and `starts` say what the SuperLink knows of it."""
+    """Node 101 never answers by itself; `lost` says whether the SuperLink knows."""
 
     def __init__(self):
         super().__init__(settings(num_clients=10), 3)
         self.lost = False
-        self.starts = defaultdict(lambda: "monday")
         self.times_to_live = []
-
-    def get_nodes(self):
-        return [NodeInfo(node_id=n, last_activated_at=self.starts[n]) for n in self.contexts]
 
     def push_messages(self, messages):
         kept = list(messages)
@@ -73,26 +58,11 @@ def test_the_superlinks_error_for_a_lost_node_carries_the_nodes_name():
     assert replies[101].metadata.reply_to_message_id == "message-2"
 
 
-def test_a_node_that_was_started_again_is_not_waited_for():
-    grid = FaultyGrid()
-    started = time.monotonic()
-    replies = exchange(grid, questions(), 60)
-    found = by_node([next(replies), next(replies)])
-    assert set(found) == {100, 102}
-    grid.starts[101] = "tuesday"
-    lost = next(replies)
-    assert lost.metadata.src_node_id == 101
-    assert lost.error.code == RESTARTED
-    assert "started again" in lost.error.reason
-    assert list(replies) == []
-    assert time.monotonic() - started < 10
-
-
 def test_a_silent_node_is_left_out_after_the_timeout_and_its_message_expires():
     grid = FaultyGrid()
     grid.answer = lambda message: Message(RecordDict(), reply_to=message)
     assert set(by_node(exchange(grid, questions(), 0.5))) == {100, 102}
-    assert grid.times_to_live == [0.5] * 3
+    assert grid.times_to_live == [5.5] * 3
 
 
 def test_a_node_that_is_lost_before_round_1_may_come_back():
