@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from clients import previous_model
 from clients.arrays import floating
+from clients.fine_tuning import fine_tune
 from clients.local_training import (
     Batches,
     Forward,
@@ -28,7 +29,7 @@ from clients.local_training import (
 )
 from clients.memory import Memory
 from clients.objective import Objective
-from clients.workplace import ClientData, Workplace
+from clients.workplace import ClientData, Workplace, copy_weights
 
 Scalar = bool | bytes | float | int | str
 Arrays = dict[str, np.ndarray]
@@ -94,11 +95,19 @@ class LocalClient(NumPyClient):
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Make the received model this client's own, before it is evaluated."""
+        tuning = self.place.tuning
+        if tuning is not None:
+            epoch = self.data.tuning(server_round)
+            self.model = fine_tune(self.place, tuning, self.data.class_counts, epoch)
 
     def scores(self) -> dict[str, float]:
         """Return what the evaluation on the own test split gives: "loss", "accuracy" and more."""
-        loss, correct, count = evaluate(self.model, self.data.test())
+        loss, correct, count = evaluate(self.model, self.data.test(), self.logit_scale())
         return {"loss": loss, "accuracy": correct / max(count, 1), "examples": count}
+
+    def logit_scale(self) -> Tensor | float:
+        """Return what the personal prediction multiplies the logits by: one number, or [C]."""
+        return 1.0
 
     # -- Flower's interface ---------------------------------------------------------------------
 
@@ -220,12 +229,17 @@ class LocalClient(NumPyClient):
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Batches) -> tuple[float, int, int]:
-    """Return the mean cross-entropy of the predictions, the number correct, and the number seen."""
+def evaluate(
+    model: nn.Module, batches: Batches, scale: Tensor | float = 1.0
+) -> tuple[float, int, int]:
+    """Return the mean cross-entropy of the predictions, the number correct, and the number seen.
+
+    `scale` multiplies the logits: a number, or one for each class [C].
+    """
     model.eval()
     loss, correct, count = 0.0, 0, 0
     for inputs, labels in batches:
-        _, logits = model(inputs)
+        logits = model(inputs)[1] * scale
         loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
         correct += int((logits.argmax(1) == labels).sum())
         count += len(labels)
@@ -241,15 +255,3 @@ def check_finite(arrays: Arrays, what: str, steps: int) -> None:
     """Raise `LossDiverged` unless every value of a trained model is finite."""
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise LossDiverged(f"{what} has non-finite weights after {steps} steps")
-
-
-@torch.no_grad()
-def copy_weights(source: nn.Module, target: nn.Module) -> None:
-    """Copy every parameter and buffer of a model into another of the same kind, in place."""
-    for copy, tensor in zip(_state(target), _state(source), strict=True):
-        copy.copy_(tensor)
-    target.eval()
-
-
-def _state(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]

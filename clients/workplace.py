@@ -1,6 +1,6 @@
-"""What a client is lent for a round: the process's models, and its own examples.
+"""What a process lends to its clients in turn: models that stay in place, and access to data.
 
-Models and data belong to the process and stay where they are, so that a client costs microseconds.
+Clients are built for every message; what is expensive lives here and outlives them.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,17 @@ from torch import Tensor, nn
 
 from clients.arrays import floating
 from clients.local_training import Batches, LocalSettings
+from clients.objective import Objective
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a client fine-tunes the global model before it is evaluated."""
+
+    objective: Objective
+    settings: LocalSettings
+    lr: float
+    part: str  # of the model that is trained, a word of clients.parts
 
 
 @dataclass
@@ -22,6 +33,7 @@ class Workplace:
     settings: LocalSettings
     build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
     seed: int = 0
+    tuning: Tuning | None = None  # how clients make the final model their own
     _copies: dict[str, nn.Module] = field(default_factory=dict)
 
     @property
@@ -62,3 +74,15 @@ class ClientData:
     num_examples: int
     class_counts: Tensor  # [C], training examples of each class
     seed: Callable[[int], int] = int  # round -> seed of what else is random, such as dropout
+
+
+@torch.no_grad()
+def copy_weights(source: nn.Module, target: nn.Module) -> None:
+    """Copy every parameter and buffer of a model into another of the same kind, in place."""
+    for copy, tensor in zip(_state(target), _state(source), strict=True):
+        copy.copy_(tensor)
+    target.eval()
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]

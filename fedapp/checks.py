@@ -18,6 +18,8 @@ def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
     from fedapp.analysis.table import WORDS as MEASURE_WORDS
     from fedapp.data.partition import PARTITIONS
+    from fedapp.fine_tuning import check_stage
+    from fedapp.methods import find_method
     from fedapp.models.backbones import BACKBONES
 
     _check_data(config)
@@ -28,6 +30,7 @@ def check_config(config: RunConfig) -> None:
     check_measures(config.method, config.analyses, config.regulariser)
     _check_blend(config)
     _check_head(config)
+    check_stage(config, find_method(config.method))
     _check_group(config)
     _check_sampling(config)
     _check_places(config)

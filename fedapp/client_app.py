@@ -83,15 +83,24 @@ def evaluate(message: Message, context: Context) -> Message:
     received = from_array_record(message.content.array_records[ARRAYS])
     inbox = extra_records(message.content)
     state_dir = str(context.node_config.get("state-dir", ""))
-    columns: dict[str, Any] = {"client": list(task.clients)}
+    rows: list[dict[str, Any]] = []
+    failures: list[ClientFailure] = []
+    config: dict[str, Scalar] = {"server_round": task.server_round, "lr": task.lr}
     for client in task.clients:
-        memory = node.memory(client, task, task.server_round + 1, state_dir)
-        numpy_client = node.client(client, memory, inbox)
-        config: dict[str, Scalar] = {"server_round": task.server_round, "lr": task.lr}
-        loss, count, scores = numpy_client.evaluate(_ordered(received, numpy_client), config)
-        for name, value in {"examples": count, "loss": loss, **scores}.items():
-            columns.setdefault(name, []).append(value)
-    return Message(RecordDict({REPORT: MetricRecord(columns)}), reply_to=message)
+        try:
+            memory = node.memory(client, task, task.server_round + 1, state_dir)
+            numpy_client = node.client(client, memory, inbox)
+            loss, count, scores = numpy_client.evaluate(_ordered(received, numpy_client), config)
+        except LossDiverged as reason:
+            failures.append(ClientFailure(client, DIVERGED, str(reason)))
+        except Exception as error:
+            failures.append(ClientFailure(client, ERROR, _explain(error)))
+        else:
+            rows.append({"client": client, "examples": count, "loss": loss, **scores})
+    content = pack_report([], failures)
+    if rows:
+        content[REPORT] = MetricRecord({name: [row[name] for row in rows] for name in rows[0]})
+    return Message(content, reply_to=message)
 
 
 @app.query("forget")

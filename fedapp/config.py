@@ -49,26 +49,27 @@ class RunConfig(MethodKeys):
         """Replace every "auto"; raises UserError if the configuration cannot work."""
         from fedapp.checks import check_config
         from fedapp.data.defaults import partition_settings
+        from fedapp.fine_tuning import stage_settings
         from fedapp.models.groups import group_settings
 
         row = find_method(self.method)
         if self.regulariser not in ("auto", "none"):
             check_regulariser(self.method, self.regulariser)
-        dataset = usual_name(self.dataset)
+        dataset, name = usual_name(self.dataset), row.settings_of or self.method
         model = MODEL_OF.get(dataset, "cnn") if self.model == "auto" else self.model
         setting = find_setting(dataset, model)
         asked = "none" if self.regulariser in ("auto", row.regulariser) else self.regulariser
         place = (dataset, model)
         chosen: dict[str, Any] = {
             **FALLBACKS,
-            **blend_settings(self.method, asked, place, self.partition),
+            **blend_settings(name, asked, place, self.partition),
             **row.defaults,
-            **setting.extras.get(self.method, {}),
+            **setting.extras.get(name, {}),
             "model": model,
             **partition_settings(self),
             "local_epochs": setting.local_epochs,
             "batch_size": setting.batch_size,
-            "lr": setting.lr_of.get(row.rate_of or self.method, setting.lr),
+            "lr": setting.lr_of.get(name, setting.lr),
             "lr_schedule": setting.lr_schedule,
             "augmentation": setting.augmentation,
             "regulariser": row.regulariser or "none",
@@ -77,6 +78,7 @@ class RunConfig(MethodKeys):
         }
         autos = {k: v for k, v in chosen.items() if getattr(self, k) == "auto"}
         resolved = self.model_copy(update=autos)
+        resolved = resolved.model_copy(update=stage_settings(resolved, row))
         check_config(resolved)
         return resolved
 

@@ -36,6 +36,15 @@ class PersonalModels:
     same_heads: bool = False  # heads are averaged, so all must have one shape
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What "auto" means in the second stage, in which clients fine-tune the final model."""
+
+    part: str = ""  # of the model, a word of clients.parts; empty: all but a frozen head
+    protocol: str = "feddr+"  # a name in fedapp.fine_tuning.PROTOCOLS
+    factor: float = 0.1  # fine-tuning rate by first learning rate, in FedFN's protocol
+
+
 def no_parts(node: Any) -> dict[str, Any]:
     """Return nothing: what most methods need of the app beyond their configuration keys."""
     return {}
@@ -64,7 +73,9 @@ class Method:
     personal: PersonalModels | None = None  # set where clients have architectures of their own
     strategy_parts: Parts = no_parts  # what the strategy needs beside `options`
     client_parts: Parts = no_parts  # what the client needs beside `client_options`
-    rate_of: str = ""  # the method whose published learning rates it takes; empty: its own
+    stage: Stage = Stage()  # how clients fine-tune
+    fine_tuned: bool = False  # whether they do so, and the accuracy is theirs
+    settings_of: str = ""  # the method whose published settings it takes; empty: its own
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
 
     def logit_scale(self, tau: float) -> float:

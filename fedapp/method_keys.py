@@ -12,6 +12,20 @@ class MethodKeys(RunKeys):
 
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
     fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
+    finetune_epochs: Unsigned | Auto = Field(
+        "auto", description="of every client on the final model; auto: for methods X-ft only"
+    )
+    finetune_lr: Positive | Auto = Field("auto", description="of fine-tuning; auto: the protocol's")
+    finetune_protocol: Literal["auto", "feddr+", "fedfn"] = Field(
+        "auto", description="paper whose epochs and rates are auto; auto: the method's"
+    )
+    finetune_part: Literal["auto", "body", "head", "all"] = Field(
+        "auto", description="of the model; auto: all but a frozen head"
+    )
+    finetune_loss: Literal["auto", "own", "base", "base+fd", "dr", "dr+"] = Field(
+        "auto",
+        description="own: as in training; base: no regulariser; base+fd: with FD; auto: own",
+    )
     ditto_lambda: Annotated[float, Field(ge=0)] = Field(
         0.75, description="Ditto's pull of personal models to the global one"
     )

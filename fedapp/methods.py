@@ -7,11 +7,13 @@ methods` prints them.
 
 from typing import Any
 
+from clients.frequency_scaled import FrequencyScaledClient
 from clients.objective import REGULARISERS
 from clients.scaffold import ScaffoldClient
 from fedapp.errors import UserError
+from fedapp.fine_tuned_methods import fine_tuned
 from fedapp.heterogeneous_methods import HETEROGENEOUS
-from fedapp.method import ADD, Method, Value
+from fedapp.method import ADD, Method, Stage, Value
 from fedapp.personal_methods import PERSONAL
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
@@ -39,6 +41,7 @@ METHODS: dict[str, Method] = {
         "Oh et al. 2022, ICLR, algorithm 1",
         head="frozen-random",
         sends="theta",
+        stage=Stage(part="all", factor=0.01),
     ),
     "dr": Method(
         "Dot-regression on a frozen simplex-ETF head",
@@ -60,6 +63,7 @@ METHODS: dict[str, Method] = {
         "Feature normalisation before the head",
         "Kim et al. 2023, FL@FM-NeurIPS workshop, section 4",
         head="normalised-linear",
+        stage=Stage(protocol="fedfn"),
     ),
     "fedntd": Method(
         "Distillation of the not-true logits",
@@ -74,6 +78,7 @@ METHODS: dict[str, Method] = {
         head="orthonormal",
         loss="cosine-mse",
         sends="theta",
+        stage=Stage(factor=0.01),
     ),
     "spherefed-ce": Method(
         "Cross-entropy of tau times the cosines",
@@ -82,6 +87,7 @@ METHODS: dict[str, Method] = {
         scaled=True,
         defaults={"tau": 1.0},
         sends="theta",
+        stage=Stage(protocol="fedfn"),
     ),
     "fedetf": Method(
         "Balanced cross-entropy on a simplex ETF, learnable scale",
@@ -97,6 +103,7 @@ METHODS: dict[str, Method] = {
         head="etf",
         loss="scaled-ce",
         sends="theta",
+        client=FrequencyScaledClient,
     ),
     "fedfr": Method(
         "Regularised feature norm",
@@ -162,6 +169,7 @@ METHODS: dict[str, Method] = {
     **PERSONAL,
 }
 
+METHODS |= fine_tuned(METHODS)
 METHODS |= HETEROGENEOUS
 
 # What a key means when neither the user, the method nor the data set says otherwise.

@@ -28,6 +28,7 @@ from fedapp.data.partition import Partition, make_partition
 from fedapp.data.serving import plain_batches, training_batches
 from fedapp.data.stochastic import dropped_class
 from fedapp.errors import UserError
+from fedapp.fine_tuning import tuning_of
 from fedapp.methods import find_method, kept_by_clients
 from fedapp.models import Model, build_model, shared_tensors
 from fedapp.models.backbones import BACKBONES
@@ -59,12 +60,12 @@ class Node:
             int(config.local_epochs), float(config.momentum), float(config.weight_decay),
             config.clip_norm, config.precision,
         )  # fmt: skip
-        self.model: Any = self.workplace.model
         self.keeps = kept_by_clients(config.method, config.regulariser)
         self.objective = self.method.objective(
             None if config.regulariser == "none" else config.regulariser,
             float(config.beta), float(config.mu), float(config.tau),
         )  # fmt: skip
+        self.model: Any = self.workplace.model
         self._batches: dict[int, ClientBatches | StreamedBatches] = {}
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(self.device)
         self._everyone_tests = self.partition.everyone_tests()
@@ -89,7 +90,8 @@ class Node:
             return self.personal.place(0)
         model = self.new_model()
         shared = shared_tensors(model, self.method.sends)
-        return Workplace(model, shared, self.settings, self.new_model, self.config.seed)
+        tuning = tuning_of(self.config, self.method, self.objective, self.settings)
+        return Workplace(model, shared, self.settings, self.new_model, self.config.seed, tuning)
 
     def place(self, client: int) -> Workplace:
         """Return the models of one client's architecture."""

@@ -35,7 +35,7 @@ PERSONAL: dict[str, Method] = {
         sends="nothing",
         keeps="model",
         accuracy=CLIENT_MEAN,
-        rate_of="dr",
+        settings_of="dr",
     ),
     "fedper": Method(
         "Shared body, personal head, trained together",

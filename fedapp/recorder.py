@@ -127,11 +127,13 @@ class Recorder:
             "class_accuracy": evaluation and evaluation.class_accuracy,
         }
         row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
+        if evaluation is not None and self.node.method.accuracy != GLOBAL:
+            row |= {"global_accuracy": evaluation.accuracy, "global_loss": evaluation.loss}
         return row
 
     def _headline(self, evaluation: Evaluation | None) -> tuple[float | None, float | None]:
         """Return the round's accuracy and loss, of the model or models that the method is about."""
-        if evaluation is not None:
+        if evaluation is not None and self.node.method.accuracy == GLOBAL:
             return evaluation.accuracy, evaluation.loss
         clients = self.strategy.report.client_accuracy
         if self.node.method.accuracy == GLOBAL or not clients:
@@ -145,7 +147,7 @@ class Recorder:
         Returns None for methods that have no global model to test.
         """
         load_arrays(self.node.workplace.shared, self.strategy.model_to_evaluate(arrays))
-        if self.node.method.accuracy != GLOBAL:
+        if self.node.method.accuracy != GLOBAL and not self.node.method.fine_tuned:
             return None
         batches = self.node.test_batches()
         return evaluate_classes(self.node.model, batches, self.node.dataset.num_classes)
@@ -205,9 +207,18 @@ class Recorder:
             "device": str(self.node.device),
             "versions": _versions(),
             "command": shlex.join(["flwr", "run", ".", "-c", str(self.run.path / "config.toml")]),
+            **_last_clients(rows),
             **class_accuracy_measures(self.config.analyses, evaluated),
             **self.analyst.summary(),
         }
+
+
+def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the clients' own test splits gave last, if they were asked."""
+    asked = [row for row in rows if "client_accuracy_mean" in row]
+    if not asked:
+        return {}
+    return {k: v for k, v in asked[-1].items() if k.startswith("client_") and "bytes" not in k}
 
 
 def _finite(value: float | None) -> bool:

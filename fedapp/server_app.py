@@ -79,7 +79,8 @@ def build_strategy(
     config: RunConfig, node: Node, federation: Federation, state_key: str = ""
 ) -> ClientStrategy:
     """Build the strategy that the method table names; clients store states under `state_key`."""
-    personal = node.method.accuracy != GLOBAL
+    every = config.eval_every if node.method.accuracy != GLOBAL else 0
+    every = config.num_rounds if config.finetune_epochs else every  # a stage after the last round
     return node.method.strategy(
         federation,
         cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
@@ -88,7 +89,7 @@ def build_strategy(
         weights=config.weights,
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
-        client_evaluation_every=config.client_eval_every or (config.eval_every if personal else 0),
+        client_evaluation_every=config.client_eval_every or every,
         state_key=state_key if node.keeps else "",
         **_rule(config),
         **{name: config.flat()[key] for name, key in node.method.options.items()},

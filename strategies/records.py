@@ -137,7 +137,12 @@ def pack_report(results: list[ClientResult], failures: list[ClientFailure]) -> R
 def unpack_report(content: RecordDict) -> tuple[list[ClientResult], list[ClientFailure]]:
     """Read a report back; raises KeyError, TypeError or ValueError if it is malformed."""
     results = _rows(ClientResult, content.metric_records.get(REPORT))
-    return results, _rows(ClientFailure, content.config_records.get(FAILURES))
+    return results, unpack_failures(content)
+
+
+def unpack_failures(content: RecordDict) -> list[ClientFailure]:
+    """Read the failures of a reply; raises KeyError, TypeError or ValueError as `unpack_report`."""
+    return _rows(ClientFailure, content.config_records.get(FAILURES))
 
 
 def _view(array: Array) -> np.ndarray:

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 
 from strategies.aggregate import Arrays, UpdateRefused
-from strategies.client_evaluation import summarise_clients
+from strategies.client_evaluation import read_scores, summarise_clients
 from strategies.federation import Federation, RoundReport
 from strategies.records import (
     ARRAYS,
@@ -74,6 +74,7 @@ class ClientStrategy(FlowerFedAvg):
         self.server_round, self.last_round = 0, 0
         self.report = RoundReport(0)
         self._asked: dict[int, Task] = {}
+        self._evaluating: dict[int, Task] = {}
         self._global: Arrays = {}
         self._known: set[int] = set()  # clients that have trained in an accepted round
 
@@ -166,7 +167,7 @@ class ClientStrategy(FlowerFedAvg):
         every = self.client_evaluation_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
-        tasks = self._tasks(sorted(self.federation.nodes), 1)
+        self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
         return [
             self._message(
                 MessageType.EVALUATE, node, task, arrays, self.evaluation_extras(task.clients)
@@ -177,8 +178,21 @@ class ClientStrategy(FlowerFedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return mean and spread of the clients' accuracies, or None when none was asked for."""
-        return summarise_clients(replies)
+        """Return mean and spread of the clients' accuracies, or None when none was asked for.
+
+        A client without an accuracy is named in the round's failures.
+        """
+        waiting, rows = dict(self._evaluating), {}
+        for reply in replies:
+            task = waiting.pop(reply.metadata.src_node_id, None)
+            if task is not None:
+                scores, failures = read_scores(reply, task.clients)
+                rows.update(scores)
+                self.report.failures += failures
+        for task in waiting.values():
+            self._fail(task.clients, "its node did not answer the evaluation in time")
+        self._evaluating = {}
+        return MetricRecord(summarise_clients(rows)) if rows else None
 
     def start(
         self,

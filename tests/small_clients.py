@@ -43,7 +43,7 @@ class VectorClient:
         place = Workplace(model, dict(model.named_parameters()), self.settings,
                           lambda: VectorModel(w))  # fmt: skip
         nothing: Any = None
-        data = ClientData(nothing, nothing, nothing, 1, torch.ones(1))
+        data = ClientData(nothing, nothing, nothing, nothing, 1, torch.ones(1))
         self.client = kind(place, 0, data, Inner(), None, _single(inbox or {}), **options)
         self.client.__dict__["recalled"] = _single({"": state or {}})[""]
         self.received = np.array(w, np.float32)

@@ -54,11 +54,26 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("Final accuracy", percent(summary.get("accuracy_final"))),
         ("Best accuracy", percent(best) + where),
+        *clients_headline(summary),
         ("Rounds", str(summary.get("rounds", MISSING))),
         ("Time", duration(summary.get("seconds"))),
         ("Training images per second", MISSING if rate is None else f"{rate:,.0f}"),
         ("Sent to clients", megabytes(summary.get("bytes_down"))),
         ("Sent by clients", megabytes(summary.get("bytes_up"))),
+    ]
+
+
+def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Write what the clients' own test splits gave, if summary.json has it."""
+    if summary.get("client_accuracy_mean") is None:
+        return []
+    mean, std = summary["client_accuracy_mean"], summary["client_accuracy_std"]
+    low, middle, high = map(percent, summary["client_accuracy_quartiles"])
+    worst = f"{percent(summary['client_accuracy_worst'])} (client {summary['client_worst']})"
+    return [
+        ("Accuracy on own test splits", f"{percent(mean)} ± {100 * std:.1f} over clients"),
+        ("Worst client", worst),
+        ("Quartiles of the clients", f"{low}, {middle}, {high}"),
     ]
 
 

@@ -29,10 +29,11 @@ def round_line(
     number = row["round"]
     remaining = elapsed / (number - first_round + 1) * (total_rounds - number)
     failed = f"  failed {row['failed']}" if row.get("failed") else ""
+    model = f"  global model {percent(row['global_accuracy'])}" if "global_accuracy" in row else ""
     return (
         f"round {number:>{len(str(total_rounds))}}/{total_rounds}"
         f"  accuracy {percent(row.get('accuracy')):>6}"
-        f"  loss {decimal(row.get('loss')):>6}"
+        f"{model}  loss {decimal(row.get('loss')):>6}"
         f"  train loss {decimal(row.get('train_loss')):>6}"
         f"  clients {row['clients']}{failed}"
         f"  {row['seconds']:.2f} s"

@@ -1,0 +1,105 @@
+"""What the finetune-* keys mean: how long, how fast and with which loss clients fine-tune.
+
+The two papers that fine-tune do it in different ways; a method takes the way of its own paper
+unless `finetune-protocol` names the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clients.local_training import LocalSettings
+from clients.objective import Objective
+from clients.parts import ALL, BODY
+from clients.workplace import Tuning
+from fedapp.errors import UserError
+from fedapp.method import GLOBAL, Method, Stage
+from fedapp.models.heads import HEADS
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How long and how fast clients fine-tune, after a paper."""
+
+    epochs: Callable[[int], int]  # of a run with so many local epochs
+    rate: Callable[[float, Stage], float]  # of a run whose first learning rate this is
+
+
+PROTOCOLS = {
+    # algorithm 1: as long as a round, at the learning rate of the last round
+    "feddr+": Protocol(lambda epochs: epochs, lambda lr, _: 0.01 * lr),
+    # tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times the first rate
+    "fedfn": Protocol(lambda _: 5, lambda lr, stage: stage.factor * lr),
+}
+
+
+def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
+    """Return what the finetune-* keys at "auto" mean in a configuration that is else resolved."""
+    asked: str = config.finetune_protocol
+    name = row.stage.protocol if asked == "auto" else asked
+    frozen = HEADS[row.head].frozen if row.personal is None else False
+    protocol = PROTOCOLS[name]
+    chosen: dict[str, Any] = {
+        "finetune_protocol": name,
+        "finetune_epochs": protocol.epochs(int(config.local_epochs)) if row.fine_tuned else 0,
+        "finetune_lr": protocol.rate(float(config.lr), row.stage),
+        "finetune_part": row.stage.part or (BODY if frozen else ALL),
+        "finetune_loss": "own",
+    }
+    return {key: value for key, value in chosen.items() if getattr(config, key) == "auto"}
+
+
+def check_stage(config: RunConfig, row: Method) -> None:
+    """Raise UserError if the clients of a method cannot fine-tune as asked."""
+    if row.fine_tuned and not config.finetune_epochs:
+        raise UserError(
+            f"run-config key 'finetune-epochs' is 0 but method '{config.method}' fine-tunes; take "
+            f"method '{row.settings_of}' to leave that out"
+        )
+    if config.finetune_epochs and not row.fine_tuned and row.accuracy != GLOBAL:
+        raise UserError(
+            f"run-config key 'finetune-epochs' is {config.finetune_epochs} but the clients of "
+            f"method '{config.method}' have models of their own already; leave it at 0"
+        )
+    if config.finetune_loss in ("dr", "dr+") and not HEADS[row.head].frozen:
+        raise UserError(
+            f"run-config key 'finetune-loss' is '{config.finetune_loss}' but dot-regression needs "
+            f"the fixed head that method '{config.method}' does not have; use 'own' or 'base'"
+        )
+    if config.finetune_loss in ("base+fd", "dr+") and float(config.beta) > 1:
+        raise UserError(
+            f"run-config key 'beta' is {config.beta} but finetune-loss '{config.finetune_loss}' is "
+            "beta * loss + (1 - beta) * fd, so it must be between 0 and 1"
+        )
+
+
+def tuning_of(
+    config: RunConfig, row: Method, objective: Objective, settings: LocalSettings
+) -> Tuning | None:
+    """Return how clients fine-tune, or None if they do not."""
+    if not config.finetune_epochs:
+        return None
+    return Tuning(
+        _objective(config, row, objective),
+        replace(settings, epochs=int(config.finetune_epochs)),
+        float(config.finetune_lr),
+        config.finetune_part,
+    )
+
+
+def _objective(config: RunConfig, row: Method, own: Objective) -> Objective:
+    """Return the loss of the second stage; a pull to the client's previous model has no place."""
+    beta = float(config.beta)
+    losses = {
+        "own": Objective(row.loss) if own.needs_previous else own,
+        "base": Objective(row.loss),
+        "base+fd": Objective(row.loss, "fd", beta, 1.0 - beta),
+        "dr": Objective("dr"),
+        "dr+": Objective("dr", "fd", beta, 1.0 - beta),
+    }
+    return losses[config.finetune_loss]

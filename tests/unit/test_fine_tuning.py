@@ -1,0 +1,202 @@
+"""Two-step personalisation: the second stage of a run, and the same from a saved model."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from in_process import InProcessGrid, assert_same, federate, settings
+from safetensors.numpy import load_file
+
+from clients.client import evaluate
+from clients.fine_tuning import fine_tune
+from clients.local_training import LossDiverged
+from fedapp import server_app
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.methods import METHODS
+from fedapp.node import Node
+from fedapp.personalise import personalise
+from fedapp.results.run_directory import RunDirectory
+
+TUNED = [name for name, row in METHODS.items() if row.fine_tuned]
+
+
+@pytest.mark.parametrize("method", TUNED)
+def test_the_rounds_are_those_of_the_global_method_and_every_client_is_tested(method):
+    run = settings(method=method, num_rounds=2)
+    final, strategy, _ = federate(run, nodes=2)
+    assert_same(final, federate(settings(method=METHODS[method].settings_of, num_rounds=2))[0])
+    accuracy = strategy.report.client_accuracy
+    assert accuracy["client-count"] == 10
+    assert strategy.client_evaluation_every == 2  # the last round only
+
+
+def test_fine_tuning_gives_the_same_for_any_number_of_nodes_and_is_not_the_global_model():
+    run = settings(method="fedavg-ft")
+    few, many = (federate(run, nodes=n, seed=n)[1].report.client_accuracy for n in (2, 7))
+    assert few == many
+    plain = settings(method="fedavg", client_eval_every=2)
+    assert federate(plain)[1].report.client_accuracy != few
+    on_base = settings(method="fedavg", finetune_epochs=1)
+    assert federate(on_base)[1].report.client_accuracy == few
+
+
+def node_of(method, **keys):
+    node = Node(RunConfig.parse(settings(method=method, **keys)))
+    return node, list(node.client(0).get_parameters({}))
+
+
+@pytest.mark.parametrize(
+    ("method", "moved"),
+    [
+        ("fedavg-ft", "all"), ("fedbabu-ft", "all"), ("spherefed-ft", "body"), ("fedfn-ft", "all"),
+        ("fedetf-ft", "body"), ("fedgela-ft", "body"), ("feddr+-ft", "body"),
+    ],
+)  # fmt: skip
+def test_the_paper_says_which_part_is_trained_and_the_global_model_stays(method, moved):
+    node, received = node_of(method)
+    before = {name: tensor.clone() for name, tensor in node.model.state_dict().items()}
+    client = node.client(0)
+    client.evaluate(received, {"server_round": 2, "lr": 0.1})
+    changed = {n for n, t in client.model.state_dict().items() if not torch.equal(t, before[n])}
+    assert {n for n in before if n.startswith("extractor.")} <= changed
+    head = {n for n in before if n.startswith("head.")}
+    assert changed & head == (head if moved == "all" else set())
+    assert all(torch.equal(t, before[n]) for n, t in node.model.state_dict().items())
+    again = node.client(0).evaluate(received, {"server_round": 2, "lr": 0.1})
+    assert again == client.evaluate(received, {"server_round": 2, "lr": 0.1})
+
+
+def test_fine_tuning_is_plain_sgd_on_the_training_data():
+    node, received = node_of("fedavg-ft", finetune_epochs=2, finetune_lr=0.02)
+    client = node.client(3)
+    client.evaluate(received, {"server_round": 2, "lr": 0.1})
+    model, epoch = node.new_model(), client.data.tuning(2)
+    optimiser = torch.optim.SGD(model.parameters(), 0.02, 0.9, weight_decay=1e-5, fused=True)
+    for _ in range(2):
+        for images, labels in epoch():
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(images)[1], labels).backward()
+            optimiser.step()
+    for own, other in zip(client.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(own, other)
+
+
+def test_losses_of_the_second_stage():
+    def losses(method, **keys):
+        return node_of(method, **keys)[0].workplace.tuning.objective
+
+    dr, plus = losses("dr-ft"), losses("feddr+-ft")
+    assert (dr.base, dr.regulariser) == ("dr", None)
+    assert (plus.base, plus.regulariser, plus.base_weight) == ("dr", "fd", 0.9)
+    assert losses("dr-ft", finetune_loss="dr+").regulariser == "fd"
+    assert losses("feddr+-ft", finetune_loss="dr") == dr
+    assert losses("feddr+-ft", finetune_loss="base") == dr
+    distilled = losses("fedavg-ft", finetune_loss="base+fd", beta=0.7)
+    assert (distilled.base, distilled.regulariser) == ("ce", "fd")
+    assert distilled.reg_weight == pytest.approx(0.3)
+
+
+def test_the_teacher_of_the_second_stage_is_the_received_model():
+    node, received = node_of("dr-ft", finetune_loss="dr+")
+    shifted = [array + 0.01 for array in received]
+    node.client(0).evaluate(shifted, {"server_round": 1, "lr": 0.1})
+    for name, array in zip(node.workplace.shared, shifted, strict=True):
+        np.testing.assert_array_equal(node.workplace.teacher.state_dict()[name], array)
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "epochs", "factor"),
+    [
+        ("fedavg-ft", {}, 3, 0.01),
+        ("fedavg-ft", {"finetune_protocol": "fedfn"}, 5, 0.1),
+        ("fedbabu-ft", {"finetune_protocol": "fedfn"}, 5, 0.01),
+        ("spherefed-ft", {"finetune_protocol": "fedfn"}, 5, 0.01),
+        ("spherefed-ce-ft", {}, 5, 0.1),
+        ("fedfn-ft", {}, 5, 0.1),
+        ("feddr+-ft", {}, 3, 0.01),
+        ("fedavg", {}, 0, 0.01),
+    ],
+)
+def test_auto_takes_the_papers_protocol(method, keys, epochs, factor):
+    config = RunConfig.parse(settings(method=method, local_epochs=3, **keys))
+    assert config.finetune_epochs == epochs
+    assert config.finetune_lr == pytest.approx(factor * float(config.lr))
+    base = METHODS[method].settings_of or method
+    assert config.lr == RunConfig.parse(settings(method=base)).lr
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"method": "fedavg-ft", "finetune_epochs": 0}, "take method 'fedavg' to leave that out"),
+        ({"method": "fedper", "finetune_epochs": 2}, "have models of their own already"),
+        ({"method": "fedavg-ft", "finetune_loss": "dr"}, "needs the fixed head"),
+        ({"method": "fedavg-ft", "finetune_loss": "base+fd", "beta": 2.0}, "between 0 and 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(keys, words):
+    with pytest.raises(UserError, match=words):
+        RunConfig.parse(settings(**keys))
+
+
+def test_fedgela_predicts_with_the_clients_frequencies():
+    node, received = node_of("fedgela")
+    client = node.client(0)
+    loss, count, scores = client.evaluate(received, {})
+    counts = client.data.class_counts
+    scale = 10 * counts / counts.sum()
+    expected = evaluate(node.model, client.data.test(), scale)
+    plain = evaluate(node.model, client.data.test())
+    assert (loss, count) == (expected[0], expected[2])
+    assert scores["accuracy"] == expected[1] / expected[2]
+    assert loss != plain[0]
+
+
+def test_a_client_that_diverges_is_named_and_the_others_are_counted():
+    run = settings(method="fedavg-ft", finetune_lr=1e12, num_rounds=1)
+    _, strategy, _ = federate(run)
+    assert strategy.report.client_accuracy == {}
+    assert sorted(f.client for f in strategy.report.failures) == list(range(10))
+    assert "fine-tuned" in strategy.report.failures[0].reason or "loss" in (
+        strategy.report.failures[0].reason
+    )
+    node, _ = node_of("fedavg-ft")
+    wild = replace(node.workplace.tuning, lr=1e12)
+    with pytest.raises(LossDiverged):
+        fine_tune(node.workplace, wild, node._class_counts[0], node.client(0).data.tuning(1))
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A finished run directory of feddr+-ft."""
+    run = settings(
+        method="feddr+-ft", output_dir=str(tmp_path), run_name="done", state_dir=str(tmp_path)
+    )
+    server_app.run(InProcessGrid(run, 3), run, "", 0.0)
+    return tmp_path / "done"
+
+
+def test_a_saved_model_gives_the_second_stage_of_its_run(finished, tmp_path):
+    summary = RunDirectory.load(finished).summary()
+    rows = RunDirectory.load(finished).rounds()
+    assert summary["accuracy_final"] == summary["client_accuracy_mean"]
+    assert summary["client_accuracy_worst"] <= summary["client_accuracy_quartiles"][0]
+    assert rows[0]["accuracy"] is None
+    assert 0 <= rows[0]["global_accuracy"] <= 1
+    assert "own test splits" in (finished / "report.html").read_text()
+    folder = tmp_path / "models"
+    found = personalise(finished, {}, folder)
+    for key in ("mean", "std", "worst", "quartiles"):
+        assert found[f"client_accuracy_{key}"] == summary[f"client_accuracy_{key}"]
+    assert json.loads((finished / "personal.json").read_text())["client_count"] == 10
+    models = [load_file(folder / f"client-{client}.safetensors") for client in range(10)]
+    assert not np.array_equal(models[0]["extractor.0.weight"], models[1]["extractor.0.weight"])
+    np.testing.assert_array_equal(models[0]["head.weight"], models[1]["head.weight"])
+    assert personalise(finished, {"finetune-protocol": "fedfn"})["finetune-epochs"] == 5
+    with pytest.raises(UserError, match="exists already"):
+        personalise(finished, {}, folder)
+    with pytest.raises(UserError, match="'shards' cannot differ"):
+        personalise(finished, {"shards": 3})
