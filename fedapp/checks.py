@@ -78,10 +78,17 @@ def check_measures(name: str, analyses: str, regulariser: str = "auto") -> None:
     What a client keeps, or gets beside the model, is not what it was when the round is over.
     """
     from fedapp.analysis.table import MEASURES
+    from fedapp.method import GLOBAL
     from fedapp.methods import find_method, kept_by_clients
     from strategies.rounds import ClientStrategy
 
     row = find_method(name)
+    models = [word for word in analyses.split() if word in MEASURES]
+    if models and row.accuracy != GLOBAL:
+        raise UserError(
+            f"measure '{models[0]}' looks at a global model, and method '{name}' has none: its "
+            "accuracy is of " + row.accuracy
+        )
     told = row.strategy.extras is not ClientStrategy.extras
     reason = kept_by_clients(name, regulariser) or (row.also_sends if told else "")
     local = [word for word in analyses.split() if word in MEASURES and MEASURES[word].local]

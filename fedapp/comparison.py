@@ -18,6 +18,7 @@ from fedapp.results.run_directory import RunDirectory, Scalar
 # Keys that say where and how a run is kept, and change none of its results.
 KEEPING_KEYS = frozenset(
     {"run-name", "output-dir", "resume", "checkpoint-every", "tracker", "round-timeout", "download"}
+    | {"checkpoint-keep", "analyses", "analysis-every", "analysis-clients"}
 )
 _SEED, _PARTITION_SEED = "seed", "partition-seed"
 _SHOWN = ("method", "seed", "rounds", "status", "accuracy_final", "accuracy_best", "seconds")

@@ -126,7 +126,9 @@ class RunKeys(BaseModel):
     analysis_clients: Unsigned = Field(
         10, description="most clients of a round that are trained again to be measured; 0: all"
     )
-    tracker: Literal["none", "tensorboard"] = Field("none", description="where else metrics go")
+    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = Field(
+        "none", description="where else metrics go; metrics.jsonl has them always"
+    )
     round_timeout: Positive = Field(3600.0, description="seconds a round waits for its nodes")
     min_replies: Count = Field(1, description="fewest usable client updates that make a round")
     tolerate_failures: bool = Field(False, description="go on without clients that fail")

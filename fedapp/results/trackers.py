@@ -1,6 +1,7 @@
 """Where metrics go beside metrics.jsonl: an optional tracker that people already look at."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fedapp.errors import UserError
@@ -35,23 +36,98 @@ class TensorBoardTracker:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise UserError(
-                "tracker 'tensorboard' needs the package tensorboard: "
-                "pip install 'fedapp[tensorboard]'"
-            ) from None
+            raise _missing("tensorboard", "tensorboard") from None
         self.writer = SummaryWriter(str(run.path / "tensorboard"))
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Write the row's numbers at its round."""
-        for key, value in row.items():
-            if isinstance(value, int | float) and key != "round":
-                self.writer.add_scalar(key, value, row["round"])
+        for key, value in numbers(row).items():
+            self.writer.add_scalar(key, value, row["round"])
 
     def close(self) -> None:
         """Flush and close the event file."""
         self.writer.close()
 
 
+class WandbTracker:
+    """Logs to Weights & Biases, in the project "fedapp"; its own environment variables rule."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        """Start a run of the same name; raises UserError when wandb is not installed."""
+        try:
+            import wandb
+        except ImportError:
+            raise _missing("wandb", "wandb") from None
+        try:
+            self.run = wandb.init(
+                project="fedapp", name=run.name, dir=str(run.path), config=dict(run.config())
+            )
+        except wandb.Error as problem:
+            raise _refused("wandb", problem, "WANDB_API_KEY, or WANDB_MODE=offline") from None
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Log the row's numbers at its round."""
+        self.run.log(numbers(row), step=row["round"])
+
+    def close(self) -> None:
+        """End the run, which sends what is left."""
+        self.run.finish()
+
+
+class MlflowTracker:
+    """Logs to MLflow, to where MLFLOW_TRACKING_URI points (a local folder without it)."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        """Start a run of the same name; raises UserError when mlflow is not installed."""
+        try:
+            import mlflow
+        except ImportError:
+            raise _missing("mlflow", "mlflow-skinny") from None
+        self.mlflow = mlflow
+        try:
+            mlflow.set_experiment("fedapp")
+            mlflow.start_run(run_name=run.name)
+        except mlflow.exceptions.MlflowException as problem:
+            raise _refused("mlflow", problem, "MLFLOW_TRACKING_URI") from None
+        mlflow.log_params(dict(run.config()))
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Log the row's numbers at its round."""
+        self.mlflow.log_metrics(numbers(row), step=row["round"])
+
+    def close(self) -> None:
+        """End the run."""
+        self.mlflow.end_run()
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return what of a row a tracker can draw: its finite numbers, without the round itself."""
+    return {
+        key: value
+        for key, value in row.items()
+        if isinstance(value, int | float) and math.isfinite(value) and key != "round"
+    }
+
+
+TRACKERS: dict[str, Callable[[RunDirectory], Tracker]] = {
+    "none": lambda run: NoTracker(),
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
+}
+
+
 def open_tracker(name: str, run: RunDirectory) -> Tracker:
-    """Return the tracker a configuration names."""
-    return TensorBoardTracker(run) if name == "tensorboard" else NoTracker()
+    """Return the tracker a configuration names; raises UserError if its package is missing."""
+    return TRACKERS[name](run)
+
+
+def _refused(tracker: str, problem: Exception, setting: str) -> UserError:
+    reason = " ".join(str(problem).split())
+    return UserError(f"tracker '{tracker}' cannot start: {reason}; set {setting}")
+
+
+def _missing(tracker: str, package: str) -> UserError:
+    return UserError(
+        f"tracker '{tracker}' needs the package {package}: pip install 'fedapp[{tracker}]'"
+    )

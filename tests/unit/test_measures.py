@@ -177,3 +177,11 @@ def store_form(entry):
     from fedapp.results.files import json_text
 
     return json.loads(json_text(entry))
+
+
+def test_a_method_without_a_global_model_or_with_client_states_is_refused_in_words():
+    with pytest.raises(UserError, match=r"looks at a global model, and method 'fedper' has none"):
+        RunConfig.parse(settings(method="fedper", analyses="four-factors"))
+    with pytest.raises(UserError, match=r"trains local models again, .* choose from four-factors"):
+        RunConfig.parse(settings(method="scaffold", analyses="alignment"))
+    RunConfig.parse(settings(method="scaffold", analyses="four-factors forgetting"))

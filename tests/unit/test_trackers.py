@@ -1,0 +1,63 @@
+"""Trackers get a run's numbers and nothing else, and say which package they need."""
+
+import math
+import sys
+
+import pytest
+
+from fedapp.errors import UserError
+from fedapp.results.run_directory import RunDirectory
+from fedapp.results.trackers import TRACKERS, numbers, open_tracker
+from fedapp.run_keys import RunKeys
+
+ROW = {"round": 2, "accuracy": 0.5, "loss": math.nan, "failures": ["x"], "alignment/gap": 0.1}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory.create(tmp_path, "tracked", {"method": "fedavg", "lr": 0.1})
+
+
+def test_only_finite_numbers_are_tracked():
+    assert numbers(ROW) == {"accuracy": 0.5, "alignment/gap": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "package"),
+    [
+        ("tensorboard", "torch.utils.tensorboard", "tensorboard"),
+        ("wandb", "wandb", "wandb"),
+        ("mlflow", "mlflow", "mlflow-skinny"),
+    ],
+)
+def test_a_missing_package_is_named(run, monkeypatch, name, module, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        UserError, match=rf"needs the package {package}: pip install 'fedapp\[{name}"
+    ):
+        open_tracker(name, run)
+
+
+def test_every_tracker_of_the_configuration_is_there():
+    (literal,) = [RunKeys.model_fields["tracker"].annotation]
+    assert set(literal.__args__) == set(TRACKERS)
+
+
+def test_mlflow_keeps_the_run(run, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # its newest versions prefer a server
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path / 'mlruns'}")
+    tracker = open_tracker("mlflow", run)
+    tracker.log(ROW)
+    tracker.close()
+    (found,) = mlflow.search_runs(experiment_names=["fedapp"], output_format="list")
+    assert (found.data.metrics["accuracy"], found.data.params["lr"]) == (0.5, "0.1")
+
+
+def test_wandb_works_offline(run, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tracker = open_tracker("wandb", run)
+    tracker.log(ROW)
+    tracker.close()
+    assert list((run.path / "wandb").glob("offline-run-*"))
