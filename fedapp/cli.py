@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedapp import cli_analysis, cli_deployment, cli_experiments, cli_personal
+from fedapp import cli_analysis, cli_deployment, cli_experiments, cli_personal, cli_traffic
 from fedapp.errors import UserError
 from fedapp.papers import commands as papers_commands
 from fedapp.state_command import app as state_app
@@ -244,6 +244,7 @@ def _text(value: Any) -> str:
 cli_experiments.register(app)
 cli_analysis.register(app)
 cli_deployment.register(app)
+cli_traffic.register(app)
 cli_personal.register(app)
 papers_commands.register(app)
 

@@ -74,17 +74,21 @@ class FeatureMap(Measure):
 
     def of_model(self) -> dict[str, Any]:
         """Return the joint map: for each model its points [images, 2], and the images' labels."""
-        from sklearn.manifold import TSNE
-
-        features = np.concatenate(list(self.seen.values()))
-        mapped = TSNE(
-            perplexity=min(30, len(features) / 4), init="pca", random_state=self.node.config.seed
-        ).fit_transform(features)
+        mapped = flat_map(np.concatenate(list(self.seen.values())), self.node.config.seed)
         parts = np.split(np.round(mapped.astype(float), 3), len(self.seen))
         return {
             "points": dict(zip(self.seen, parts, strict=True)),
             "labels": self.received.labels[self.chosen],
         }
+
+
+def flat_map(features: np.ndarray, seed: int) -> np.ndarray:
+    """Return the t-SNE of features [n, d] in two dimensions, [n, 2]; needs n of 4 or more."""
+    from sklearn.manifold import TSNE
+
+    chosen = TSNE(perplexity=min(30, len(features) / 4), init="pca", random_state=seed)
+    mapped: np.ndarray = chosen.fit_transform(features)
+    return mapped
 
 
 def _sample_of(count: int, wanted: int, seed: int) -> np.ndarray:

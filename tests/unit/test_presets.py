@@ -17,7 +17,7 @@ from fedapp.tuned import BETAS, ORDER
 
 ROOT = Path(__file__).parents[2]
 DEFAULTS = default_config(ROOT)
-ALONE = {"local"}  # protocols for one method, which may pin what belongs to it
+ALONE = {"local", "feddor"}  # protocols for one method, which may pin what belongs to it
 NAMES = [row["preset"] for row in preset_rows()]
 
 
@@ -28,9 +28,9 @@ def resolve(*overrides: str) -> RunConfig:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_resolves_and_pins_nothing_that_depends_on_the_method(name):
     resolved = resolve(name)
-    paper, dataset = name.split("-")[:2]
-    assert resolved.method == paper or dataset == "synergy"
-    assert resolved.dataset == dataset or dataset == "synergy"
+    paper, rest = name.split("-", 1)
+    assert resolved.method == paper or rest.startswith("synergy")
+    assert rest.startswith((resolved.dataset, "synergy"))
     pinned = read_overrides([name])
     if paper in ALONE:
         return
@@ -45,6 +45,16 @@ def test_methods_can_be_changed_on_top_of_a_preset(name, method):
     assert resolved.method == method
     row = SETTINGS[resolved.dataset, resolved.model]
     assert resolved.lr == row.lr_of.get(method, row.lr)
+
+
+@pytest.mark.parametrize("method", ["feddor", "fedproto", "fedkd", "lg-fedavg", "local-hetero"])
+def test_feddors_presets_have_its_protocol_for_all_its_methods(method):
+    for name in (name for name in NAMES if name.startswith("feddor")):
+        run = resolve(name, f"method='{method}'")
+        assert (run.lr, run.momentum, run.weight_decay, run.batch_size) == (0.01, 0.0, 0.0, 32)
+        assert (run.pool_data, run.partition_seed, run.normalisation) == (True, 1, "symmetric")
+        assert (run.feature_dim, run.lr_schedule, run.augmentation) == (512, "constant", "none")
+        assert (run.num_rounds, run.num_clients, run.model_group) == (100, 20, "MHMG8")
 
 
 def test_presets_have_the_protocols_of_their_papers():

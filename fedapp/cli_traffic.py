@@ -1,0 +1,88 @@
+"""The commands about clients with models of their own: what they send, where features lie."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Plot = Annotated[Path | None, typer.Option(help="Write accuracy against MB as a PNG here.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with every round.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(traffic)
+    app.command()(features)
+
+
+def traffic(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many bytes runs sent, per round and client, and draw accuracy against them.
+
+    Example: fedapp traffic runs/feddor runs/fedproto --plot traffic.png
+    """
+    from fedapp.cli import show
+    from fedapp.results import plots
+    from fedapp.results.run_directory import RunDirectory
+    from fedapp.traffic import accuracy_against_traffic, round_rows, traffic_row
+
+    opened = [RunDirectory.load(run) for run in runs]
+    rows = [traffic_row(run) for run in opened]
+    if as_json:
+        detailed = [
+            {**row, "by_round": round_rows(run)} for row, run in zip(rows, opened, strict=True)
+        ]
+        print(json.dumps(detailed, indent=2))
+    else:
+        show(
+            "Traffic: kB per round, arrays of one client in kB, MB of the run",
+            [_readable(row) for row in rows],
+            False,
+        )
+    if plot is not None:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        plot.write_bytes(plots.png(accuracy_against_traffic(opened)))
+        print(f"wrote {plot.absolute()}", file=sys.stderr)
+
+
+def features(
+    run: Annotated[Path, typer.Argument(help="A run directory, of a run with keep-state=true.")],
+    target: Annotated[
+        Path | None, typer.Option("--plot", help="The PNG; default: features.png in the run.")
+    ] = None,
+) -> None:
+    """Map the features of all clients' own test images by t-SNE, coloured by class.
+
+    Example: fedapp features runs/feddor
+    """
+    from fedapp.feature_map import draw, features_of
+    from fedapp.results import plots
+    from fedapp.results.run_directory import RunDirectory
+
+    opened = RunDirectory.load(run)
+    config = opened.config()
+    title = f"{config['method']} on {config['dataset']}"
+    figure = draw(features_of(opened), title, int(config["seed"]))
+    path = target or opened.path / "features.png"
+    path.write_bytes(plots.png(figure))
+    print(f"wrote {path.absolute()}")
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Write one run's figures for people: kB (1000 bytes) per round, of all clients together."""
+    from fedapp.results.formatting import percent
+
+    return {
+        "run": row["run"],
+        "up kB": f"{row['up_kb_per_round']:,.2f}",
+        "down kB": f"{row['down_kb_per_round']:,.2f}",
+        "client kB": f"{row['arrays_kb_per_client']:,.2f}",
+        "MB": f"{row['total_mb']:,.2f}",
+        "best": percent(row["accuracy_best"]),
+        "final": percent(row["accuracy_final"]),
+    }

@@ -1,0 +1,74 @@
+"""`fedapp traffic` and `fedapp features`, on real runs."""
+
+import json
+
+import pytest
+from in_process import ROOT, settings
+from typer.testing import CliRunner
+
+from fedapp import cli
+from fedapp.errors import UserError
+from fedapp.feature_map import features_of
+from fedapp.in_process import run_in_process
+from fedapp.launch import Resources
+from fedapp.results.run_directory import RunDirectory
+from fedapp.traffic import traffic_row
+
+QUICK = {"num_clients": 4, "partition": "dirichlet", "participation": 1.0, "feature_dim": 16}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs that kept their clients' models, and one that did not."""
+    folder = tmp_path_factory.mktemp("runs")
+    states = str(tmp_path_factory.mktemp("states"))
+    found = {}
+    for name, method, keep in (
+        ("feddor", "feddor", True),
+        ("fedproto", "fedproto", True),
+        ("gone", "feddor", False),
+    ):
+        config = settings(
+            method=method, keep_state=keep, state_dir=states, output_dir=str(folder),
+            run_name=name, num_rounds=2, **QUICK,
+        )  # fmt: skip
+        assert run_in_process(ROOT, config, Resources(nodes=4)) == 0
+        found[name] = RunDirectory.load(folder / name)
+    return found
+
+
+def test_traffic_counts_what_was_sent_and_feddor_sends_less_than_fedproto(runs):
+    feddor, fedproto = traffic_row(runs["feddor"]), traffic_row(runs["fedproto"])
+    rows = runs["feddor"].rounds()
+    assert feddor["total_mb"] == pytest.approx(
+        sum(row["bytes_up"] + row["bytes_down"] for row in rows) / 1e6
+    )
+    assert feddor["arrays_kb_per_client"] < fedproto["arrays_kb_per_client"]
+    assert feddor["up_kb_per_round"] < fedproto["up_kb_per_round"]
+    width, most = 16, 10
+    assert feddor["arrays_kb_per_client"] <= most * (4 * width + 8) / 1e3
+
+
+def test_the_traffic_command_prints_a_table_json_and_a_plot(runs, tmp_path):
+    paths = [str(runs[name].path) for name in ("feddor", "fedproto")]
+    plot = tmp_path / "new" / "traffic.png"
+    shown = CliRunner().invoke(cli.app, ["traffic", *paths, "--plot", str(plot)])
+    assert shown.exit_code == 0, shown.output
+    assert "fedproto" in shown.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    printed = CliRunner().invoke(cli.app, ["traffic", *paths, "--json"])
+    assert [len(row["by_round"]) for row in json.loads(printed.stdout)] == [2, 2]
+
+
+def test_the_features_command_maps_the_stored_models(runs):
+    features = features_of(runs["feddor"])
+    assert features.rows.shape == (len(features.labels), 16)
+    assert features.prototypes.shape == (10, 16)
+    shown = CliRunner().invoke(cli.app, ["features", str(runs["feddor"].path)])
+    assert shown.exit_code == 0, shown.output
+    assert (runs["feddor"].path / "features.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_models_that_were_not_kept_are_asked_for(runs):
+    with pytest.raises(UserError, match="keep-state"):
+        features_of(runs["gone"])
