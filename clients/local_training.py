@@ -109,15 +109,21 @@ def _forward(
     labels: Tensor,
     parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
     part: slice = slice(None),
+    watched: bool = True,
 ) -> Step:
-    """Run the local model on a batch, and the frozen ones that the objective looks at."""
+    """Run the local model on a batch, and the frozen ones that the objective looks at.
+
+    `part` is a slice of the batch; `watched=False` leaves the frozen models out.
+    """
     inputs, labels = inputs[part], labels[part]
     features, logits = model(inputs)
     classifier = model.get_parameter("head.weight")
     step = Step(
         labels, features, logits, classifier, *parameters,
-        class_counts=objective.class_counts, tau=objective.tau,
+        class_counts=objective.class_counts, tau=objective.tau, share=objective.share,
     )  # fmt: skip
+    if not watched:
+        return step
     with torch.no_grad():
         if objective.needs_teacher and watchers.teacher is not None:
             global_features, global_logits = watchers.teacher(inputs)

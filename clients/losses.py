@@ -75,6 +75,17 @@ def not_true_mse(logits: Tensor, global_logits: Tensor, labels: Tensor) -> Tenso
     return F.mse_loss(_not_true(logits, labels), _not_true(global_logits, labels))
 
 
+def kd_to_ntd(
+    logits: Tensor, global_logits: Tensor, labels: Tensor, tau: float = 1.0, share: float = 1.0
+) -> Tensor:
+    """Return (1 - lambda) KD + lambda NTD with lambda = `share`, for logits [B, C].
+
+    Source: FedNTD (Lee G. et al., NeurIPS 2022), section 5, from KD to NTD.
+    """
+    whole = knowledge_distillation(logits, global_logits, tau)
+    return (1 - share) * whole + share * not_true_distillation(logits, global_logits, labels, tau)
+
+
 def logit_distillation(logits: Tensor, global_logits: Tensor) -> Tensor:
     """Return LD = mean of (1/C) ||z - z^g||^2, for raw logits [B, C].
 

@@ -31,6 +31,7 @@ class Step:
     previous_features: Tensor = _ABSENT  # there if the objective `needs_previous`
     class_counts: Tensor = _ABSENT  # [C], this client's training examples of each class
     tau: float = 1.0
+    share: float = 1.0  # of NTD in "kd-ntd"
 
 
 LossFunction = Callable[[Step], Tensor]
@@ -83,6 +84,16 @@ REGULARISERS: dict[str, Regulariser] = {
             step.logits, step.global_logits, step.labels, step.tau
         ),
     ),
+    "ntd-mse": Regulariser(
+        "mean squared difference of the not-true logits",
+        lambda step: losses.not_true_mse(step.logits, step.global_logits, step.labels),
+    ),
+    "kd-ntd": Regulariser(
+        "(1 - lambda) of kd and lambda of ntd",
+        lambda step: losses.kd_to_ntd(
+            step.logits, step.global_logits, step.labels, step.tau, step.share
+        ),
+    ),
     "ld": Regulariser(
         "mean squared difference of logits",
         lambda step: losses.logit_distillation(step.logits, step.global_logits),
@@ -110,6 +121,7 @@ class Objective:
     base_weight: float = 1.0
     reg_weight: float = 0.0
     tau: float = 1.0
+    share: float = 1.0  # see `Step`
     class_counts: Tensor = _ABSENT  # of the client, for losses that correct for them
 
     @property
@@ -129,9 +141,19 @@ class Objective:
 
     def __call__(self, step: Step) -> Tensor:
         """Return the scalar loss of one batch."""
-        loss = BASE_LOSSES[self.base](step)
+        loss = self.base_loss(step)
         if self.base_weight != 1.0:
             loss = self.base_weight * loss
         if self.regulariser is not None:
-            loss = loss + self.reg_weight * REGULARISERS[self.regulariser].function(step)
+            loss = loss + self.reg_weight * self.pull(step)
         return loss
+
+    def base_loss(self, step: Step) -> Tensor:
+        """Return the base loss alone, without its weight."""
+        return BASE_LOSSES[self.base](step)
+
+    def pull(self, step: Step) -> Tensor:
+        """Return the regulariser alone, without its weight; ValueError if there is none."""
+        if self.regulariser is None:
+            raise ValueError("this objective has no regulariser")
+        return REGULARISERS[self.regulariser].function(step)

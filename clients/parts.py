@@ -14,6 +14,11 @@ BODY, HEAD, ALL = "body", "head", "all"
 PARTS = (BODY, HEAD, ALL)
 
 
+def in_part(name: str, part: str) -> bool:
+    """Return whether a parameter of this name belongs to a part of the model."""
+    return part == ALL or (part == HEAD) == name.startswith("head.")
+
+
 @contextmanager
 def training_only(model: nn.Module, part: str) -> Iterator[None]:
     """Let just one part of a model (`body`, `head` or `all`) require gradients inside the block.
@@ -22,7 +27,7 @@ def training_only(model: nn.Module, part: str) -> Iterator[None]:
     """
     before = {name: p.requires_grad for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(part == ALL or (part == HEAD) == name.startswith("head."))
+        parameter.requires_grad_(in_part(name, part))
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from strategies.rounds import ClientStrategy
 Value = float
 
 ADD = "add"  # base + weight * regulariser
+PERTURB = "perturb"  # the gradient of the base loss, at weights moved along the regulariser's
 BLEND = "blend"  # beta * base + (1 - beta) * regulariser
 
 GLOBAL = "global model on the whole test set"
@@ -88,7 +89,9 @@ class Method:
         looks_back = Objective(self.loss, regulariser).needs_previous
         return ", ".join([*own, "previous model"] if looks_back else own)
 
-    def objective(self, regulariser: str | None, beta: float, mu: float, tau: float) -> Objective:
+    def objective(
+        self, regulariser: str | None, beta: float, mu: float, tau: float, share: float = 1.0
+    ) -> Objective:
         """Return the local objective, with this row's regulariser or the one asked for.
 
         A regulariser that is asked for on a base method is blended with it, beta * base +
@@ -97,5 +100,7 @@ class Method:
         if regulariser is None:
             return Objective(self.loss)
         if self.combine == BLEND or regulariser != self.regulariser:
-            return Objective(self.loss, regulariser, beta, 1.0 - beta, tau)
-        return Objective(self.loss, regulariser, 1.0, mu if self.weight == "mu" else beta, tau)
+            return Objective(self.loss, regulariser, beta, 1.0 - beta, tau, share)
+        weight = mu if self.weight == "mu" else beta
+        weight = 0.0 if self.combine == PERTURB else weight
+        return Objective(self.loss, regulariser, 1.0, weight, tau, share)

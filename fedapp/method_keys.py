@@ -12,6 +12,16 @@ class MethodKeys(RunKeys):
 
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
     fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
+    kd_ntd_lambda: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="share of NTD in kd-ntd; the rest is KD"
+    )
+    fedsol_rho: Weight = Field(2.0, description="FedSOL's length of the perturbation")
+    fedsol_adaptive: bool = Field(
+        True, description="FedSOL moves weights as they differ from the received ones; or all"
+    )
+    fedsol_part: Literal["all", "body", "head"] = Field(
+        "all", description="what FedSOL perturbs of the model"
+    )
     finetune_epochs: Unsigned | Auto = Field(
         "auto", description="of every client on the final model; auto: for methods X-ft only"
     )

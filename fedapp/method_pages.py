@@ -1,6 +1,6 @@
 """The method table as text, for `fedapp methods` and docs/methods.md."""
 
-from fedapp.method import ADD, Method
+from fedapp.method import ADD, PERTURB, Method
 from fedapp.methods import METHODS
 
 
@@ -38,4 +38,6 @@ def _combination(row: Method) -> str:
         return row.loss
     if row.combine == ADD:
         return f"{row.loss} + {row.weight} {row.regulariser}"
+    if row.combine == PERTURB:
+        return f"{row.loss} at weights moved along {row.regulariser}"
     return f"beta {row.loss} + (1 - beta) {row.regulariser}"

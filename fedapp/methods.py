@@ -7,13 +7,14 @@ methods` prints them.
 
 from typing import Any
 
+from clients.fedsol import FedSOLClient
 from clients.frequency_scaled import FrequencyScaledClient
 from clients.objective import REGULARISERS
 from clients.scaffold import ScaffoldClient
 from fedapp.errors import UserError
 from fedapp.fine_tuned_methods import fine_tuned
 from fedapp.heterogeneous_methods import HETEROGENEOUS
-from fedapp.method import ADD, Method, Stage, Value
+from fedapp.method import ADD, PERTURB, Method, Stage, Value
 from fedapp.personal_methods import PERSONAL
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
@@ -71,6 +72,33 @@ METHODS: dict[str, Method] = {
         regulariser="ntd",
         combine=ADD,
         defaults={"beta": 1.0, "tau": 1.0},
+    ),
+    "fedntd-mse": Method(
+        "Squared difference of the not-true logits",
+        "Lee et al. 2022, NeurIPS, table 14",
+        regulariser="ntd-mse",
+        combine=ADD,
+        defaults={"beta": 0.05},
+    ),
+    "kd-ntd": Method(
+        "Between distillation of all and of the not-true logits",
+        "Lee et al. 2022, NeurIPS, section 5",
+        regulariser="kd-ntd",
+        combine=ADD,
+        defaults={"beta": 1.0, "tau": 1.0},
+    ),
+    "fedsol": Method(
+        "Gradients where the pull to the global model is strong",
+        "Lee et al. 2024, CVPR",
+        regulariser="kd",
+        combine=PERTURB,
+        client=FedSOLClient,
+        client_options={
+            "rho": "fedsol-rho",
+            "adaptive": "fedsol-adaptive",
+            "part": "fedsol-part",
+        },
+        defaults={"tau": 3.0},
     ),
     "spherefed": Method(
         "Squared error of cosines to a frozen orthonormal head",

@@ -63,7 +63,7 @@ class Node:
         self.keeps = kept_by_clients(config.method, config.regulariser)
         self.objective = self.method.objective(
             None if config.regulariser == "none" else config.regulariser,
-            float(config.beta), float(config.mu), float(config.tau),
+            float(config.beta), float(config.mu), float(config.tau), config.kd_ntd_lambda,
         )  # fmt: skip
         self.model: Any = self.workplace.model
         self._batches: dict[int, ClientBatches | StreamedBatches] = {}

@@ -94,7 +94,7 @@ class RunKeys(BaseModel):
     augmentation: str = Field("auto", description="none, or words of: crop rrc flip cutout")
     regulariser: str = Field(
         "auto",
-        description="prox, kd, ntd, ld, moon, fd or norm on a base method; auto: the method's",
+        description="prox kd ntd ntd-mse kd-ntd ld moon fd norm on a base; auto: the method's",
     )
     beta: Annotated[float, Field(ge=0)] | Auto = Field(
         "auto", description="weight of base loss against regulariser"

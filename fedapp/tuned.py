@@ -6,7 +6,7 @@ of very different sizes. CIFAR-100, MobileNet, 10 shards or LDA 0.1; its table 1
 
 PLACE = ("cifar100", "mobilenet")
 ORDER = ("prox", "moon", "kd", "ntd", "ld", "fd")
-TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own
+TAU = {"kd": 3.0, "ntd": 3.0, "kd-ntd": 3.0, "moon": 0.5}  # as in the methods of their own
 
 BETAS: dict[str, dict[str, tuple[float, ...]]] = {
     "shards": {

@@ -83,7 +83,10 @@ COMPUTED = {
     **{f"NTD_raw_tau{tau}": NTD_RAW[tau] for tau in NTD},
     **{f"NTD_times_tau2_tau{tau}": NTD[tau] for tau in NTD},
     **{f"FedNTD_total_beta1_tau{tau}": CE + NTD[tau] for tau in NTD},
-    **{f"KD2NTD_tau1_lambda{w}": CE + (1 - w) * KD[1] + w * NTD[1] for w in (0.0, 0.3, 1.0)},
+    **{
+        f"KD2NTD_tau1_lambda{w}": CE + losses.kd_to_ntd(Z, Z_GLOBAL, LABELS, 1.0, w)
+        for w in (0.0, 0.3, 1.0)
+    },
 }
 GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
     "DR_grad_f": lambda f: losses.dot_regression(f, LABELS, ETF),

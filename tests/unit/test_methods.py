@@ -32,6 +32,9 @@ def test_training_moves_the_model_and_lowers_the_loss(method):
         ("feddr+", "dr", {"beta": 1.0}),
         ("fedfr", "fedavg", {"mu": 0.0}),
         ("fedavgm", "fedavg", {"fedavgm_beta": 0.0}),
+        ("fedntd-mse", "fedavg", {"beta": 0.0}),
+        ("kd-ntd", "fedntd", {"kd_ntd_lambda": 1.0, "tau": 1.0}),
+        ("fedsol", "fedavg", {"fedsol_rho": 0.0}),
     ],
 )
 def test_equals_its_parent_bit_for_bit_at_the_neutral_setting(method, parent, neutral):

@@ -1,0 +1,76 @@
+"""FedSOL's clients: the gradient of the loss is taken where the global model's pull is strongest.
+
+Each step moves the weights against forgetting, takes the gradient there and applies it to the
+weights as they were: two forward and two backward passes of the model.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clients.client import LocalClient
+from clients.displacement import displaced
+from clients.local_training import Forward
+from clients.objective import Objective
+from clients.parts import in_part, still_statistics
+
+
+class FedSOLClient(LocalClient):
+    """Gradient of the base loss at w + rho A g_p / ||g_p||, where g_p is that of the pull.
+
+    Running statistics of BatchNorm follow the first pass only.
+    Source: FedSOL (Lee G. et al. 2024, CVPR), the perturbed gradient.
+    """
+
+    def __init__(self, *place: Any, rho: float, adaptive: bool, part: str, **more: Any) -> None:
+        """Prepare a client.
+
+        Args:
+            place: as `LocalClient`.
+            rho: length of the perturbation.
+            adaptive: A is |w - w_g| normalised along its first dimension; otherwise 1.
+            part: of the model that is perturbed, a word of `clients.parts`.
+            more: as `LocalClient`.
+        """
+        super().__init__(*place, **more)
+        self.rho, self.adaptive, self.part = rho, adaptive, part
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of the base loss at the perturbed weights."""
+        step = forward()
+        objective.pull(step).backward()
+        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        chosen = [i for i, name in enumerate(names) if in_part(name, self.part)]
+        weights = [step.parameters[i] for i in chosen]
+        anchors = [step.global_parameters[i] for i in chosen]
+        moves = perturbation(weights, anchors, self.rho, self.adaptive)
+        for parameter in step.parameters:
+            parameter.grad = None
+        with displaced(weights, moves), still_statistics(self.model):
+            loss = objective.base_loss(forward(watched=False))
+            loss.backward()
+        return loss.detach()
+
+
+@torch.no_grad()
+def perturbation(
+    weights: Sequence[Tensor], anchors: Sequence[Tensor], rho: float, adaptive: bool
+) -> list[Tensor]:
+    """Return rho A g / (||g|| + 1e-12) for the gradients g that the weights have, one per weight.
+
+    The norm is that of all gradients together. Where w = w_g, A is 0 and nothing moves.
+    """
+    gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    factor = rho / (length + 1e-12)
+    moves = torch._foreach_mul(gradients, factor)
+    if adaptive:
+        shares = [
+            F.normalize((w - a).abs(), dim=0, eps=1e-12)
+            for w, a in zip(weights, anchors, strict=True)
+        ]
+        torch._foreach_mul_(moves, shares)
+    return list(moves)
