@@ -98,5 +98,5 @@ def _key(method: str, name: str) -> str | None:
     row = METHODS[method]
     if name in row.defaults or (row.regulariser is not None and name == row.weight):
         return name
-    own = f"{method.partition('+')[0]}_{name}"
+    own = f"{method.partition('+')[0]}_{name}".replace("-", "_")
     return own.replace("_", "-") if own in RunConfig.model_fields else None

@@ -69,7 +69,10 @@ class Published:
 
 
 # Ids that name a method of the table by another word.
-SAME_METHOD = {"ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf"}
+SAME_METHOD = {
+    "ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf",
+    "fedavg+kd-ntd": "kd-ntd",
+}  # fmt: skip
 MODELS = {"2conv+2fc cnn": "cnn"}
 MODEL_GROUPS = {name.lower(): name for name in GROUPS}
 AUGMENTATIONS = {
