@@ -20,6 +20,7 @@ from clients.memory import Memory
 from clients.state import ClientState
 from clients.stored_states import expected_bytes
 from clients.workplace import ClientData, Workplace
+from fedapp.allocator import keep_memory
 from fedapp.config import RunConfig
 from fedapp.data.batches import ClientBatches
 from fedapp.data.datasets import Dataset, load_dataset
@@ -49,6 +50,7 @@ class Node:
 
         `data_dir` overrides the configuration's; `own` is the client whose own data lies there.
         """
+        keep_memory()
         self.config = config
         self.method = find_method(config.method)
         self.device = choose_device(config.device)

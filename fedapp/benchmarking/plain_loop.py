@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedapp.allocator import keep_memory
 from fedapp.benchmarking.machine import CHANNELS, CLASSES, SIDE
 from fedapp.launch import cores
 from fedapp.models import build_model
@@ -31,13 +32,15 @@ class Layout:
     processes: int
     threads: int
     device: str = "cpu"
+    tuned: bool = False  # keeps freed memory, as the app does (fedapp.allocator)
 
 
-def layouts(device: str) -> list[Layout]:
+def layouts(device: str, tuned: bool = False) -> list[Layout]:
     """Return the layouts of which the best counts as the plain loop's speed on a device."""
     if device == "cpu":
-        return list(dict.fromkeys([Layout(1, cores()), Layout(cores(), 1)]))
-    return [Layout(1, 1, device), Layout(_GPU_PROCESSES, 1, device)]
+        found = [Layout(1, cores(), device, tuned), Layout(cores(), 1, device, tuned)]
+        return list(dict.fromkeys(found))
+    return [Layout(1, 1, device, tuned), Layout(_GPU_PROCESSES, 1, device, tuned)]
 
 
 def train_plainly(
@@ -113,6 +116,8 @@ def _plain_worker(
     """Train in a process of its own, and report images per second or what went wrong."""
     try:
         torch.set_num_threads(layout.threads)
+        if layout.tuned:
+            keep_memory()
         rate: float | str = train_plainly(
             model_name, batch_size, layout.device, seconds, lambda: barrier.wait(_START_UP_SECONDS)
         )

@@ -27,13 +27,13 @@ def speeds(monkeypatch):
     """Replace what is measured: the second repeat is disturbed; returns the order of measuring."""
     order = []
 
-    def plain(model, workload, device):
-        order.append((device, "plain"))
-        return 1000.0
+    def plain(model, workload, device, tuned=False):
+        order.append((device, "tuned" if tuned else "plain"))
+        return 1200.0 if tuned else 1000.0
 
     def federated(project, data_dir, model, method, workload, device):
         order.append((device, method))
-        disturbed = 5.0 if 4 < len(order) <= 8 and method == "fedavg" else 1.0
+        disturbed = 5.0 if 5 < len(order) <= 10 and method == "fedavg" else 1.0
         seconds = SECONDS[method] * disturbed
         return Speed(1800.0 / seconds, seconds)
 
@@ -48,7 +48,8 @@ def test_ratios_are_medians_of_repeats_measured_in_turn(speeds):
     assert found["fl_tax"] == {"cnn": 0.9}
     assert found["fl_tax_by_method"] == {"cnn": {"fedavg": 0.9, "fedntd": 0.72, "feddr+": 0.6}}
     assert found["round_cost"] == {"cnn": {"fedavg": 1.0, "fedntd": 1.25, "feddr+": 1.5}}
-    assert speeds == [("cpu", name) for name in ("plain", *METHODS)] * 3
+    assert speeds == [("cpu", name) for name in ("plain", "tuned", *METHODS)] * 3
+    assert found["fl_tax_tuned"] == {"cnn": 0.75}
     assert json.loads(json.dumps(found)).keys() == found.keys()
     assert found["environment"]["torch"] == importlib.metadata.version("torch")
 

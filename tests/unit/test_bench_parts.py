@@ -152,6 +152,7 @@ def test_the_best_layout_of_the_plain_loop_counts(monkeypatch):
     monkeypatch.setattr(plain_loop, "cores", lambda: 4)
     assert plain_loop.layouts("cpu") == [plain_loop.Layout(1, 4), plain_loop.Layout(4, 1)]
     assert [layout.device for layout in plain_loop.layouts("cuda")] == ["cuda", "cuda"]
+    assert all(layout.tuned for layout in plain_loop.layouts("cpu", tuned=True))
     rates = {1: 300.0, 4: 500.0}
     monkeypatch.setattr(
         tax, "plain_images_per_second", lambda model, layout, *_: rates[layout.processes]
