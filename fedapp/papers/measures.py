@@ -19,6 +19,7 @@ class Measure:
     unit: str
     analyses: str = ""  # the run-config value that makes a run measure it
     note: str = ""
+    asks_clients: bool = False  # whether clients must evaluate the global model
 
 
 def _percent(summary: Summary) -> float | None:
@@ -35,15 +36,20 @@ def _agreement(of: str) -> Callable[[Summary], float | None]:
     return lambda summary: (summary.get("measures") or {}).get(f"weight-alignment/{of}")
 
 
+PERSONAL = "personalized_accuracy_percent"
 BEST = "best "  # before the metric of a table that reports its best round
 MEASURES: dict[str, Measure] = {
     "accuracy_percent": Measure(_percent, "%"),
     "best accuracy_percent": Measure(
         lambda summary: 100 * summary["accuracy_best"], "%", note="best round, as published"
     ),
-    "personalized_accuracy_percent": Measure(
-        _percent, "%", note="mean over clients, each on its own test split"
+    f"{PERSONAL} of the global model": Measure(
+        lambda summary: 100 * summary["client_accuracy_mean"],
+        "%",
+        asks_clients=True,
+        note="the global model on each client's own test split, mean over clients",
     ),
+    PERSONAL: Measure(_percent, "%", note="mean over clients, each on its own test split"),
     "alignment_ratio previous-global vs local": Measure(
         _agreement("last_hidden"), "", "weight-alignment"
     ),

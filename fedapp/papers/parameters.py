@@ -31,7 +31,7 @@ def method_parameters(published: Published) -> Keys:
     lr = published.number("lr") or entry.get("lr")
     if lr is None:
         raise CannotRunError(Reason.SETTING, "no learning rate stated")
-    keys: Keys = {"lr": float(lr)}
+    keys: Keys = {"lr": float(lr), **_fine_tuning(published, method, float(lr))}
     for name, value in entry.get("extra", {}).items():
         if key := _key(method, name):
             keys[key] = float(value)
@@ -45,15 +45,32 @@ def method_parameters(published: Published) -> Keys:
 def _hyperparameters(published: Published, method: str) -> Mapping[str, Any]:
     """Return the paper's hyperparameter entry for a row's method, data set and model, or none."""
     setting, name = published.setting, str(published.row.method)
-    for wanted in (name, method, SAME_RATE.get(name), SAME_RATE.get(method)):
+    base = METHODS[method].settings_of or method
+    others = (SAME_RATE.get(name), SAME_RATE.get(method), base, SAME_RATE.get(base))
+    for wanted in (name, method, *others):
         for entry in published.paper.hyperparameters:
+            if "lr" not in entry:
+                continue
             place = (entry["method"], entry["dataset"], entry.get("model"))
             if wanted and place == (wanted, setting["dataset"], setting["model"]):
-                if wanted not in (name, method):
+                if wanted not in (name, method, base):
                     published.notes.append(f"lr: not stated for {name}, taken from {wanted}")
                     return {"lr": entry["lr"]}
                 return entry
     return {}
+
+
+def _fine_tuning(published: Published, method: str, lr: float) -> Keys:
+    """Return how the clients of a two-step method fine-tune: as its paper's protocol, or column."""
+    if not METHODS[method].fine_tuned:
+        return {}
+    keys: Keys = {"finetune-protocol": published.paper.name}
+    column = published.row.column
+    if "finetune_lr_factor" in column:
+        keys["finetune-lr"] = float(column["finetune_lr_factor"]) * lr
+    if "finetune_loss" in column:
+        keys["finetune-loss"] = column["finetune_loss"]
+    return keys
 
 
 def _blend(published: Published) -> float:

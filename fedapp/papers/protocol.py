@@ -13,10 +13,11 @@ from typing import Any
 
 from clients.objective import REGULARISERS
 from fedapp.data.datasets import DATASETS
+from fedapp.method import GLOBAL
 from fedapp.methods import METHODS
 from fedapp.models.backbones import BACKBONES
 from fedapp.models.groups import GROUPS
-from fedapp.papers.measures import BEST, MEASURES
+from fedapp.papers.measures import BEST, MEASURES, PERSONAL
 from fedapp.papers.tables import Paper, Row, Table
 
 Keys = dict[str, Any]
@@ -147,6 +148,8 @@ def metric_keys(published: Published) -> Keys:
         raise CannotRunError(Reason.METRIC, measure)
     analyses = MEASURES[measure].analyses
     keys: Keys = {"analyses": analyses} if analyses else {}
+    if MEASURES[measure].asks_clients:
+        keys["client-eval-every"] = _whole(published, "rounds")  # after the last round
     if analyses in LOCAL_ANALYSES:
         keys["analysis-clients"] = 0  # all clients of the round, as published
     return keys
@@ -162,6 +165,9 @@ def measure_name(published: Published) -> str:
             detail = f"layer {row.column['layer']}, which the released model does not have"
             raise CannotRunError(Reason.MODEL, detail)
         return f"{row.metric} {row.column['compare']}"
+    method, _ = split_method(row.method)
+    if row.metric == PERSONAL and METHODS[method].accuracy == GLOBAL:
+        return f"{PERSONAL} of the global model"
     best = str(published.setting.get("reported", "")).startswith(BEST)
     return f"{BEST if best else ''}{row.metric}"
 

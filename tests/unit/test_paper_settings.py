@@ -1,0 +1,52 @@
+"""How published settings become run keys where the paper says little or something of its own."""
+
+import pytest
+
+from fedapp.papers.cells import cells_of, select
+from fedapp.papers.measures import MEASURES
+from fedapp.papers.tables import find_paper
+
+
+def cell(paper: str, table: str, words: str):
+    found = find_paper(paper)
+    return select(cells_of(found, found.table(table)), words)
+
+
+def test_what_a_number_is_decides_how_it_is_read_from_a_run():
+    summary = {
+        "accuracy_final": 0.5, "accuracy_best": 0.6,
+        "measures": {"weight-alignment/last_hidden": 0.7},
+    }  # fmt: skip
+    read = {
+        name: MEASURES[cell(paper, table, words).measure].read(summary)
+        for name, paper, table, words in (
+            ("last round", "fedntd", "table1-sharding", "fedavg cifar10 s=2"),
+            ("best round", "feddor", "table1-main", "feddor cifar10 classes=2"),
+            ("personal", "feddr+", "table5-pfl", "fedper cifar100 s=10"),
+            (
+                "neurons", "fedntd", "table2-alignment",
+                "fedavg cifar10 s=2 layer=linear_1-(512) compare=previous-global-vs-local",
+            ),
+        )
+    }  # fmt: skip
+    assert read == {"last round": 50, "best round": 60, "personal": 50, "neurons": 0.7}
+
+
+def test_fine_tuned_rows_take_their_papers_protocol_and_rates():
+    ours = cell("fedfn", "appendix-table10-finetune-lr", "fedbabu-ft s=10 finetune-lr-factor=0.1")
+    assert (ours.config["lr"], ours.config["finetune-lr"]) == (0.1, pytest.approx(0.01))
+    assert ours.config["finetune-protocol"] == "fedfn"
+    loss = cell("feddr+", "table14-pfl-finetune-loss", "dr-ft s=10 finetune-loss=dr+")
+    assert (loss.config["finetune-loss"], loss.config["lr"]) == ("dr+", 5.0)
+    before = cell("feddr+", "table14-pfl-finetune-loss", "dr alpha=0.1")
+    assert before.config["client-eval-every"] == 320
+    assert MEASURES[before.measure].read({"client_accuracy_mean": 0.25}) == 25
+
+
+def test_what_papers_leave_open_is_filled_in_and_said():
+    alone = cell("feddr+", "table5-pfl", "local-ce cifar100 s=10")
+    assert alone.config["num-rounds"] == 160
+    assert any("alone" in note for note in alone.notes)
+    ours = cell("feddor", "table2-model-heterogeneity", "feddor cifar100 model=mhmg9")
+    assert (ours.config["model-group"], ours.config["num-clients"]) == ("MHMG9", 20)
+    assert ours.config["augmentation"] == "none"
