@@ -36,6 +36,11 @@ class MethodKeys(RunKeys):
         "auto",
         description="own: as in training; base: no regulariser; base+fd: with FD; auto: own",
     )
+    feddyn_alpha: Positive = Field(0.1, description="FedDyn's weight of the quadratic term")
+    fedcurv_lambda: Weight = Field(1.0, description="FedCurv's weight of the penalty")
+    fedcurv_samples: Count = Field(
+        500, description="training examples of a client that FedCurv measures importance on"
+    )
     ditto_lambda: Annotated[float, Field(ge=0)] = Field(
         0.75, description="Ditto's pull of personal models to the global one"
     )

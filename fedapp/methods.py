@@ -5,12 +5,10 @@ recombines these is one more row here. The columns are explained in `fedapp.meth
 methods` prints them.
 """
 
-from typing import Any
-
 from clients.fedsol import FedSOLClient
 from clients.frequency_scaled import FrequencyScaledClient
 from clients.objective import REGULARISERS
-from clients.scaffold import ScaffoldClient
+from fedapp.drift_methods import DRIFT
 from fedapp.errors import UserError
 from fedapp.fine_tuned_methods import fine_tuned
 from fedapp.heterogeneous_methods import HETEROGENEOUS
@@ -18,14 +16,6 @@ from fedapp.method import ADD, PERTURB, Method, Stage, Value
 from fedapp.personal_methods import PERSONAL
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
-from strategies.scaffold import Scaffold
-
-_SCAFFOLD: dict[str, Any] = {
-    "client": ScaffoldClient,
-    "strategy": Scaffold,
-    "also_sends": "control variates",
-    "keeps": "c_i",
-}
 
 METHODS: dict[str, Method] = {
     "fedavg": Method("Federated averaging", "McMahan et al. 2017, AISTATS, algorithm 1"),
@@ -168,32 +158,7 @@ METHODS: dict[str, Method] = {
         strategy=FedExP,
         options={"epsilon": "fedexp-epsilon"},
     ),
-    "scaffold": Method(
-        "Gradients corrected by control variates",
-        "Karimireddy et al. 2020, ICML, algorithm 1, option II",
-        **_SCAFFOLD,
-    ),
-    "scaffold+babu": Method(
-        "SCAFFOLD with the head frozen",
-        "Kim et al. 2023 (FedFN), table 2",
-        head="frozen-random",
-        sends="theta",
-        **_SCAFFOLD,
-    ),
-    "scaffold+fn": Method(
-        "SCAFFOLD with feature normalisation",
-        "Kim et al. 2023 (FedFN), table 2",
-        head="normalised-linear",
-        **_SCAFFOLD,
-    ),
-    "moon": Method(
-        "Features drawn to the global model's, away from the own last one's",
-        "Li Q. et al. 2021, CVPR, equation 5; without the projection head",
-        regulariser="moon",
-        combine=ADD,
-        weight="mu",
-        defaults={"mu": 1.0, "tau": 0.5},
-    ),
+    **DRIFT,
     **PERSONAL,
 }
 

@@ -1,5 +1,6 @@
 """Clients and strategies with a model of one vector, for hand-checked steps of the methods."""
 
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -42,10 +43,9 @@ class VectorClient:
         self.settings = settings or LocalSettings(1, momentum=0.0)
         place = Workplace(model, dict(model.named_parameters()), self.settings,
                           lambda: VectorModel(w))  # fmt: skip
-        nothing: Any = None
-        data = ClientData(nothing, nothing, nothing, nothing, 1, torch.ones(1))
+        data = ClientData(**dict.fromkeys(field.name for field in fields(ClientData)))
         self.client = kind(place, 0, data, Inner(), None, _single(inbox or {}), **options)
-        self.client.__dict__["recalled"] = _single({"": state or {}})[""]
+        self.client.__dict__["_stored"] = (_single({"": state or {}})[""], {})
         self.received = np.array(w, np.float32)
         self.client.prepare(server_round)
 

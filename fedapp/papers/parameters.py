@@ -20,6 +20,7 @@ SAME_RATE = {
     ),
 }  # fmt: skip
 SWEPT = ("beta", "mu", "tau", "lambda", "epsilon", "rho")
+LONG_NAMES = {"s": "samples"}
 NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method is what its id says
 ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own
 
@@ -115,5 +116,5 @@ def _key(method: str, name: str) -> str | None:
     row = METHODS[method]
     if name in row.defaults or (row.regulariser is not None and name == row.weight):
         return name
-    own = f"{method.partition('+')[0]}_{name}".replace("-", "_")
+    own = f"{method.partition('+')[0]}_{LONG_NAMES.get(name, name)}".replace("-", "_")
     return own.replace("_", "-") if own in RunConfig.model_fields else None

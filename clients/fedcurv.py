@@ -1,0 +1,103 @@
+"""FedCurv's clients: parameters that mattered to the others are held where the others had them.
+
+The penalty's gradient is one multiply-add of the parameters and one subtraction a step; the
+importances cost a few backward passes after training.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clients.arrays import to_arrays
+from clients.client import Arrays, LocalClient, nbytes
+from clients.local_training import Forward, TrainingResult
+from clients.objective import Objective
+
+IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
+
+
+class FedCurvClient(LocalClient):
+    """Trains loss + lambda (sum P w^2 - 2 sum Q w), P and Q summed over the others' last round.
+
+    P = sum_j u_j and Q = sum_j u_j w_j, u_j the mean of squared mini-batch gradients of the
+    cross-entropy (the diagonal Fisher information, as the FedNTD authors' code has it). The own
+    u_j and u_j w_j are kept, to be taken out of the sums that the server sends. The reported
+    training loss is without the penalty. Source: Shoham et al. 2019, NeurIPS workshop, equation 5.
+    """
+
+    def __init__(self, *place: Any, weight: float, samples: int, **more: Any) -> None:
+        """Prepare a client.
+
+        Args:
+            place: as `LocalClient`.
+            weight: lambda.
+            samples: training examples after which enough gradients were squared.
+            more: as `LocalClient`.
+        """
+        super().__init__(*place, **more)
+        self.weight, self.samples = weight, samples
+
+    def prepare(self, server_round: int) -> None:
+        """Compute 2 lambda P and 2 lambda Q of the others; nobody has sent any in round 1."""
+        self._round = server_round
+        self._pulls = bool(self.inbox) and self.weight > 0
+        if self._pulls:
+            self._curvature = self._others(IMPORTANCE, "u", at_least=0.0)
+            self._target = self._others(WEIGHTED, "v", at_least=-np.inf)
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch: of the loss, and 2 lambda (P w - Q)."""
+        loss = super().gradients(forward, objective)
+        if self._pulls:
+            gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+            parameters = [tensor.detach() for tensor in self.trained.values()]
+            torch._foreach_addcmul_(gradients, parameters, self._curvature)
+            torch._foreach_sub_(gradients, self._target)
+        return loss
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Send and keep u and u w of the trained model."""
+        u = self.importance()
+        v = {name: u[name] * trained[name] for name in u}
+        self.outbox = {IMPORTANCE: u, WEIGHTED: v}
+        self.kept = {
+            f"{kind}/{n}": a for kind, arrays in (("u", u), ("v", v)) for n, a in arrays.items()
+        }
+        return trained
+
+    def importance(self) -> Arrays:
+        """Return the mean over mini-batches of the squared gradient, for each parameter."""
+        parameters = list(self.trained.values())
+        squares = [torch.zeros_like(tensor, requires_grad=False) for tensor in parameters]
+        self.model.eval()
+        seen = batches = 0
+        for inputs, labels in self.data.training(self._round)():
+            loss = F.cross_entropy(self.model(inputs)[1], labels)
+            gradients = torch.autograd.grad(loss, parameters)
+            torch._foreach_addcmul_(squares, gradients, gradients)
+            seen, batches = seen + len(labels), batches + 1
+            if seen >= self.samples:
+                break
+        torch._foreach_div_(squares, max(batches, 1))
+        return to_arrays(dict(zip(self.trained, squares, strict=True)))
+
+    def state_bytes(self) -> int:
+        """Return the size of u and u w, and of what the objective keeps."""
+        return super().state_bytes() + 2 * nbytes(self.trained.values())
+
+    def _others(self, group: str, kind: str, at_least: float) -> list[Tensor]:
+        """Return 2 lambda times a sum without this client's own part."""
+        counted = self.client in self.inbox[OF]["clients"] and bool(self.recalled)
+        sums = self.inbox[group]
+        rest = {
+            name: np.maximum(sums[name] - self.recalled[f"{kind}/{name}"], at_least)
+            if counted
+            else sums[name]
+            for name in self.trained
+        }
+        return self.on_device({n: np.float32(2 * self.weight) * a for n, a in rest.items()})

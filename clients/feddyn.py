@@ -1,0 +1,59 @@
+"""FedDyn's clients: each one's loss gets a linear and a quadratic term of its own.
+
+Their gradient is one scaled addition of the parameters and one of a tensor computed once a round.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.client import Arrays, LocalClient, nbytes
+from clients.local_training import Forward, TrainingResult
+from clients.objective import Objective
+
+
+class FedDynClient(LocalClient):
+    """Trains loss - <g_i, w> + alpha/2 |w - w_g|^2; then g_i <- g_i - alpha (w_i - w_g), kept.
+
+    g_i has the shapes of the trained parameters and starts at zero. The reported training loss is
+    without the two terms. Source: Acar et al. 2021, ICLR, algorithm 1.
+    """
+
+    def __init__(self, *place: Any, alpha: float, **more: Any) -> None:
+        """Prepare a client; `alpha` weighs the quadratic term, other arguments as `LocalClient`."""
+        super().__init__(*place, **more)
+        self.alpha = alpha
+
+    def prepare(self, server_round: int) -> None:
+        """Compute g_i + alpha w_g, the part of the terms' gradient that does not change."""
+        zeros = {name: np.zeros(tensor.shape, np.float32) for name, tensor in self.trained.items()}
+        self._own = self.recalled or zeros
+        self._still = self.on_device(self._own)
+        torch._foreach_add_(self._still, self._parameters(), alpha=self.alpha)
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch: of the loss, and alpha (w - w_g) - g_i."""
+        loss = super().gradients(forward, objective)
+        gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+        torch._foreach_add_(gradients, self._parameters(), alpha=self.alpha)
+        torch._foreach_sub_(gradients, self._still)
+        return loss
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Move g_i."""
+        self.kept = {
+            name: self._own[name] - np.float32(self.alpha) * (trained[name] - received[name])
+            for name in self.trained
+        }
+        return trained
+
+    def state_bytes(self) -> int:
+        """Return the size of g_i, and of what the objective keeps."""
+        return super().state_bytes() + nbytes(self.trained.values())
+
+    def _parameters(self) -> list[Tensor]:
+        return [tensor.detach() for tensor in self.trained.values()]
