@@ -42,7 +42,7 @@ class FedCurvClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; nobody has sent any in round 1."""
-        self._round = server_round
+        self._round, self._own = server_round, self.recalled
         self._pulls = bool(self.inbox) and self.weight > 0
         if self._pulls:
             self._curvature = self._others(IMPORTANCE, "u", at_least=0.0)
@@ -92,10 +92,10 @@ class FedCurvClient(LocalClient):
 
     def _others(self, group: str, kind: str, at_least: float) -> list[Tensor]:
         """Return 2 lambda times a sum without this client's own part."""
-        counted = self.client in self.inbox[OF]["clients"] and bool(self.recalled)
+        counted = self.client in self.inbox[OF]["clients"] and bool(self._own)
         sums = self.inbox[group]
         rest = {
-            name: np.maximum(sums[name] - self.recalled[f"{kind}/{name}"], at_least)
+            name: np.maximum(sums[name] - self._own[f"{kind}/{name}"], at_least)
             if counted
             else sums[name]
             for name in self.trained

@@ -74,7 +74,7 @@ def federate(
     history: list[dict[str, np.ndarray]] = []
     initial = {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
     strategy.start(
-        grid, to_array_record(initial), config.num_rounds, 5,
+        grid, to_array_record(initial), config.num_rounds, 60,
         evaluate_fn=lambda r, arrays: history.append(from_array_record(arrays)),
     )  # fmt: skip
     return history[-1], strategy, history

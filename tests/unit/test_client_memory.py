@@ -87,7 +87,7 @@ def resumed(run, rounds, more, nodes=3):
             strategy.restore(saved)
         arrays = arrays or {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
         result = strategy.start(
-            grid, to_array_record(arrays), last_round, 5, first_round=first_round
+            grid, to_array_record(arrays), last_round, 60, first_round=first_round
         )
         return from_array_record(result.arrays), strategy.save()
 
