@@ -200,3 +200,24 @@ def test_a_saved_model_gives_the_second_stage_of_its_run(finished, tmp_path):
         personalise(finished, {}, folder)
     with pytest.raises(UserError, match="'shards' cannot differ"):
         personalise(finished, {"shards": 3})
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "query", "expected"),
+    [
+        ("feddr+", "table5-pfl", "fedavg-ft s=10", (0.1, "feddr+", 3, 0.001, "own")),
+        ("feddr+", "table14-pfl-finetune-loss", "dr-ft s=10 finetune-loss=dr+",
+         (5.0, "feddr+", 3, 0.05, "dr+")),
+        ("fedfn", "appendix-table9-pfl", "fedbabu-ft s=10", (0.1, "fedfn", 5, 0.001, "own")),
+        ("fedfn", "appendix-table10-finetune-lr", "fedfn-ft s=10 finetune-lr-factor=1",
+         (0.5, "fedfn", 5, 0.5, "own")),
+    ],
+)  # fmt: skip
+def test_the_papers_cells_have_their_second_stage(paper, table, query, expected):
+    from fedapp.papers.cells import cells_of, select
+    from fedapp.papers.tables import find_paper
+
+    found = find_paper(paper)
+    config = RunConfig.parse(select(cells_of(found, found.table(table)), query).config)
+    stage = (config.lr, config.finetune_protocol, config.finetune_epochs)
+    assert (*stage, pytest.approx(config.finetune_lr), config.finetune_loss) == expected
