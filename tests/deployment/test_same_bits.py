@@ -1,23 +1,32 @@
 """The same code, proved: real SuperNodes give the model that plain calls give, bit for bit.
 
-One of the two nodes answers through its warm worker, so the equality is also of that path.
+One of the two nodes answers through its warm worker, so the equality is also of that path. What is
+compared is the last checkpoint: the shared arrays and all that the strategy remembers.
 """
 
 import pytest
 from in_process import assert_same, federate, settings
-from safetensors.numpy import load_file
 
-METHODS: dict[str, dict] = {"feddr+": {}, "scaffold": {}}
+from fedapp.config import RunConfig
+from fedapp.results import checkpoint
+
+METHODS: dict[str, dict] = {"feddr+": {}, "scaffold": {}, "feddor": {"model_group": "tiny"}}
 ROUNDS = {"num_rounds": 2, "num_clients": 2, "shards": 5, "local_epochs": 1, "participation": 1.0}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_real_nodes_and_plain_calls_agree(federation, method):
     keys = {"method": method, **ROUNDS, **METHODS[method]}
-    log = federation.run(f"same-{method}", **keys)
+    log = federation.run(f"same-{method}", **keys, checkpoint_every=1)
     assert federation.status() == "finished:completed", log
-    expected = federate(settings(**keys), nodes=1)[0]
-    found = load_file(federation.directory(f"same-{method}") / "model.safetensors")
-    assert_same(expected, {name: found[name] for name in expected})
+    values = settings(**keys)
+    arrays, strategy, _ = federate(values, nodes=1)
+    directory = federation.directory(f"same-{method}")
+    saved = checkpoint.load(directory, RunConfig.parse(values).fingerprint())
+    assert saved.server_round == 2
+    expected = strategy.save()
+    assert arrays or expected
+    assert_same(arrays, {name: saved.arrays[name] for name in arrays})
+    assert_same(expected, {name: saved.strategy[name] for name in expected})
     assert [row["clients"] for row in federation.rows(f"same-{method}")] == [2, 2]
     assert "no help" not in federation.nodes[1].text()
