@@ -208,7 +208,7 @@ class Federation:
         wait_until(lambda: self.nodes[number].text().count(text) >= messages, 300, text)
         time.sleep(0.5)
 
-    def wait_for_round(self, name: str, number: int, seconds: float = 200) -> None:
+    def wait_for_round(self, name: str, number: int, seconds: float = 400) -> None:
         wait_until(lambda: len(self.rows(name)) >= number, seconds, f"round {number} of {name}")
 
     def stop(self) -> None:
