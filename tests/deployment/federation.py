@@ -182,7 +182,7 @@ class Federation:
         """Train to the end and return the log."""
         started = self.start_run(name, **changes)
         try:
-            started.process.wait(300)
+            started.process.wait(500)
         finally:
             started.stop()
         return started.text()
