@@ -133,12 +133,20 @@ def data_keys(published: Published) -> Keys:
     if dataset not in DATASETS:
         raise CannotRunError(Reason.DATASET, dataset)
     if model in MODEL_GROUPS:
+        _check_heads(published, MODEL_GROUPS[model])
         width = published.number("feature_dim")
         keys: Keys = {"dataset": dataset, "model-group": MODEL_GROUPS[model]}
         return {**keys, "feature-dim": int(width)} if width else keys
     if MODELS.get(model, model) not in BACKBONES:
         raise CannotRunError(Reason.MODEL, model)
     return {"dataset": dataset, "model": MODELS.get(model, model)}
+
+
+def _check_heads(published: Published, group: str) -> None:
+    """Raise `CannotRunError` where a method averages heads that differ: "-" in the papers."""
+    personal = METHODS[split_method(published.row.method)[0]].personal
+    if personal is not None and personal.same_heads and not GROUPS[group].same_heads:
+        raise CannotRunError(Reason.SETTING, "heads of different shapes cannot be averaged")
 
 
 def metric_keys(published: Published) -> Keys:
@@ -208,7 +216,7 @@ def protocol_keys(published: Published) -> Keys:
     }
     rest = {"lr-schedule": _schedule(published), **_augmentation(published)}
     method, _ = split_method(published.row.method)
-    if METHODS[method].sends != "nothing":
+    if METHODS[method].sends != "nothing" or METHODS[method].personal is not None:
         return {**stated, **rest}
     published.notes.append("clients that train alone: 160 epochs, x0.1 at 80 and 120, not stated")
     return {**stated, **rest, **ALONE}

@@ -29,6 +29,7 @@ ROWS = {"feddr+": 786, "fedfn": 1304, "fedntd": 602, "feddor": 292}
 METRICS = {name.removeprefix("best ").partition(" ")[0] for name in MEASURES}
 MODEL_NAMES = {*BACKBONES, *(name.lower() for name in GROUPS)}
 SETTINGS_THAT_CANNOT_RUN = {
+    "heads of different shapes cannot be averaged",
     "pre-trained weights",
     "weight of an added regulariser",
     "no key for lambda",
@@ -231,6 +232,13 @@ def test_a_missing_method_is_named_before_anything_else():
         with pytest.raises(CannotRunError) as missing:
             configuration(Published(paper, paper.table("table1-main"), row))
         assert missing.value.reason is reason
+
+
+def test_methods_with_models_of_their_own_train_as_long_as_their_paper_says():
+    for method in ("feddor", "fedproto", "fedkd"):
+        config = cell("feddor", "table1-main", f"{method} cifar100 alpha=0.1").config
+        assert (config["num-rounds"], config["local-epochs"]) == (100, 1)
+        assert (config["model-group"], config["feature-dim"]) == ("MHMG8", 512)
 
 
 @pytest.mark.parametrize(
