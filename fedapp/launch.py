@@ -45,12 +45,18 @@ class Resources:
     workers: int = 0
     gpus: float = -1.0  # per worker
 
-    def resolve(self, num_clients: int) -> "Resources":
-        """Fill in what was left open from the machine's cores and GPUs."""
+    def resolve(self, num_clients: int, participation: float = 1.0) -> "Resources":
+        """Fill in what was left open from the machine's cores and GPUs.
+
+        A node's clients are trained by one worker, in turn. Where few clients per worker are drawn,
+        some nodes would get several of them and a worker would end up alone with those: more nodes
+        then, so that mostly each has one.
+        """
         gpus = count_gpus()
         workers = self.workers or (4 * gpus if gpus else cores())
         workers = max(1, min(workers, num_clients))
-        nodes = self.nodes or min(num_clients, 4 * workers)
+        few = participation < 1 and participation * num_clients < 8 * workers
+        nodes = self.nodes or min(num_clients, (16 if few else 4) * workers)
         share = self.gpus if self.gpus >= 0 else min(1.0, gpus / workers)
         return Resources(nodes, workers, share)
 
@@ -139,7 +145,9 @@ def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> in
         with local_superlink(Path(home), environment) as wait_until_ready:
             values = fuse(project, overrides)
             settings.write_text(_toml(values))
-            resources = resources.resolve(int(values["num-clients"]))
+            resources = resources.resolve(
+                int(values["num-clients"]), float(values["participation"])
+            )
             wait_until_ready()
             return flower_run(project, settings, resources, environment)
 

@@ -101,6 +101,9 @@ def test_resources_are_chosen_from_the_machine(monkeypatch):
     monkeypatch.setattr("fedapp.launch.count_gpus", lambda: 0)
     assert Resources().resolve(100) == Resources(32, 8, 0.0)
     assert Resources().resolve(3).workers == 3
+    assert Resources(0, 2).resolve(100, 0.1).nodes == 32  # 5 of 100 clients per worker
+    assert Resources(0, 2).resolve(20, 0.1).nodes == 20
+    assert Resources(0, 2).resolve(1000, 0.05).nodes == 8  # 25 per worker balance themselves
     assert "client-resources-num-cpus=2" in Resources(8, 4, 0.0).options()
     monkeypatch.setattr("fedapp.launch.count_gpus", lambda: 2)
     assert Resources().resolve(100) == Resources(32, 8, 0.25)
