@@ -35,7 +35,7 @@ def method_parameters(published: Published) -> Keys:
     keys: Keys = {"lr": float(lr), **_fine_tuning(published, method, float(lr))}
     for name, value in entry.get("extra", {}).items():
         if key := _key(method, name):
-            keys[key] = float(value)
+            keys[key] = value
         else:
             published.notes.append(f"{name}: the paper has {value:g}; here it is not a key")
     if regulariser is not None:
