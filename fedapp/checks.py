@@ -30,6 +30,7 @@ def check_config(config: RunConfig) -> None:
     check_measures(config.method, config.analyses, config.regulariser)
     _check_blend(config)
     _check_head(config)
+    _check_initial(config)
     check_stage(config, find_method(config.method))
     _check_group(config)
     _check_sampling(config)
@@ -145,6 +146,24 @@ def _check_blend(config: RunConfig) -> None:
         raise UserError(
             f"run-config key 'beta' is {config.beta} but blends beta * loss + (1 - beta) * "
             f"{config.regulariser}, so it must be between 0 and 1"
+        )
+
+
+def _check_initial(config: RunConfig) -> None:
+    from fedapp.methods import find_method
+    from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
+
+    if not config.initial_model:
+        return
+    if find_method(config.method).personal is not None:
+        raise UserError(
+            f"run-config key 'initial-model' is '{config.initial_model}' but the clients of method "
+            f"'{config.method}' have architectures of their own; leave it empty"
+        )
+    if config.initial_model == IMAGENET and config.model not in IMAGENET_MODELS:
+        raise UserError(
+            f"initial-model 'imagenet' needs model {' or '.join(IMAGENET_MODELS)}, not "
+            f"'{config.model}'"
         )
 
 

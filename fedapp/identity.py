@@ -12,6 +12,7 @@ from flwr.app import Context
 
 import fedapp
 from fedapp.errors import UserError
+from fedapp.models.initial import digest
 from fedapp.node import Node, open_node
 from strategies.records import PROTOCOL_VERSION
 
@@ -53,7 +54,11 @@ def form(node: Node) -> dict[str, str]:
     """Return what the data of server and nodes must have in common, by names for a sentence."""
     data = node.dataset
     size = f"{data.image_size}x{data.image_size}, {data.channels} channels"
-    return {"list of classes": data.classes_hash(), "form of images": size}
+    return {
+        "list of classes": data.classes_hash(),
+        "form of images": size,
+        "initial model": digest(node.initial),
+    }
 
 
 def _place(node_config: Mapping[str, Any]) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from fedapp.fine_tuning import tuning_of
 from fedapp.methods import find_method, kept_by_clients
 from fedapp.models import Model, build_model, shared_tensors
 from fedapp.models.backbones import BACKBONES
+from fedapp.models.initial import find_initial, load_initial
 from fedapp.personal_models import PersonalPlaces
 from fedapp.rng import Stream, numpy_rng, torch_rng, torch_seed
 from fedapp.state_folder import state_folder
@@ -56,6 +57,8 @@ class Node:
         self.device = choose_device(config.device)
         if config.precision == "tf32":
             torch.set_float32_matmul_precision("high")
+        place = data_dir or config.data_dir
+        self.initial = find_initial(config.initial_model, place, config.download)
         self.dataset = _prepared(config, data_dir)
         self.partition = _partition(config, self.dataset, own)
         self.settings = LocalSettings(
@@ -80,10 +83,11 @@ class Node:
     def new_model(self) -> Model:
         """Build the method's model with its initial weights."""
         config, data = self.config, self.dataset
-        return build_model(
+        model = build_model(
             config.model, self.method.head, data.channels, data.image_size, data.num_classes,
             config.seed, config.bn, self.device, self.method.logit_scale(float(config.tau)),
         )  # fmt: skip
+        return load_initial(model, self.initial)
 
     @cached_property
     def workplace(self) -> Workplace:

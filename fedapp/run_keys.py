@@ -40,6 +40,10 @@ class RunKeys(BaseModel):
     )
     model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
     bn: Literal["batch", "running", "group"] = Field("batch", description="kind of BatchNorm")
+    initial_model: str = Field(
+        "",
+        description="weights to start from: a file, a run directory, or imagenet; empty: random",
+    )
     normalisation: Literal["auto", "dataset", "symmetric"] = Field(
         "auto", description="of images: the data set's, or to -1..1; auto: -1..1 for pooled data"
     )

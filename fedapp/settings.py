@@ -129,4 +129,4 @@ def find_setting(dataset: str, model: str) -> Setting:
     Photos of many sizes cannot be cropped with padding, so they have a general one of their own.
     """
     general = _PHOTOS if dataset == "imagenet100" else _GENERAL
-    return SETTINGS.get((dataset, model), general)
+    return SETTINGS.get((dataset, model.removesuffix("-imagenet-stem")), general)

@@ -126,13 +126,20 @@ def _conv_norm_relu(
     return [convolution, norm(outputs), nn.ReLU()]
 
 
-def _resnet(blocks_per_stage: int, channels: int, image_size: int, norm: NormLayer) -> nn.Module:
-    """ResNet (He et al., 2016) of basic blocks, with a 3x3 stem without pooling below 64 pixels."""
+def _resnet(
+    blocks_per_stage: int,
+    channels: int,
+    image_size: int,
+    norm: NormLayer,
+    *,
+    small_image_below: int = _SMALL_IMAGE_BELOW,
+) -> nn.Module:
+    """ResNet (He et al., 2016) of basic blocks; small images have a 3x3 stem without pooling."""
     from torchvision.models.resnet import BasicBlock, ResNet
 
     network = ResNet(BasicBlock, [blocks_per_stage] * 4, norm_layer=norm)
     network.fc = nn.Identity()
-    if image_size < _SMALL_IMAGE_BELOW:
+    if image_size < small_image_below:
         network.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
         network.maxpool = nn.Identity()
     elif channels != 3:
@@ -147,4 +154,10 @@ BACKBONES: dict[str, BackboneInfo] = {
     "mobilenet": BackboneInfo("MobileNet v1", _mobilenet, 1024, True),
     "resnet10": BackboneInfo("ResNet-10", partial(_resnet, 1), 512, True),
     "resnet18": BackboneInfo("ResNet-18", partial(_resnet, 2), 512, True),
+    "resnet18-imagenet-stem": BackboneInfo(
+        "ResNet-18 with its 7x7 stem for images of any size",
+        partial(_resnet, 2, small_image_below=0),
+        512,
+        True,
+    ),
 }

@@ -58,6 +58,7 @@ EXPECTED = {
     "mobilenet": (1024, mobilenet_parameters()),
     "resnet10": (512, resnet_parameters(1)),
     "resnet18": (512, resnet_parameters(2)),
+    "resnet18-imagenet-stem": (512, resnet_parameters(2) + 64 * 3 * (7 * 7 - 3 * 3)),
 }
 
 

@@ -1,0 +1,131 @@
+"""Starting from trained weights: a file, a finished run, or torchvision's ImageNet weights.
+
+Only what was learned is taken: a frozen head is the method's own, and a head for other classes is
+new. A file that is missing or does not fit ends the run before it starts; nothing ever falls back
+to random weights silently.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedapp.errors import UserError
+from fedapp.models import Model
+
+IMAGENET = "imagenet"
+IMAGENET_MODELS = ("resnet18", "resnet18-imagenet-stem")
+_RUN_FILE = "model.safetensors"
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def find_initial(name: str, data_dir: str, download: bool = False) -> Path | None:
+    """Return the file that `initial-model` names, looked for in `data_dir` first; None for "".
+
+    "imagenet" is torchvision's file for ResNet-18 in `data_dir` or PyTorch's cache, fetched there
+    with `download`. Raises UserError if there is no such file.
+    """
+    if not name:
+        return None
+    if name == IMAGENET:
+        return _imagenet(data_dir, download)
+    places = [Path(data_dir).expanduser() / name, Path(name).expanduser()]
+    for place in places:
+        path = place / _RUN_FILE if place.is_dir() else place
+        if path.is_file():
+            return path
+    raise UserError(
+        f"run-config key 'initial-model' is '{name}' but there is no such file or run directory "
+        f"(looked for {places[0].absolute()} and {places[1].absolute()})"
+    )
+
+
+def load_initial(model: Model, path: Path | None) -> Model:
+    """Load the weights in `path`, if any, into a model in place, and return it.
+
+    Args:
+        model: keeps its head if that is frozen or of another shape.
+        path: model.safetensors of a run, or a PyTorch state dict with torchvision's names.
+
+    Raises:
+        UserError: the file is no such thing, or its weights are of another network.
+    """
+    if path is None:
+        return model
+    stored = _body_and_head(_read(path))
+    wanted = model.state_dict()
+    for name, tensor in wanted.items():
+        fits = name in stored and stored[name].shape == tensor.shape
+        if not fits and not name.startswith("head.") and not name.endswith(_STATISTICS):
+            shape = list(stored[name].shape) if name in stored else "nothing"
+            raise UserError(
+                f"{path} does not fit the model: '{name}' is {list(tensor.shape)} and {shape} in "
+                "the file; take the model that the file was saved from (for ImageNet weights "
+                "and small images: resnet18-imagenet-stem)"
+            )
+    head = {name for name in wanted if name.startswith("head.")}
+    new_head = model.head.frozen or any(
+        name not in stored or stored[name].shape != wanted[name].shape for name in head
+    )
+    chosen = {
+        name: stored[name] for name in wanted if name in stored and not (new_head and name in head)
+    }
+    model.load_state_dict(chosen, strict=False)
+    return model
+
+
+def digest(path: Path | None) -> str:
+    """Return a hash of a file's content, which server and nodes compare; "none" without one."""
+    if path is None:
+        return "none"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _imagenet(data_dir: str, download: bool) -> Path:
+    from torchvision.models import ResNet18_Weights
+
+    url = ResNet18_Weights.IMAGENET1K_V1.url
+    name = url.rsplit("/", 1)[1]
+    cache = Path(torch.hub.get_dir()) / "checkpoints" / name
+    for path in (Path(data_dir).expanduser() / name, cache):
+        if path.is_file():
+            return path
+    if not download:
+        raise UserError(
+            f"initial-model is 'imagenet' but {name} is neither in data-dir nor in {cache.parent}; "
+            f"put the file from {url} there, or set download=true"
+        )
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(cache), hash_prefix="f37072fd", progress=False)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{url} cannot be fetched: {error}") from None
+    return cache
+
+
+def _read(path: Path) -> Mapping[str, Tensor]:
+    """Read tensors by name from a safetensors file or a PyTorch state dict."""
+    from pickle import UnpicklingError
+
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, SafetensorError, UnpicklingError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as weights: {error}") from None
+    if not isinstance(stored, Mapping) or not all(isinstance(v, Tensor) for v in stored.values()):
+        raise UserError(f"{path} must hold a state dict, tensors by name, and holds something else")
+    return stored
+
+
+def _body_and_head(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename torchvision's tensors as ours; its classifier is for other classes and left out."""
+    if any(name.startswith("extractor.") for name in stored):
+        return dict(stored)
+    return {f"extractor.{n}": t for n, t in stored.items() if not n.startswith("fc.")}

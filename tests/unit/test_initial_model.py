@@ -1,0 +1,114 @@
+"""Starting from trained weights: what is taken, what is new, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from in_process import InProcessGrid, assert_same, federate, settings
+
+from fedapp import server_app
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.models import build_model
+from fedapp.models.initial import digest, find_initial, load_initial
+from fedapp.node import Node
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The directory of a finished run of fedavg."""
+    folder = tmp_path_factory.mktemp("runs")
+    run = settings(method="fedavg", output_dir=str(folder), run_name="done", num_rounds=1)
+    server_app.run(InProcessGrid(run, 2), run, "", 0.0)
+    return folder / "done"
+
+
+def weights(node):
+    return {name: tensor.detach().numpy() for name, tensor in node.model.state_dict().items()}
+
+
+def test_a_run_starts_where_another_ended(finished):
+    start = weights(Node(RunConfig.parse(settings(method="fedavg", initial_model=str(finished)))))
+    from safetensors.numpy import load_file
+
+    assert_same(start, {name: load_file(finished / "model.safetensors")[name] for name in start})
+    run = settings(method="fedavg", seed=3, initial_model="done", data_dir=str(finished.parent))
+    trained = federate(run, nodes=2)[0]
+    assert_same(trained, federate(run, nodes=5)[0])
+    with pytest.raises(AssertionError):
+        assert_same(trained, federate(settings(method="fedavg", seed=3))[0])
+
+
+@pytest.mark.parametrize("method", ["dr", "fedbabu", "spherefed"])
+def test_a_frozen_head_stays_the_methods_own(method, finished):
+    plain = Node(RunConfig.parse(settings(method=method)))
+    started = Node(RunConfig.parse(settings(method=method, initial_model=str(finished))))
+    assert plain.head_hash() == started.head_hash() != ""
+    before, after = weights(plain), weights(started)
+    assert not np.array_equal(before["extractor.0.weight"], after["extractor.0.weight"])
+
+
+def test_every_copy_in_a_process_starts_there(finished):
+    node = Node(RunConfig.parse(settings(method="ditto", initial_model=str(finished))))
+    for tensor, copy in zip(
+        node.model.parameters(), node.workplace.copy("initial").parameters(), strict=True
+    ):
+        assert torch.equal(tensor, copy)
+
+
+def torchvision_weights(path):
+    from torchvision.models import resnet18
+
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        network = resnet18(weights=None)
+    torch.save(network.state_dict(), path)
+    return network.state_dict()
+
+
+@pytest.mark.parametrize("bn", ["running", "batch"])
+def test_imagenet_weights_come_from_the_cache_with_a_new_head(tmp_path, monkeypatch, bn):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    with pytest.raises(UserError, match=r"resnet18-f37072fd.pth is neither .* download=true"):
+        find_initial("imagenet", "", download=False)
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    stored = torchvision_weights(tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
+    path = find_initial("imagenet", "", download=False)
+    model = build_model("resnet18-imagenet-stem", "linear", 3, 32, 10, seed=0, bn=bn)
+    head = model.head.weight.detach().clone()
+    taken = load_initial(model, path).extractor.state_dict()
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in taken.items())
+    assert ("bn1.running_mean" in taken) == (bn == "running")
+    assert torch.equal(model.head.weight, head)
+    small = build_model("resnet18", "linear", 3, 32, 10, seed=0)
+    with pytest.raises(UserError, match=r"'extractor.conv1.weight' is \[64, 3, 3, 3\] and"):
+        load_initial(small, path)
+
+
+def test_a_head_for_other_classes_is_new(finished):
+    model = build_model("cnn", "linear", 1, 8, 7, seed=0)
+    head = model.head.weight.detach().clone()
+    load_initial(model, finished / "model.safetensors")
+    assert torch.equal(model.head.weight, head)
+
+
+def test_what_cannot_be_used_is_named(tmp_path, finished):
+    model = build_model("cnn", "linear", 1, 8, 10, seed=0)
+    with pytest.raises(UserError, match="no such file or run directory"):
+        Node(RunConfig.parse(settings(initial_model="absent.safetensors")))
+    for name, content in (("a.safetensors", b"rubbish"), ("a.pth", b"rubbish")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match="cannot be read as weights"):
+            load_initial(model, tmp_path / name)
+    torch.save({"epoch": 3}, tmp_path / "b.pth")
+    with pytest.raises(UserError, match="must hold a state dict"):
+        load_initial(model, tmp_path / "b.pth")
+    with pytest.raises(UserError, match="needs model resnet18 or resnet18-imagenet-stem"):
+        RunConfig.parse(settings(initial_model="imagenet"))
+    with pytest.raises(UserError, match="have architectures of their own"):
+        RunConfig.parse(settings(method="feddor", initial_model="imagenet"))
+
+
+def test_nodes_with_another_file_are_refused(finished, tmp_path):
+    path = finished / "model.safetensors"
+    assert digest(path) == digest(path) != digest(None) == "none"
+    assert digest(finished / "summary.json") != digest(path)
