@@ -20,6 +20,8 @@ from strategies.transport import exchange
 
 Identity = Mapping[str, Any]
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before a lost node is asked again
+
 
 def meet_nodes(
     grid: Grid,
@@ -37,11 +39,12 @@ def meet_nodes(
     nodes: dict[int, int] = {}
     examples: dict[int, int] = {}
     known: set[int] = set()
+    lost = _Lost()
     while len(nodes) < num_clients:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise UserError(_missing(num_clients, nodes, len(known)))
-        new = [node for node in grid.get_node_ids() if node not in known]
+        new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
         if not new:
             time.sleep(0.05)
             continue
@@ -50,10 +53,31 @@ def meet_nodes(
         for reply in exchange(grid, questions, remaining):
             if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
                 known.discard(reply.metadata.src_node_id)  # it may come back
+                lost.note(reply.metadata.src_node_id)
             else:
                 _welcome(reply, expected, nodes, examples)
     say(f"{len(known)} nodes host {num_clients} clients with {sum(examples.values())} examples")
     return Federation(nodes, examples)
+
+
+class _Lost:
+    """Nodes that did not answer, each asked again after a longer and longer pause.
+
+    A node on a busy machine misses a heartbeat, and every question starts a process there: asked
+    again at once, it would only get busier.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[int, int] = {}
+        self._again: dict[int, float] = {}
+
+    def note(self, node: int) -> None:
+        self._times[node] = self._times.get(node, 0) + 1
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (self._times[node] - 1))
+        self._again[node] = time.monotonic() + pause
+
+    def may_ask(self, node: int) -> bool:
+        return time.monotonic() >= self._again.get(node, 0.0)
 
 
 def forget(grid: Grid, federation: Federation, state_key: str, timeout: float = 10.0) -> None:

@@ -179,3 +179,21 @@ def test_bytes_are_those_of_the_messages():
     assert 10 * model < strategy.report.bytes_down < 10 * model * 1.01
     assert sum(result.payload for result in strategy.report.results) == 10 * model
     assert DEFAULTS["num-clients"] == 20
+
+
+def test_a_lost_node_is_asked_again_after_longer_and_longer_pauses(monkeypatch):
+    from fedapp import preflight
+
+    clock = [100.0]
+    monkeypatch.setattr(preflight.time, "monotonic", lambda: clock[0])
+    lost = preflight._Lost()
+    assert lost.may_ask(7)
+    waits = []
+    for _ in range(7):
+        lost.note(7)
+        start = clock[0]
+        while not lost.may_ask(7):
+            clock[0] += 0.5
+        waits.append(clock[0] - start)
+    assert waits == [2, 4, 8, 16, 32, 60, 60]
+    assert lost.may_ask(8)
