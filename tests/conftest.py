@@ -11,6 +11,7 @@ settings.register_profile("project", deadline=None)
 settings.load_profile("project")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Keep the tests that start Flower's processes on one worker: they share a SuperLink."""
     slow = {Path(__file__).parent / name for name in ("simulation", "deployment")}
