@@ -30,6 +30,7 @@ def check_config(config: RunConfig) -> None:
     check_measures(config.method, config.analyses, config.regulariser)
     _check_blend(config)
     _check_head(config)
+    _check_model(config)
     _check_initial(config)
     check_stage(config, find_method(config.method))
     _check_group(config)
@@ -146,6 +147,17 @@ def _check_blend(config: RunConfig) -> None:
         raise UserError(
             f"run-config key 'beta' is {config.beta} but blends beta * loss + (1 - beta) * "
             f"{config.regulariser}, so it must be between 0 and 1"
+        )
+
+
+def _check_model(config: RunConfig) -> None:
+    from fedapp.methods import find_method
+
+    models = find_method(config.method).models
+    if models and config.model not in models:
+        raise UserError(
+            f"method '{config.method}' looks into the blocks of a ResNet: its model must be one of "
+            f"{', '.join(models)}, not '{config.model}'"
         )
 
 

@@ -56,7 +56,9 @@ class RunConfig(MethodKeys):
         if self.regulariser not in ("auto", "none"):
             check_regulariser(self.method, self.regulariser)
         dataset, name = usual_name(self.dataset), row.settings_of or self.method
-        model = MODEL_OF.get(dataset, "cnn") if self.model == "auto" else self.model
+        usual = MODEL_OF.get(dataset, "cnn")
+        usual = usual if usual in row.models or not row.models else row.models[0]
+        model = usual if self.model == "auto" else self.model
         setting = find_setting(dataset, model)
         asked = "none" if self.regulariser in ("auto", row.regulariser) else self.regulariser
         place = (dataset, model)

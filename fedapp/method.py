@@ -74,6 +74,7 @@ class Method:
     personal: PersonalModels | None = None  # set where clients have architectures of their own
     strategy_parts: Parts = no_parts  # what the strategy needs beside `options`
     client_parts: Parts = no_parts  # what the client needs beside `client_options`
+    models: tuple[str, ...] = ()  # the backbones it can train, its own choice first; empty: all
     stage: Stage = Stage()  # how clients fine-tune
     fine_tuned: bool = False  # whether they do so, and the accuracy is theirs
     settings_of: str = ""  # the method whose published settings it takes; empty: its own

@@ -15,6 +15,8 @@ class MethodKeys(RunKeys):
     kd_ntd_lambda: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="share of NTD in kd-ntd; the rest is KD"
     )
+    fedalign_mu: Weight = Field(0.45, description="FedAlign's weight of alignment")
+    fedalign_width: Share = Field(0.25, description="share of channels at FedAlign's part width")
     fedsol_rho: Weight = Field(2.0, description="FedSOL's length of the perturbation")
     fedsol_adaptive: bool = Field(
         True, description="FedSOL moves weights as they differ from the received ones; or all"

@@ -5,6 +5,7 @@ recombines these is one more row here. The columns are explained in `fedapp.meth
 methods` prints them.
 """
 
+from clients.fedalign import FedAlignClient
 from clients.fedsol import FedSOLClient
 from clients.frequency_scaled import FrequencyScaledClient
 from clients.objective import REGULARISERS
@@ -89,6 +90,13 @@ METHODS: dict[str, Method] = {
             "part": "fedsol-part",
         },
         defaults={"tau": 3.0},
+    ),
+    "fedalign": Method(
+        "Alike stretch of features at full and part width of the last block",
+        "Mendieta et al. 2022, CVPR; weights as FedNTD appendix J",
+        client=FedAlignClient,
+        client_options={"mu": "fedalign-mu", "width": "fedalign-width"},
+        models=("resnet10", "resnet18", "resnet18-imagenet-stem"),
     ),
     "spherefed": Method(
         "Squared error of cosines to a frozen orthonormal head",

@@ -1,0 +1,99 @@
+"""FedAlign's clients: the last residual block should stretch features alike at full and part width.
+
+The Lipschitz constant of the block is approached by the largest singular value of its input's
+product with its output, which a few power iterations give.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.client import LocalClient
+from clients.local_training import Forward
+from clients.objective import Objective
+
+_ITERATIONS = 5
+_CHANNELS = 64  # of the last block in the network that the published weight belongs to
+
+
+class FedAlignClient(LocalClient):
+    """Adds mu mean (s(x, h(x)) - s(x, h_w(x)))^2; h_w is block h with a share of its channels.
+
+    Source: FedAlign (Mendieta et al. 2022, CVPR), for ResNets of basic blocks.
+    """
+
+    def __init__(self, *place: Any, mu: float, width: float, **more: Any) -> None:
+        """Prepare a client.
+
+        Args:
+            place: as `LocalClient`.
+            mu: weight of the alignment.
+            width: share of the block's inner channels, above 0 and up to 1.
+            more: as `LocalClient`.
+        """
+        super().__init__(*place, **more)
+        self.mu, self.width = mu, width
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of the loss with the alignment of the last block."""
+        block: Any = self.model.get_submodule("extractor.layer4")[-1]  # type: ignore[index]
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = block.register_forward_hook(lambda _, x, y: seen.append((x[0], y)))
+        try:
+            loss = objective(forward())
+        finally:
+            hook.remove()
+        inputs, outputs = seen[0]
+        narrow = at_width(block, inputs, self.width)
+        loss = loss + self.mu * F.mse_loss(stretch(inputs, narrow), stretch(inputs, outputs))
+        loss.backward()
+        return loss.detach()
+
+
+def stretch(inputs: Tensor, outputs: Tensor) -> Tensor:
+    """Return the spectral norm of G H^T / (H W) of each sample, [B], as if of 64 channels.
+
+    G [channels in, H W] and H [channels out, H W] are a sample's features before and after a block;
+    the larger maps are pooled to the size of the smaller ones. The norm grows with the numbers of
+    channels, so 64 / sqrt(channels in * channels out) multiplies it: the published weight would be
+    thousands of times too strong for 512. The singular vectors are constants.
+    """
+    height, width = outputs.shape[2:]
+    before = F.adaptive_avg_pool2d(inputs, (height, width)).flatten(2)
+    after = outputs.flatten(2)
+    product = before @ after.transpose(1, 2) / after.shape[2]
+    with torch.no_grad():
+        right = product.new_ones(product.shape[0], product.shape[2], 1)  # features are positive
+        for _ in range(_ITERATIONS):
+            left = F.normalize(product @ right, dim=1)
+            right = F.normalize(product.transpose(1, 2) @ left, dim=1)
+    scale = _CHANNELS / (product.shape[1] * product.shape[2]) ** 0.5
+    return scale * (left.transpose(1, 2) @ product @ right).flatten()
+
+
+def at_width(block: Any, inputs: Tensor, width: float) -> Tensor:
+    """Run a basic block with the first channels between its convolutions only, a share `width`.
+
+    Batches are normalised by their own statistics, and no running ones change.
+    """
+    channels = max(1, round(width * block.conv1.out_channels))
+    hidden = F.conv2d(inputs, block.conv1.weight[:channels], None, block.conv1.stride, 1)
+    hidden = F.relu(_normalised(block.bn1, hidden, channels))
+    hidden = F.conv2d(hidden, block.conv2.weight[:, :channels], None, 1, 1)
+    shortcut = inputs
+    if block.downsample is not None:
+        convolution, norm = block.downsample
+        shortcut = F.conv2d(inputs, convolution.weight, None, convolution.stride)
+        shortcut = _normalised(norm, shortcut, len(norm.weight))
+    return F.relu(_normalised(block.bn2, hidden, len(block.bn2.weight)) + shortcut)
+
+
+def _normalised(norm: nn.Module, values: Tensor, channels: int) -> Tensor:
+    """Apply the first channels of a normalisation layer."""
+    weight, bias = norm.get_parameter("weight"), norm.get_parameter("bias")
+    if isinstance(norm, nn.GroupNorm):
+        groups = max(1, norm.num_groups * channels // len(weight))
+        return F.group_norm(values, groups, weight[:channels], bias[:channels], norm.eps)
+    return F.batch_norm(values, None, None, weight[:channels], bias[:channels], training=True)
