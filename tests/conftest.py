@@ -1,7 +1,6 @@
 """What all tests share: folders of their own, one thread, and no two federations at a time."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,13 +10,17 @@ settings.register_profile("project", deadline=None)
 settings.load_profile("project")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
     """Keep the tests that start Flower's processes on one worker: they share a SuperLink."""
-    slow = {Path(__file__).parent / name for name in ("simulation", "deployment")}
-    for item in items:
-        if item.path.parent in slow:
-            item.add_marker(pytest.mark.xdist_group("processes"))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneFederationAtATime(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folders = nodeid.split("::")[0].split("/")
+            return "processes" if {"simulation", "deployment"} & set(folders) else nodeid
+
+    return OneFederationAtATime(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
