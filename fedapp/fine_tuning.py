@@ -51,6 +51,9 @@ def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
         "finetune_part": row.stage.part or (BODY if frozen else ALL),
         "finetune_loss": "own",
     }
+    epochs = config.finetune_epochs
+    if (chosen["finetune_epochs"] if epochs == "auto" else epochs) == 0:
+        del chosen["finetune_lr"]  # of no use, and two runs would seem to differ in it
     return {key: value for key, value in chosen.items() if getattr(config, key) == "auto"}
 
 

@@ -10,17 +10,23 @@ from in_process import settings
 from fedapp.config import RunConfig
 from fedapp.methods import METHODS
 from fedapp.node import Node
+from fedapp.server_app import build_strategy
+from strategies.federation import Federation
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_to_client_gives_what_the_numpy_client_gives(method):
-    node = Node(RunConfig.parse(settings(method=method)))
-    numpy_client = node.client(3)
+    node_config = RunConfig.parse(settings(method=method))
+    node = Node(node_config)
+    everyone = range(node_config.num_clients)
+    federation = Federation(dict.fromkeys(everyone, 100), dict.fromkeys(everyone, 1))
+    sent = build_strategy(node_config, node, federation).extras([3])  # beside the model
+    numpy_client = node.client(3, inbox=sent)
     assert isinstance(numpy_client, NumPyClient)
     received = numpy_client.get_parameters({})
     config = {"server_round": 1, "lr": 0.05}
     arrays, examples, metrics = numpy_client.fit(received, config)
-    client = node.client(3).to_client()
+    client = node.client(3, inbox=sent).to_client()
     assert isinstance(client, Client)
     reply = client.fit(FitIns(ndarrays_to_parameters(received), config))
     assert reply.num_examples == examples == len(node.partition.train[3])

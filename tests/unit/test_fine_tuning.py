@@ -107,6 +107,11 @@ def test_the_teacher_of_the_second_stage_is_the_received_model():
         np.testing.assert_array_equal(node.workplace.teacher.state_dict()[name], array)
 
 
+def test_without_fine_tuning_its_rate_is_left_open():
+    config = RunConfig.parse(settings(method="fedavg", local_epochs=3))
+    assert (config.finetune_epochs, config.finetune_lr) == (0, "auto")
+
+
 @pytest.mark.parametrize(
     ("method", "keys", "epochs", "factor"),
     [
@@ -117,7 +122,7 @@ def test_the_teacher_of_the_second_stage_is_the_received_model():
         ("spherefed-ce-ft", {}, 5, 0.1),
         ("fedfn-ft", {}, 5, 0.1),
         ("feddr+-ft", {}, 3, 0.01),
-        ("fedavg", {}, 0, 0.01),
+        ("fedavg", {"finetune_epochs": 2}, 2, 0.01),
     ],
 )
 def test_auto_takes_the_papers_protocol(method, keys, epochs, factor):
