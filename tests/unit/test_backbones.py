@@ -179,7 +179,9 @@ def test_mistakes_are_named(arguments, message):
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_channels_last_changes_no_feature_beyond_rounding(name):
-    extractor, images = seeded(name), torch.randn(3, 3, 32, 32)
+    # the ImageNet stem leaves one pixel of 32: batch statistics of three values amplify rounding
+    size = 128 if name.endswith("imagenet-stem") else 32
+    extractor, images = seeded(name), torch.randn(3, 3, size, size)
     with torch.no_grad():
         plain = extractor(images)
         extractor.to(memory_format=torch.channels_last)
