@@ -227,13 +227,12 @@ def special_keys(published: Published) -> Keys:
     setting = published.setting
     if setting.get("client_data") == "stochastic":
         return {"stochastic-every": STOCHASTIC_EVERY}
-    if setting.get("pretrained"):
-        raise CannotRunError(Reason.SETTING, "pre-trained weights")
     if "pretrained" not in setting:
         return {}
-    published.notes.append("bn: running statistics, as its pre-trained counterpart needs them")
-    published.notes.append("model: ResNet-18 with a 3x3 stem; the paper does not say which stem")
-    return {"bn": "running"}
+    published.notes.append("bn: running statistics, which the pre-trained weights come with")
+    published.notes.append("model: ResNet-18 with ImageNet's 7x7 stem; the paper does not say")
+    weights = {"initial-model": "imagenet"} if setting["pretrained"] else {}
+    return {"model": "resnet18-imagenet-stem", "bn": "running", **weights}
 
 
 def published_seeds(published: Published) -> int:
