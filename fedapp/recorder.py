@@ -78,8 +78,8 @@ class Recorder:
         print(line, flush=True)
         every = config.checkpoint_every
         if every and (server_round % every == 0 or last):
-            self._checkpoint(server_round, arrays)
-        measured = self.analyst.end_of_round(server_round, from_array_record(arrays))
+            self._checkpoint(server_round)
+        measured = self.analyst.end_of_round(server_round, self._last)
         self.tracker.log({"round": server_round, **measured})
         self.round_started = time.monotonic() if measured else now
         if row["accuracy"] is None or row["loss"] is None:
@@ -152,12 +152,12 @@ class Recorder:
         batches = self.node.test_batches()
         return evaluate_classes(self.node.model, batches, self.node.dataset.num_classes)
 
-    def _checkpoint(self, server_round: int, arrays: ArrayRecord) -> None:
+    def _checkpoint(self, server_round: int) -> None:
         """Save a checkpoint; a full disk is reported and does not end the run."""
         saved = checkpoint.Checkpoint(
             server_round,
             self.config.fingerprint(),
-            from_array_record(arrays),
+            self._last,
             self.strategy.save(),
         )
         try:
