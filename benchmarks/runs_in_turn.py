@@ -1,0 +1,66 @@
+"""What the benchmarks on real images share: runs in processes of their own, and their figures."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+START = "from fedapp.cli import main; main()"
+
+
+def fedapp(arguments: Sequence[str], log: Path) -> int:
+    """Run one command of the app; its output goes to `log`. Returns its peak memory in bytes."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", START, *arguments], stdout=output, stderr=subprocess.STDOUT
+        )
+        _, _, usage = os.wait4(process.pid, 0)
+    return usage.ru_maxrss * 1024
+
+
+def train(output: Path, name: str, keys: str, nodes: int = 1) -> None:
+    """Train one run in a process, unless it is complete, and say how it ended."""
+    folder = output / name
+    if summary(folder).get("status"):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    output.mkdir(parents=True, exist_ok=True)
+    values = f"{keys} run-name='{name}' output-dir='{output.absolute()}'"
+    log = output / f"{name}.log"
+    peak = fedapp(["run", "--in-process", "--nodes", str(nodes), "-c", values], log)
+    found = summary(folder)
+    if found:
+        (folder / "usage.json").write_text(json.dumps({"peak_memory": peak}))
+    ended = found.get("accuracy_final") or log.read_text().strip()[-300:]
+    print(f"{name}: {found.get('status', 'not run')} {ended}", flush=True)
+
+
+def in_turn(work: Callable[[Any], None], jobs: Iterable[Any], at_once: int) -> None:
+    """Do all jobs, so many at a time."""
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(work, jobs))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Return a run's summary and peak memory, empty if it has none."""
+    found: dict[str, Any] = {}
+    for name in ("summary.json", "usage.json"):
+        if (folder / name).exists():
+            found |= json.loads((folder / name).read_text())
+    return found
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's rounds."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
