@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
     from fedapp.analysis.table import WORDS as MEASURE_WORDS
+    from fedapp.analysis.table import check_measures
     from fedapp.data.partition import PARTITIONS
     from fedapp.fine_tuning import check_stage
     from fedapp.methods import find_method
@@ -27,7 +28,7 @@ def check_config(config: RunConfig) -> None:
     _one_of("partition", config.partition, PARTITIONS)
     _check_own(config)
     _words("analyses", config.analyses, MEASURE_WORDS)
-    check_measures(config.method, config.analyses, config.regulariser)
+    check_measures(config.method, config.analyses, config.regulariser, config.bottleneck)
     _check_blend(config)
     _check_head(config)
     _check_model(config)
@@ -72,34 +73,6 @@ def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
             raise UserError(
                 f"run-config key '{key}' has the word '{word}' but knows only {', '.join(choices)}"
             )
-
-
-def check_measures(name: str, analyses: str, regulariser: str = "auto") -> None:
-    """Raise UserError for measures of local models that a method's clients cannot make again.
-
-    What a client keeps, or gets beside the model, is not what it was when the round is over.
-    """
-    from fedapp.analysis.table import MEASURES
-    from fedapp.method import GLOBAL
-    from fedapp.methods import find_method, kept_by_clients
-    from strategies.rounds import ClientStrategy
-
-    row = find_method(name)
-    models = [word for word in analyses.split() if word in MEASURES]
-    if models and row.accuracy != GLOBAL:
-        raise UserError(
-            f"measure '{models[0]}' looks at a global model, and method '{name}' has none: its "
-            "accuracy is of " + row.accuracy
-        )
-    told = row.strategy.extras is not ClientStrategy.extras
-    reason = kept_by_clients(name, regulariser) or (row.also_sends if told else "")
-    local = [word for word in analyses.split() if word in MEASURES and MEASURES[word].local]
-    if reason and local:
-        free = ", ".join(word for word, measure in MEASURES.items() if not measure.local)
-        raise UserError(
-            f"measure '{local[0]}' trains local models again, which needs the {reason} that the "
-            f"clients of method '{name}' had; choose from {free}, forgetting, consistency"
-        )
 
 
 def _check_own(config: RunConfig) -> None:
@@ -188,12 +161,13 @@ def _check_head(config: RunConfig) -> None:
     if config.model_group:
         return
     classes = find_dataset(config.dataset).num_classes
-    width = BACKBONES[config.model].feature_dim
+    width = config.bottleneck or BACKBONES[config.model].feature_dim
     need = HEADS[find_method(config.method).head].fewest_features(classes or 1)
     if width < need:
         raise UserError(
             f"method '{config.method}' needs at least {need} features for its head of {classes} "
             f"classes, but model '{config.model}' has {width}"
+            + (" (run-config key 'bottleneck')" if config.bottleneck else "")
         )
 
 
@@ -247,6 +221,11 @@ def _check_places(config: RunConfig) -> None:
             "run-config keys 'model-group' and 'feature-dim' belong to methods with a model per "
             f"client, and method '{config.method}' has one model for all; "
             "leave them at their defaults"
+        )
+    if has_own and config.bottleneck:
+        raise UserError(
+            f"run-config key 'bottleneck' is {config.bottleneck} but the clients of method "
+            f"'{config.method}' have architectures of their own; set 'feature-dim' instead"
         )
     if "/" in config.run_name or "\\" in config.run_name or config.run_name in (".", ".."):
         raise UserError(

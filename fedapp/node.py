@@ -86,6 +86,7 @@ class Node:
         model = build_model(
             config.model, self.method.head, data.channels, data.image_size, data.num_classes,
             config.seed, config.bn, self.device, self.method.logit_scale(float(config.tau)),
+            config.bottleneck,
         )  # fmt: skip
         return load_initial(model, self.initial)
 

@@ -40,6 +40,9 @@ class RunKeys(BaseModel):
     )
     model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
     bn: Literal["batch", "running", "group"] = Field("batch", description="kind of BatchNorm")
+    bottleneck: Unsigned = Field(
+        0, description="features of a linear layer before the head, such as 2; 0: no such layer"
+    )
     initial_model: str = Field(
         "",
         description="weights to start from: a file, a run directory, or imagenet; empty: random",

@@ -1,6 +1,7 @@
-"""The measures of models that are pictures: the loss landscape, and a map of features.
+"""The measures of models that are pictures: the loss landscape, and two maps of features.
 
-Both are much slower than the figures (seconds to minutes), so they take a sample of the test set.
+Landscape and t-SNE are much slower than the figures (seconds to minutes), so they take a sample of
+the test set.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 
 from fedapp.analysis import landscape
 from fedapp.analysis.measure import Figures, Measure
+from fedapp.analysis.unit_circle import angles, density
 from fedapp.analysis.views import Local, View
 from fedapp.node import Node
 from fedapp.rng import Stream, numpy_rng, torch_rng
@@ -82,6 +84,31 @@ class FeatureMap(Measure):
         }
 
 
+class UnitCircle(Measure):
+    """Density of each class's feature angles, in the global and in some local models."""
+
+    title = "Features on the unit circle"
+    source = "FedNTD (Lee et al. 2022), figure of features on a hypersphere"
+    features = 2
+
+    def __init__(self, node: Node, received: View, result: View | None) -> None:
+        super().__init__(node, received, result)
+        self.densities = {"global": _by_class(received)}
+        self.observed = {"global": np.arange(len(received.head))}
+
+    def of_client(self, local: Local) -> Figures:
+        """Keep the densities of the first clients."""
+        if len(self.densities) <= MAP_CLIENTS:
+            name = f"client {local.client}"
+            self.densities[name] = _by_class(local.view)
+            self.observed[name] = np.flatnonzero(local.observed)
+        return {}
+
+    def of_model(self) -> dict[str, Any]:
+        """Return for each model its densities [classes, points], and the classes of its data."""
+        return {"densities": self.densities, "observed": self.observed}
+
+
 def flat_map(features: np.ndarray, seed: int) -> np.ndarray:
     """Return the t-SNE of features [n, d] in two dimensions, [n, 2]; needs n of 4 or more."""
     from sklearn.manifold import TSNE
@@ -95,3 +122,9 @@ def _sample_of(count: int, wanted: int, seed: int) -> np.ndarray:
     """Draw positions of test images, in ascending order."""
     drawn = numpy_rng(seed, Stream.ANALYSIS).permutation(count)[:wanted]
     return np.sort(drawn)
+
+
+def _by_class(view: View) -> np.ndarray:
+    """Return the density of each class of the whole test set: [classes, points]."""
+    found = angles(view.features)
+    return np.round([density(found[view.labels == c]) for c in range(len(view.head))], 6)

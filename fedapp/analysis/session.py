@@ -9,8 +9,7 @@ from fedapp.analysis import store
 from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, class_accuracy_measures
 from fedapp.analysis.rounds import cost_sentence
 from fedapp.analysis.saved_runs import Places, SavedRun
-from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
-from fedapp.checks import check_measures
+from fedapp.analysis.table import MEASURES, WORDS, check_measures, measures_of_models
 from fedapp.comparison import run_labels
 from fedapp.errors import UserError
 from fedapp.results.measure_plots import write_plots
@@ -44,7 +43,8 @@ def analyse_runs(
     for run in runs:
         config = run.config()
         regulariser = str(config.get("regulariser", "auto"))
-        check_measures(str(config["method"]), wanted.measures, regulariser)
+        bottleneck = int(config.get("bottleneck", 0))
+        check_measures(str(config["method"]), wanted.measures, regulariser, bottleneck)
     found = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(wanted.measures):

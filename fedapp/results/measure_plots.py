@@ -14,9 +14,10 @@ import numpy as np
 
 from fedapp.analysis import store
 from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, consistency
+from fedapp.results.circle_plot import unit_circle
 from fedapp.results.files import write_atomically
 from fedapp.results.measure_panels import PANELS, Run, panels
-from fedapp.results.rendering import INK, OKABE_ITO, PAPER, new_figure, png, styled
+from fedapp.results.rendering import INK, OKABE_ITO, PAPER, class_colors, new_figure, png, styled
 from fedapp.results.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -185,13 +186,8 @@ def class_shares(rows: Sequence[Row]) -> Figure:
     sums = np.maximum(history.sum(axis=1, keepdims=True), 1e-12)
     figure = new_figure(4.8, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    import matplotlib
-
     count = history.shape[1]
-    colors = matplotlib.colormaps["tab10" if count <= 10 else "turbo"](
-        np.linspace(0, 1, count) if count > 10 else np.arange(count)
-    )
-    parts = above.stackplot(rounds, 100 * (history / sums).T, colors=colors)
+    parts = above.stackplot(rounds, 100 * (history / sums).T, colors=class_colors(count))
     if count <= 10:
         names = [str(label) for label in range(count)]
         figure.legend(parts, names, loc="outside lower center", ncols=5, title="Class")
@@ -263,4 +259,5 @@ FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "divergence": divergence,
     "landscape": landscape,
     "t-sne": feature_map,
+    "unit-circle": unit_circle,
 }

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -58,6 +60,15 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
             return draw(*args, **kwargs)
 
     return run_styled
+
+
+def class_colors(count: int) -> np.ndarray:
+    """Return a colour for each of `count` classes: [count, 4], red, green, blue and opacity."""
+    import matplotlib
+
+    if count <= 10:
+        return np.asarray(matplotlib.colormaps["tab10"](np.arange(count)))
+    return np.asarray(matplotlib.colormaps["turbo"](np.linspace(0, 1, count)))
 
 
 def new_figure(width: float, height: float) -> Figure:
