@@ -61,14 +61,20 @@ class Resources:
         return Resources(nodes, workers, share)
 
     def options(self) -> str:
-        """Return Flower's `--federation-config` for these resources."""
+        """Return Flower's `--federation-config` for these resources.
+
+        A Ray cluster that runs already (RAY_ADDRESS) has resources of its own, and says how many
+        workers fit in.
+        """
         per_worker = max(1, cores() // self.workers)
-        total = max(cores(), self.workers)
-        return (
+        options = (
             f"num-supernodes={self.nodes} client-resources-num-cpus={per_worker} "
-            f"client-resources-num-gpus={float(self.gpus)} "
-            f"init-args-num-cpus={min(total, per_worker * self.workers)}"
+            f"client-resources-num-gpus={float(self.gpus)}"
         )
+        if os.environ.get("RAY_ADDRESS"):
+            return options
+        total = max(cores(), self.workers)
+        return f"{options} init-args-num-cpus={min(total, per_worker * self.workers)}"
 
 
 def cores() -> int:

@@ -104,7 +104,11 @@ def test_resources_are_chosen_from_the_machine(monkeypatch):
     assert Resources(0, 2).resolve(100, 0.1).nodes == 32  # 5 of 100 clients per worker
     assert Resources(0, 2).resolve(20, 0.1).nodes == 20
     assert Resources(0, 2).resolve(1000, 0.05).nodes == 8  # 25 per worker balance themselves
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert "client-resources-num-cpus=2" in Resources(8, 4, 0.0).options()
+    assert "init-args-num-cpus=8" in Resources(8, 4, 0.0).options()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # a cluster refuses to be told its size
+    assert "init-args-num-cpus" not in Resources(8, 4, 0.0).options()
     monkeypatch.setattr("fedapp.launch.count_gpus", lambda: 2)
     assert Resources().resolve(100) == Resources(32, 8, 0.25)
 
