@@ -20,7 +20,7 @@ from clients.stored_states import clean
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.identity import describe
-from fedapp.node import open_node
+from fedapp.node import Node, open_node
 from fedapp.state_folder import state_folder
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.records import (
@@ -56,10 +56,7 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names, and return their models or exact partial sum."""
-    node = open_node(context.run_config, context.node_config)
-    task = Task.from_record(message.content.config_records[TASK])
-    received = from_array_record(message.content.array_records[ARRAYS])
-    inbox = extra_records(message.content)
+    node, task, received, inbox = _opened(message, context)
     state_dir = str(context.node_config.get("state-dir", ""))
     gathered = Gathered(received, task)
     for client in task.clients:
@@ -78,10 +75,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, made personal, on the own test split of the task's clients."""
-    node = open_node(context.run_config, context.node_config)
-    task = Task.from_record(message.content.config_records[TASK])
-    received = from_array_record(message.content.array_records[ARRAYS])
-    inbox = extra_records(message.content)
+    node, task, received, inbox = _opened(message, context)
     state_dir = str(context.node_config.get("state-dir", ""))
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -112,6 +106,16 @@ def forget(message: Message, context: Context) -> Message:
     with suppress(StateError):  # another node of this machine has removed them already
         clean(root, key)
     return Message(RecordDict(), reply_to=message)
+
+
+def _opened(message: Message, context: Context) -> tuple[Node, Task, Arrays, dict[str, Arrays]]:
+    """Return the node that a message is for, its task, the shared arrays and the named extras."""
+    return (
+        open_node(context.run_config, context.node_config),
+        Task.from_record(message.content.config_records[TASK]),
+        from_array_record(message.content.array_records[ARRAYS]),
+        extra_records(message.content),
+    )
 
 
 class Gathered:
