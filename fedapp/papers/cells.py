@@ -13,6 +13,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.papers import protocol
 from fedapp.papers.parameters import method_parameters
+from fedapp.papers.personal import personal_keys
 from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason
 from fedapp.papers.tables import Paper, Row, Table, unknown
 
@@ -69,6 +70,7 @@ def configuration(published: Published) -> Keys:
         protocol.partition_keys,
         protocol.special_keys,
         protocol.protocol_keys,
+        personal_keys,
         method_parameters,
     ):
         keys |= group(published)

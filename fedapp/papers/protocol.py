@@ -90,11 +90,6 @@ NOT_LITERAL = {
 SETTINGS_AS_METRICS = ("beta",)
 HIDDEN_LAYER = "linear_1 (512)"
 LOCAL_ANALYSES = ("weight-alignment",)
-# How long clients that train alone do so is in no paper: as in the code base that both name.
-ALONE: Keys = {
-    "num-rounds": 160, "participation": 1.0, "local-epochs": 1, "weight-decay": 0.0,
-    "eval-every": 20,
-}  # fmt: skip
 STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which clients lose another class
 PLAIN = {"feddor"}  # says nothing of augmentation
 NO_CUTOUT = {"cinic10": "crop flip"}
@@ -205,7 +200,7 @@ def protocol_keys(published: Published) -> Keys:
     for key in DOUBTS:
         if key in published.setting:
             published.notes.append(f"{key.removesuffix('_note')}: {published.setting[key]}")
-    stated = {
+    return {
         "num-clients": _whole(published, "clients"),
         "participation": float(_stated(published, "participation")),
         "num-rounds": _whole(published, "rounds"),
@@ -213,13 +208,9 @@ def protocol_keys(published: Published) -> Keys:
         "batch-size": _whole(published, "batch_size"),
         "momentum": float(_stated(published, "momentum")),
         "weight-decay": float(_stated(published, "weight_decay")),
+        "lr-schedule": _schedule(published),
+        **_augmentation(published),
     }
-    rest = {"lr-schedule": _schedule(published), **_augmentation(published)}
-    method, _ = split_method(published.row.method)
-    if METHODS[method].sends != "nothing" or METHODS[method].personal is not None:
-        return {**stated, **rest}
-    published.notes.append("clients that train alone: 160 epochs, x0.1 at 80 and 120, not stated")
-    return {**stated, **rest, **ALONE}
 
 
 def special_keys(published: Published) -> Keys:

@@ -50,3 +50,27 @@ def test_what_papers_leave_open_is_filled_in_and_said():
     ours = cell("feddor", "table2-model-heterogeneity", "feddor cifar100 model=mhmg9")
     assert (ours.config["model-group"], ours.config["num-clients"]) == ("MHMG9", 20)
     assert ours.config["augmentation"] == "none"
+
+
+def test_personalised_tables_average_clients_alike_as_their_code_does():
+    tables = {
+        ("feddr+", "table5-pfl"), ("feddr+", "table14-pfl-finetune-loss"),
+        ("feddr+", "arxiv-table3-pfl"), ("fedfn", "appendix-table9-pfl"),
+        ("fedfn", "appendix-table10-finetune-lr"),
+    }  # fmt: skip
+    for paper in (find_paper("feddr+"), find_paper("fedfn"), find_paper("fedntd")):
+        for table in paper.tables:
+            uniform = {
+                each.config.get("weights") == "uniform"
+                for each in cells_of(paper, table)
+                if each.config and not each.config["method"].startswith("local")
+            }
+            assert uniform <= {(paper.name, table.id) in tables}, table.id
+    global_model = cell("feddr+", "table14-pfl-finetune-loss", "dr alpha=0.1")
+    assert "mean of models: uniform, as in the FedBABU authors' code" in global_model.notes
+
+
+def test_clients_own_models_are_not_evaluated_in_every_round():
+    """FedRep's clients train before an evaluation, all of them, ten times as many as in a round."""
+    for name, every in (("fedrep", 80), ("ditto", 80), ("local-ce", 20), ("fedavg-ft", None)):
+        assert cell("feddr+", "table5-pfl", f"{name} s=10").config.get("eval-every") == every
