@@ -28,7 +28,7 @@ def check_config(config: RunConfig) -> None:
     _one_of("partition", config.partition, PARTITIONS)
     _check_own(config)
     _words("analyses", config.analyses, MEASURE_WORDS)
-    check_measures(config.method, config.analyses, config.regulariser, config.bottleneck)
+    check_measures(config.method, config.analyses, config.bottleneck)
     _check_blend(config)
     _check_head(config)
     _check_model(config)

@@ -48,7 +48,7 @@ class Recorder:
 
     def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:
         """Start the clock of the rounds, which start from the model `arrays`."""
-        self.analyst.begin(from_array_record(arrays), first_round)
+        self.analyst.begin(strategy, from_array_record(arrays), first_round)
         self.strategy, self.first_round = strategy, first_round
         self.round_started = self.rounds_started = time.monotonic()
         config = self.config

@@ -110,11 +110,16 @@ class ClientStrategy(FlowerFedAvg):
     def load_state(self, state: Arrays) -> None:
         """Take back what `state` returned, when a run resumes."""
 
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The clients that have trained in an accepted round."""
+        return tuple(sorted(self._known))
+
     # -- checkpoints ----------------------------------------------------------------------------
 
     def save(self) -> Arrays:
         """Return all that a checkpoint must hold beside the shared arrays."""
-        return {**self.state(), _KNOWN: np.array(sorted(self._known), np.int64)}
+        return {**self.state(), _KNOWN: np.array(self.known, np.int64)}
 
     def restore(self, saved: Arrays) -> None:
         """Take back what `save` returned."""

@@ -1,31 +1,52 @@
 """Measuring one round: its clients' local models are trained again, looked at, and forgotten.
 
 A round's local models are not kept: with a hundred clients they would fill a disk. They are a
-function of the received model, the round and the client, so training them again gives the same
-models bit for bit. What that costs is measured, and said.
+function of what the round started from and of the client, so training them again gives the same
+models bit for bit. What that costs is measured, and said. Clients' states are read as they were
+when the round began, and never written.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from clients.local_training import LossDiverged
+from clients.state import StateError
 from fedapp.analysis.features import mean
 from fedapp.analysis.measure import Figures, Measure
 from fedapp.analysis.table import MEASURES
 from fedapp.analysis.views import Arrays, Local, View, borrowed, load, look
+from fedapp.errors import UserError
 from fedapp.node import Node
+from strategies.records import Task
+from strategies.rounds import ClientStrategy
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a round starts from: the model and, for some methods, more than that."""
+
+    arrays: Arrays
+    extras: Mapping[str, dict[str, np.ndarray]] = field(default_factory=dict)  # sent beside it
+    known: tuple[int, ...] = ()  # clients that have trained before, so they must have a state
+    state_key: str = ""  # under which clients keep their states; empty: they keep nothing
+    missing: str = ""  # what is not known any more, in words; empty: nothing
+
+    @classmethod
+    def of(cls, strategy: ClientStrategy, arrays: Arrays) -> "Start":
+        """Return what a strategy's next round starts from."""
+        return cls(arrays, strategy.extras(()), strategy.known, strategy.state_key)
 
 
 @dataclass(frozen=True)
 class RoundModels:
-    """The models that a round starts from and ends with, and the clients to look at."""
+    """What a round starts from, the model it ends with, and the clients to look at."""
 
     server_round: int
-    received: Arrays
+    start: Start
     result: Arrays | None  # None: not known any more
     clients: Sequence[int]
     lr: float
@@ -49,20 +70,20 @@ def measure_round(node: Node, models: RoundModels, words: Sequence[str]) -> dict
         their "mean" and "std" (population, without NaN), and "model" (of the global model).
 
     Raises:
-        UserError: local models are needed, and the method's cannot be trained again.
+        UserError: local models are needed, and what they were trained from is not known any more.
     """
     start = time.perf_counter()
     costs = Costs()
     with borrowed(node):
         result = None if models.result is None else _view(node, models.result)
-        received = _view(node, models.received)
+        received = _view(node, models.start.arrays)
         measures = {word: MEASURES[word](node, received, result) for word in words}
         rows: dict[str, list[Figures]] = {word: [] for word in measures}
         if any(measure.local for measure in measures.values()):
             for local in _locals(node, models, received, costs):
                 for word, measure in measures.items():
                     rows[word].append({"client": local.client, **measure.of_client(local)})
-        load(node, models.received if models.result is None else models.result)
+        load(node, models.start.arrays if models.result is None else models.result)
         found = {word: _summary(rows[word], measure) for word, measure in measures.items()}
     return {
         "round": models.server_round,
@@ -100,10 +121,25 @@ def _locals(node: Node, models: RoundModels, received: View, costs: Costs) -> It
 
 
 def _train(node: Node, client: int, models: RoundModels) -> None:
-    """Leave the client's trained model in the node's."""
-    numpy_client = node.client(client)
-    arrays = [np.asarray(models.received[name]) for name in numpy_client.shared]
-    numpy_client.fit(arrays, {"server_round": models.server_round, "lr": models.lr})
+    """Leave the client's trained model in the node's; the client's state stays as it is."""
+    start, server_round = models.start, models.server_round
+    task = Task(
+        server_round, (client,), models.lr, "size", 1, state_key=start.state_key, known=start.known
+    )
+    try:
+        if start.missing:
+            raise StateError(f"{start.missing} was not kept")
+        memory = node.memory(client, task, server_round)
+        memory = memory and replace(memory, missing="error")  # a fresh start would be another model
+        numpy_client = node.client(client, memory, start.extras)
+        arrays = [np.asarray(start.arrays[name]) for name in numpy_client.shared]
+        numpy_client.fit(arrays, {"server_round": server_round, "lr": models.lr})
+    except StateError as reason:
+        raise UserError(
+            f"client {client} cannot train round {server_round} again: {reason} (local models of "
+            "such methods are measured where the clients' states are: during the run, or in the "
+            "last round of one with checkpoint-every=1 keep-state=true)"
+        ) from None
 
 
 def _view(node: Node, arrays: Arrays) -> View:

@@ -1,26 +1,29 @@
 """Measuring a run after it has ended, from the models that its directory keeps.
 
-A round can be measured when the model it started from is known: a checkpoint of the round before,
-the initial model (which the seed gives again), or the final model, whose next round was never run
-but is just as well defined.
+A round can be measured when what it started from is known: a checkpoint of the round before, the
+initial model (which the seed gives again), or the final model, whose next round was never run but
+is just as well defined. Where clients keep states, theirs must be there too.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedapp.analysis import store
-from fedapp.analysis.rounds import RoundModels, measure_round
+from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.node import Node
 from fedapp.results import checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
+from strategies.federation import Federation
 
-Models = dict[int, Callable[[], dict[str, np.ndarray]]]
+Starts = dict[int, Callable[[], Start]]  # by the round before
 
 
 @dataclass(frozen=True)
@@ -43,28 +46,35 @@ class SavedRun:
         self.node = Node(self.config)
         tensors = self.node.workplace.shared
         initial = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
-        self.models: Models = {0: lambda: initial, **self._saved()}
+        key = run.state_key() if self.node.keeps else ""
+        self.starts: Starts = {0: lambda: Start(initial, state_key=key), **self._saved()}
 
-    def _saved(self) -> Models:
+    def _saved(self) -> Starts:
         """Find the final model and the checkpoints, which win over it."""
-        found: Models = {}
+        found: Starts = {}
+        missing = "what the server remembers" if self.node.keeps else ""
         final = self.run.path / "model.safetensors"
         rows = self.run.rounds()
         if final.exists() and rows:
-            found[rows[-1]["round"]] = lambda: _read(final)
+            found[rows[-1]["round"]] = lambda: Start(_read(final), missing=missing)
         for path in sorted(self.run.checkpoints.glob("round-*.safetensors")):
             number = int(path.stem.removeprefix("round-"))
-            found[number] = lambda path=path: (
-                checkpoint.load(  # type: ignore[misc]
-                    path, self.config.fingerprint()
-                ).arrays
-            )
+            found[number] = partial(self._checkpoint, path)
         return found
+
+    def _checkpoint(self, path: Path) -> Start:
+        """Return what the round after a checkpoint started from, as its strategy tells."""
+        from fedapp.server_app import build_strategy
+
+        saved = checkpoint.load(path, self.config.fingerprint())
+        strategy = build_strategy(self.config, self.node, Federation({}, {}), self.run.state_key())
+        strategy.restore(saved.strategy)
+        return Start.of(strategy, saved.arrays)
 
     def measurable(self) -> list[int]:
         """Return the rounds of which both models are known, else the one after the newest model."""
-        both = [number for number in self.models if number and number - 1 in self.models]
-        return sorted(both) or [max(self.models) + 1]
+        both = [number for number in self.starts if number and number - 1 in self.starts]
+        return sorted(both) or [max(self.starts) + 1]
 
     def measure(self, server_round: int, words: Sequence[str], clients: int) -> dict[str, Any]:
         """Measure a round with up to `clients` of its clients (0: all), and store what it gives.
@@ -72,19 +82,19 @@ class SavedRun:
         Raises:
             UserError: the model that the round started from is not known.
         """
-        if server_round - 1 not in self.models:
-            known = ", ".join(str(number + 1) for number in sorted(self.models))
+        if server_round - 1 not in self.starts:
+            known = ", ".join(str(number + 1) for number in sorted(self.starts))
             raise UserError(
                 f"round {server_round} of {self.run.path} cannot be measured: the model of round "
                 f"{server_round - 1} was not kept (known: rounds {known}); run with "
                 "checkpoint-every=1 checkpoint-keep=0 to keep all"
             )
-        result = self.models.get(server_round)
+        result = self.starts.get(server_round)
         cohort = cohort_of(self.config, server_round, clients)
         models = RoundModels(
             server_round,
-            self.models[server_round - 1](),
-            result and result(),
+            self.starts[server_round - 1](),
+            result and result().arrays,
             cohort,
             self.config.lr_at(server_round),
         )

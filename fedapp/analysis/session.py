@@ -42,9 +42,8 @@ def analyse_runs(
     runs = [RunDirectory.load(path) for path in paths]
     for run in runs:
         config = run.config()
-        regulariser = str(config.get("regulariser", "auto"))
         bottleneck = int(config.get("bottleneck", 0))
-        check_measures(str(config["method"]), wanted.measures, regulariser, bottleneck)
+        check_measures(str(config["method"]), wanted.measures, bottleneck)
     found = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(wanted.measures):

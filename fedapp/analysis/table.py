@@ -14,8 +14,7 @@ from fedapp.analysis.measures import (
 from fedapp.analysis.pictures import FeatureMap, Landscape, UnitCircle
 from fedapp.errors import UserError
 from fedapp.method import GLOBAL
-from fedapp.methods import find_method, kept_by_clients
-from strategies.rounds import ClientStrategy
+from fedapp.methods import find_method
 
 MEASURES: dict[str, type[Measure]] = {
     "local-accuracy": LocalAccuracy,
@@ -37,14 +36,8 @@ def measures_of_models(analyses: str) -> list[str]:
     return [word for word in analyses.split() if word in MEASURES]
 
 
-def check_measures(
-    name: str, analyses: str, regulariser: str = "auto", bottleneck: int = 0
-) -> None:
-    """Raise UserError for measures that a method or a model does not have.
-
-    Local models cannot be made again where clients keep something, or get it beside the model:
-    it is not what it was when the round is over.
-    """
+def check_measures(name: str, analyses: str, bottleneck: int = 0) -> None:
+    """Raise UserError for measures that a method has no models for, or a model no features."""
     row = find_method(name)
     models = measures_of_models(analyses)
     if models and row.accuracy != GLOBAL:
@@ -58,12 +51,3 @@ def check_measures(
                 f"measure '{word}' needs a model with {MEASURES[word].features} features before "
                 f"its head: train with bottleneck={MEASURES[word].features} (here: {bottleneck})"
             )
-    told = row.strategy.extras is not ClientStrategy.extras
-    reason = kept_by_clients(name, regulariser) or (row.also_sends if told else "")
-    local = [word for word in analyses.split() if word in MEASURES and MEASURES[word].local]
-    if reason and local:
-        free = ", ".join(word for word, measure in MEASURES.items() if not measure.local)
-        raise UserError(
-            f"measure '{local[0]}' trains local models again, which needs the {reason} that the "
-            f"clients of method '{name}' had; choose from {free}, forgetting, consistency"
-        )

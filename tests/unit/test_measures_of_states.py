@@ -1,0 +1,113 @@
+"""Measures of methods whose clients keep something: local models are those of the run all the same.
+
+Every training of the run is noted, and compared with the training that measures it, bit for bit;
+the states themselves must stay as they are.
+"""
+
+import hashlib
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import settings
+
+from clients.client import LocalClient
+from fedapp import server_app
+from fedapp.analysis import store
+from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+
+KEPT = {"checkpoint_every": 1, "checkpoint_keep": 0, "keep_state": True}
+METHODS = [
+    {"method": "scaffold"},
+    {"method": "moon"},
+    {"method": "feddyn"},
+    {"method": "fedcurv"},
+    {"method": "scaffold", "regulariser": "moon"},
+]
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """Collect the models of every training, by round and client."""
+    found = defaultdict(list)
+    fit = LocalClient.fit
+
+    def noted(self, parameters, config):
+        done = fit(self, parameters, config)
+        found[config["server_round"], self.client].append(hashed(done[0]))
+        return done
+
+    monkeypatch.setattr(LocalClient, "fit", noted)
+    return found
+
+
+def hashed(arrays: list[np.ndarray]) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def train(folder: Path, state_dir: str = "", **changes) -> RunDirectory:
+    config = settings(
+        output_dir=str(folder), run_name="run", num_clients=5, participation=0.6, num_rounds=3,
+        **changes,
+    )  # fmt: skip
+    grid = InProcessGrid(config, 2)
+    for context in grid.contexts.values():
+        context.node_config["state-dir"] = state_dir
+    server_app.run(grid, config, "", time.monotonic())
+    return RunDirectory.load(folder / "run")
+
+
+def states(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda keys: "+".join(keys.values()))
+def test_local_models_are_those_of_the_run_during_it_and_afterwards(method, trainings, tmp_path):
+    run = train(tmp_path, **method, **KEPT, analyses="divergence", analysis_every=1)
+    assert {server_round for server_round, _ in trainings} == {1, 2, 3}
+    for models in trainings.values():
+        assert len(models) == 2  # in the run, and to measure it
+    during = store.read(run)[-1]["measures"]
+    before = states(tmp_path / "client-states")
+    assert before
+    saved = SavedRun(run, Places())
+    assert saved.measurable()[-1] == 3
+    saved.measure(3, ["divergence"], 0)
+    saved.measure(4, ["divergence"], 0)  # never run, and as well defined
+    assert store.read(run)[2]["measures"] == during
+    assert states(tmp_path / "client-states") == before
+    assert all(len(set(models)) == 1 for models in trainings.values())
+
+
+def test_measuring_changes_no_bit_of_the_run(tmp_path):
+    plain = train(tmp_path / "a", method="scaffold")
+    measured = train(tmp_path / "b", method="scaffold", analyses="norms", analysis_every=1)
+    one, other = (run.path / "model.safetensors" for run in (plain, measured))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("method", ["moon", "fedcurv"])
+def test_rounds_whose_states_are_gone_are_refused_in_words(method, tmp_path):
+    run = train(tmp_path / "kept", method=method, **KEPT)
+    with pytest.raises(UserError, match=r"already trained round 3, .*checkpoint-every=1 keep-st"):
+        SavedRun(run, Places()).measure(1, ["norms"], 0)
+    lost = train(tmp_path / "lost", method=method, checkpoint_every=1, state_missing="reinit")
+    with pytest.raises(UserError, match=r"cannot train round 3 again: .*its state is gone"):
+        SavedRun(lost, Places()).measure(3, ["norms"], 0)
+    assert SavedRun(lost, Places()).measure(3, ["four-factors"], 0)["clients"] == []
+    bare = train(tmp_path / "bare", method=method)
+    with pytest.raises(UserError, match="what the server remembers was not kept"):
+        SavedRun(bare, Places()).measure(4, ["norms"], 0)
+
+
+def test_a_run_goes_on_where_the_server_has_not_its_clients_states(tmp_path, capsys):
+    elsewhere = str(tmp_path / "elsewhere")
+    run = train(tmp_path, elsewhere, method="scaffold", analyses="norms", analysis_every=1)
+    assert run.summary()["status"] == "completed"
+    assert [entry["round"] for entry in store.read(run)] == [1]  # nobody kept anything before it
+    assert "analysis of round 2 is left out: client" in capsys.readouterr().out
