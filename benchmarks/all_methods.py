@@ -15,7 +15,6 @@ import inspect
 import json
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from runs_in_turn import in_turn, markdown, rounds, summary, train
 
@@ -35,7 +34,7 @@ COLUMNS = (
     "accuracy",
     "mean of last 3",
     "forgetting",
-    "s per round",
+    "fastest round, s",
     "MB up",
     "MB down",
     "state MB",
@@ -65,10 +64,11 @@ def figures(folder: Path, states: Path) -> list[str]:
     """Return one method's figures on one partition, as text."""
     found = summary(folder)
     if found.get("status") != "completed":
-        return [f"{found.get('status', 'not run')}: {found.get('reason', '')}"[:60], *[""] * 6]
+        why = found.get("reason", "not run") or found["status"]
+        return [why.removeprefix("fedapp: "), *[""] * 6]
     rows = rounds(folder)
-    accuracies = [row["accuracy"] for row in rows if "accuracy" in row][-3:]
-    seconds = median(row["seconds"] for row in rows if "accuracy" not in row)
+    accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None][-3:]
+    seconds = min(row["seconds"] for row in rows if row["accuracy"] is None)
     key = json.loads((folder / "state.json").read_text())["state_key"]
     kept = sum(file.stat().st_size for file in (states / key).glob("*/personal.safetensors"))
     return [

@@ -36,8 +36,11 @@ def train(output: Path, name: str, keys: str, nodes: int = 1) -> None:
     found = summary(folder)
     if found:
         (folder / "usage.json").write_text(json.dumps({"peak_memory": peak}))
-    ended = found.get("accuracy_final") or log.read_text().strip()[-300:]
-    print(f"{name}: {found.get('status', 'not run')} {ended}", flush=True)
+    else:
+        folder.mkdir(exist_ok=True)
+        refused = {"status": "refused", "reason": log.read_text().strip()[-300:]}
+        (folder / "usage.json").write_text(json.dumps(refused))
+    print(f"{name}: {summary(folder)}"[:300], flush=True)
 
 
 def in_turn(work: Callable[[Any], None], jobs: Iterable[Any], at_once: int) -> None:

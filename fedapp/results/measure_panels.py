@@ -145,6 +145,7 @@ def _value(entry: Mapping[str, Any], word: str, part: str, name: str) -> float:
 def _bars(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
     """Draw one group of bars per run, with the deviation over clients and the value on top."""
     width = BAR / len(panel.series)
+    turn = 90 if len(runs) * len(panel.series) > 9 else 0  # side by side, they would overlap
     for position, (_, entries) in enumerate(runs):
         color = _color(position)
         for index, (part, name) in enumerate(panel.series.values()):
@@ -157,8 +158,9 @@ def _bars(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
                 error_kw={"capsize": 3, "elinewidth": 1, "ecolor": INK},
             )  # fmt: skip
             text = "n/a" if math.isnan(height) else f"{height:.3g}"
-            axes.bar_label(bars, [text], padding=3, fontsize=9)
+            axes.bar_label(bars, [text], padding=3, fontsize=9, rotation=turn)
     axes.set_xticks(range(len(runs)), [label for label, _ in runs], fontsize=10)
+    axes.margins(y=0.2 if turn else 0.1)
     axes.grid(visible=False, axis="x")
 
 

@@ -56,10 +56,12 @@ def four_factors(runs: Sequence[Run]) -> Figure:
         places = np.arange(len(FACTORS)) + (position - (len(runs) - 1) / 2) * width
         heights = [np.nan if value is None else value for value in values]
         bars = axes.bar(places, heights, width * 0.92, color=_color(position), label=label)
-        axes.bar_label(bars, [f"{value:.2f}" for value in heights], padding=2, fontsize=8)
+        turn = 90 if len(runs) > 3 else 0  # side by side, they would run into each other
+        texts = [f"{value:.2f}" for value in heights]
+        axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=turn)
     axes.set_xticks(range(len(FACTORS)), list(FACTORS.values()), fontsize=9)
     axes.axhline(0, color=INK, linewidth=0.8)
-    axes.margins(y=0.12)
+    axes.margins(y=0.16)
     axes.grid(visible=False, axis="x")
     axes.set(title="Four factors of the global model", ylabel="Mean cosine")
     figure.legend(loc="outside lower center", ncols=1)
