@@ -98,7 +98,7 @@ class FedKDClient(PairClient):
     def recall(self, keep_received: bool) -> None:
         """Load both models, and put the received mentee in the place of the own one."""
         super().recall(keep_received)
-        if keep_received:
+        if keep_received and INBOX in self.inbox:  # an evaluation comes without: it has no part
             mentee = self._mentee()
             received = self.decompress(self.inbox[INBOX], to_arrays(mentee))
             load_arrays(mentee, received)

@@ -5,32 +5,16 @@ import uuid
 import numpy as np
 import pytest
 from flwr.app import RecordDict
-from in_process import InProcessGrid, assert_same, federate, settings
+from in_process import InProcessGrid, assert_same, federate
+from personal_runs import PERSONAL, outcome, run
 
 from clients.arrays import to_arrays
 from fedapp import server_app
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
-from fedapp.methods import METHODS
 from fedapp.node import Node
 from strategies.federation import Federation
 from strategies.records import UPLOADS, from_array_record, to_array_record
-
-PERSONAL = [name for name, row in METHODS.items() if row.personal is not None]
-PROTOTYPE = [name for name in PERSONAL if "prototypes" in METHODS[name].also_sends]
-
-
-def run(**changes):
-    """A federation of four clients with two architectures, for two rounds."""
-    quick = {"num_clients": 4, "partition": "dirichlet", "participation": 1.0, "feature_dim": 16}
-    return settings(**{**quick, **changes})
-
-
-def outcome(config, **more):
-    """Everything a federation ends with: shared arrays, server state, the clients' scores."""
-    final, strategy, _ = federate(config, **more)
-    scores = {n: np.array(v) for n, v in strategy.report.client_accuracy.items()}
-    return {**final, **strategy.save(), **scores}, strategy
 
 
 @pytest.mark.parametrize("method", PERSONAL)
