@@ -208,6 +208,7 @@ HETEROGENEOUS: dict[str, Method] = {
         options={"epochs": "fedgh-server-epochs"},
         strategy_parts=_fedgh,
         client=FedGHClient,
+        client_options=_WHEN,
         also_sends="prototypes, header",
     ),
     "fedgen": _row(
