@@ -63,8 +63,7 @@ class FedGenClient(PersonalClient):
     def finish(
         self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
     ) -> Arrays:
-        """Store the model, return the head and, the first time, upload the label counts."""
-        first = self.memory is None or self.memory.load() is None
-        if first:
+        """Store the model and return the head; upload label counts until the server has them."""
+        if self.memory is None or not self.memory.known:
             self.uploads = {COUNTS: self.data.class_counts.cpu().numpy().copy()}
         return super().finish(received, trained, result, lr)
