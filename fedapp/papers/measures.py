@@ -4,7 +4,8 @@ A metric that gets measured later becomes one more row here; every published num
 can then be reproduced.
 """
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ class Measure:
     analyses: str = ""  # the run-config value that makes a run measure it
     note: str = ""
     asks_clients: bool = False  # whether clients must evaluate the global model
+    spread: Callable[[Sequence[float]], float] = statistics.stdev  # over seeds
 
 
 def _percent(summary: Summary) -> float | None:
@@ -41,7 +43,10 @@ BEST = "best "  # before the metric of a table that reports its best round
 MEASURES: dict[str, Measure] = {
     "accuracy_percent": Measure(_percent, "%"),
     "best accuracy_percent": Measure(
-        lambda summary: 100 * summary["accuracy_best"], "%", note="best round, as published"
+        lambda summary: 100 * summary["accuracy_best"],
+        "%",
+        note="best round, as published",
+        spread=statistics.pstdev,  # FedDOR: as the code it builds on
     ),
     f"{PERSONAL} of the global model": Measure(
         lambda summary: 100 * summary["client_accuracy_mean"],

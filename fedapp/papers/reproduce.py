@@ -100,7 +100,8 @@ def _same(earlier: RunDirectory, wanted: RunConfig) -> bool:
 def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     """Return published and own figures of a cell: means over the seeds that converged.
 
-    The spread is the sample standard deviation over seeds; None for fewer than two.
+    The spread is the standard deviation over seeds, the sample's unless the metric's row says
+    otherwise; None for fewer than two.
     """
     measure = MEASURES[cell.measure]
     ended = [(run, summary) for run in runs if (summary := finished(run)) is not None]
@@ -118,7 +119,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "published std": cell.row.std,
         "published failed": cell.row.failed,
         "mean": mean,
-        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "std": measure.spread(values) if len(values) > 1 else None,
         "difference": None if mean is None or published is None else mean - published,
         "seeds": _seeds(run for run, _ in done),
         "diverged seeds": _seeds(run for run, summary in ended if summary["status"] != "completed"),

@@ -1,5 +1,8 @@
 """How published settings become run keys where the paper says little or something of its own."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from fedapp.papers.cells import cells_of, select
@@ -30,6 +33,14 @@ def test_what_a_number_is_decides_how_it_is_read_from_a_run():
         )
     }  # fmt: skip
     assert read == {"last round": 50, "best round": 60, "personal": 50, "neurons": 0.7}
+
+
+def test_the_spread_of_best_rounds_is_that_of_all_runs():
+    vectors = Path(__file__).parents[1] / "vectors" / "vectors_heterogeneous.json"
+    expected = json.loads(vectors.read_text())["metric"]
+    spread = MEASURES["best accuracy_percent"].spread
+    assert spread(expected["runs_best"]) == pytest.approx(expected["std_ddof0"])
+    assert MEASURES["accuracy_percent"].spread([40.0, 42.0, 44.0]) == pytest.approx(2.0)
 
 
 def test_fine_tuned_rows_take_their_papers_protocol_and_rates():
