@@ -6,6 +6,7 @@ configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
 
 from typing import Any
 
+from clients.client import LocalClient
 from clients.fd import FDClient
 from clients.feddor import CountingFedDORClient, FedDORClient
 from clients.fedgen import FedGenClient
@@ -107,9 +108,8 @@ def _fedkd(node: Any) -> dict[str, Any]:
 
 _NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
 _WHEN = {"evaluate_when": "eval-when"}
-_EVALUATION = {**_WHEN, "rule": "eval-rule"}
+_COMPARES = {**_WHEN, "rule": "eval-rule"}
 _FEDDOR_CLIENT = {
-    **_EVALUATION,
     "ce_weight": "feddor-lambda-ce",
     "weight": "feddor-lambda-align",
     "kind": "feddor-upload",
@@ -117,159 +117,109 @@ _FEDDOR_CLIENT = {
 _FEDDOR_SERVER = {"epochs": "feddor-server-epochs", "inter_weight": "feddor-inter-weight"}
 _COSINE = PersonalModels("cosine", "feddor-classifier", orthogonal=True)
 _COSINE_AS_INITIALISED = PersonalModels("cosine", "feddor-classifier")
-_PROTOTYPES = "prototypes"
-_MODEL = "personal model"
+_SAME_HEADS = PersonalModels(same_heads=True)
 
 
 def _row(title: str, source: str, **values: Any) -> Method:
     """Return a row of a method whose models stay with the clients."""
-    return Method(
-        title,
-        source,
-        **{
-            "sends": "nothing",
-            "also_sends": _PROTOTYPES,
-            "keeps": _MODEL,
-            "accuracy": CLIENT_TOTAL,
-            "personal": PersonalModels(),
-            "client_options": _EVALUATION,
-            **values,
-        },
-    )
+    usual = {
+        "sends": "nothing",
+        "keeps": "personal model",
+        "accuracy": CLIENT_TOTAL,
+        "personal": PersonalModels(),
+        "client": PersonalClient,
+        "client_options": _WHEN,
+    }
+    return Method(title, source, **{**usual, **values})
+
+
+def _prototypes(
+    title: str, source: str, client: type[LocalClient], keys: dict[str, str], **values: Any
+) -> Method:
+    """Return a row of a method whose clients upload prototypes, and receive a table of them.
+
+    `keys`: the client's arguments and their keys, beside those of all such methods.
+    """
+    usual = {"also_sends": "prototypes", "client_options": {**_COMPARES, **keys}}
+    return _row(title, source, client=client, **{**usual, **values})
 
 
 HETEROGENEOUS: dict[str, Method] = {
-    "feddor": _row(
+    "feddor": _prototypes(
         "Orthogonal initialisation, generated prototypes with dual regularisation",
-        "FedDOR (anonymous), equations 1-6",
-        strategy=FedDOR,
+        "FedDOR (anonymous), equations 1-6", FedDORClient, _FEDDOR_CLIENT,
+        strategy=FedDOR, strategy_parts=_feddor, personal=_COSINE,
         options={**_FEDDOR_SERVER, "first_target": "feddor-first-target"},
-        strategy_parts=_feddor,
-        client=FedDORClient,
-        client_options=_FEDDOR_CLIENT,
-        personal=_COSINE,
     ),
-    "feddor-no-oi": _row(
+    "feddor-no-oi": _prototypes(
         "FedDOR without orthogonal initialisation",
-        "FedDOR (anonymous), ablation",
-        strategy=FedDOR,
+        "FedDOR (anonymous), ablation", FedDORClient, _FEDDOR_CLIENT,
+        strategy=FedDOR, strategy_parts=_feddor_without_oi, personal=_COSINE_AS_INITIALISED,
         options=_FEDDOR_SERVER,
-        strategy_parts=_feddor_without_oi,
-        client=FedDORClient,
-        client_options=_FEDDOR_CLIENT,
-        personal=_COSINE_AS_INITIALISED,
     ),
-    "feddor-no-dor": _row(
+    "feddor-no-dor": _prototypes(
         "FedDOR without dual regularisation: counted class means",
-        "FedDOR (anonymous), ablation",
-        strategy=FedDORWithoutGenerator,
-        strategy_parts=_feddor_without_dor,
-        client=CountingFedDORClient,
-        client_options=_FEDDOR_CLIENT,
-        personal=_COSINE,
+        "FedDOR (anonymous), ablation", CountingFedDORClient, _FEDDOR_CLIENT,
+        strategy=FedDORWithoutGenerator, strategy_parts=_feddor_without_dor, personal=_COSINE,
         also_sends="prototypes, counts",
     ),
-    "fedproto": _row(
+    "fedproto": _prototypes(
         "Prototypes averaged by class",
-        "Tan et al. 2022, AAAI, equations 3-6",
-        strategy=FedProto,
+        "Tan et al. 2022, AAAI, equations 3-6", FedProtoClient, {"weight": "fedproto-lambda"},
+        strategy=FedProto, strategy_parts=_sizes, also_sends="prototypes, counts",
         options={"weighting": "fedproto-weighting", "memory": "fedproto-memory"},
-        strategy_parts=_sizes,
-        client=FedProtoClient,
-        client_options={**_EVALUATION, "weight": "fedproto-lambda"},
-        also_sends="prototypes, counts",
     ),
-    "fedtgp": _row(
+    "fedtgp": _prototypes(
         "Trained prototypes, separated by an adaptive margin",
-        "Zhang et al. 2024, AAAI",
-        strategy=FedTGP,
-        options={
-            "epochs": "fedtgp-server-epochs",
-            "rule": "fedtgp-margin",
-            "largest_margin": "fedtgp-tau",
-        },
-        strategy_parts=_trained_prototypes,
-        client=FedTGPClient,
-        client_options={**_EVALUATION, "weight": "fedtgp-lambda"},
+        "Zhang et al. 2024, AAAI", FedTGPClient, {"weight": "fedtgp-lambda"},
+        strategy=FedTGP, strategy_parts=_trained_prototypes,
+        options={"epochs": "fedtgp-server-epochs", "rule": "fedtgp-margin",
+                 "largest_margin": "fedtgp-tau"},
     ),
-    "fedorgp": _row(
+    "fedorgp": _prototypes(
         "Trained prototypes with orthogonality regularisation",
-        "Guo et al. 2025, arXiv 2502.16119",
-        strategy=FedORGP,
+        "Guo et al. 2025, arXiv 2502.16119", PrototypeClient, {"weight": "fedorgp-lambda"},
+        strategy=FedORGP, strategy_parts=_trained_prototypes,
         options={"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma"},
-        strategy_parts=_trained_prototypes,
-        client=PrototypeClient,
-        client_options={**_EVALUATION, "weight": "fedorgp-lambda"},
     ),
     "fedgh": _row(
         "A header for all, trained on the server with prototypes",
         "Yi et al. 2023, ACM MM, algorithm 1",
-        strategy=FedGH,
-        options={"epochs": "fedgh-server-epochs"},
-        strategy_parts=_fedgh,
-        client=FedGHClient,
-        client_options=_WHEN,
-        also_sends="prototypes, header",
+        strategy=FedGH, strategy_parts=_fedgh, options={"epochs": "fedgh-server-epochs"},
+        client=FedGHClient, also_sends="prototypes, header",
     ),
     "fedgen": _row(
         "Averaged heads and a generator of features",
         "Zhu et al. 2021, ICML, data-free variant",
-        strategy=FedGen,
+        strategy=FedGen, strategy_parts=_fedgen,
         options={"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr"},
-        strategy_parts=_fedgen,
-        client=FedGenClient,
+        client=FedGenClient, client_parts=_fedgen_client,
         client_options={**_WHEN, "warmup": "fedgen-warmup-rounds"},
-        client_parts=_fedgen_client,
-        personal=PersonalModels(same_heads=True),
-        sends="head",
-        also_sends="generator, label counts once",
+        personal=_SAME_HEADS, sends="head", also_sends="generator, label counts once",
     ),
     "fedkd": _row(
         "Mutual distillation with a mentee that travels compressed",
         "Wu et al. 2022, Nature Communications",
-        strategy=FedKD,
-        strategy_parts=_fedkd,
-        client=FedKDClient,
+        strategy=FedKD, strategy_parts=_fedkd, client=FedKDClient, client_parts=_codec,
         client_options={**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"},
-        client_parts=_codec,
-        personal=PersonalModels(beside=("mentee", "map")),
-        also_sends="compressed mentee",
+        personal=PersonalModels(beside=("mentee", "map")), also_sends="compressed mentee",
         keeps="personal model, mentee, map",
     ),
     "lg-fedavg": _row(
         "Averaged heads on personal extractors",
-        "Liang et al. 2020, arXiv 2001.01523",
-        client=PersonalClient,
-        client_options=_WHEN,
-        personal=PersonalModels(same_heads=True),
-        sends="head",
-        also_sends="",
+        "Liang et al. 2020, arXiv 2001.01523", personal=_SAME_HEADS, sends="head",
     ),
-    "fd": _row(
+    "fd": _prototypes(
         "Distillation of each class's mean logits",
-        "Jeong et al. 2018, arXiv 1811.11479",
-        strategy=FD,
-        strategy_parts=_logits,
-        client=FDClient,
-        client_options={**_EVALUATION, "weight": "fd-lambda"},
-        also_sends="mean logits",
+        "Jeong et al. 2018, arXiv 1811.11479", FDClient, {"weight": "fd-lambda"},
+        strategy=FD, strategy_parts=_logits, also_sends="mean logits",
     ),
     "fml": _row(
         "Mutual distillation with an averaged meme model",
-        "Shen et al. 2020, arXiv 2006.16765",
-        strategy=FML,
-        client=FMLClient,
+        "Shen et al. 2020, arXiv 2006.16765", strategy=FML, client=FMLClient,
         client_options={**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"},
-        personal=PersonalModels(beside=("mentee",)),
-        sends="mentee",
-        also_sends="",
+        personal=PersonalModels(beside=("mentee",)), sends="mentee",
         keeps="personal model, mentee",
     ),
-    "local-hetero": _row(
-        "Every client alone",
-        "reference",
-        client=PersonalClient,
-        client_options=_WHEN,
-        also_sends="",
-    ),
-}
+    "local-hetero": _row("Every client alone", "reference"),
+}  # fmt: skip
