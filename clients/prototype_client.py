@@ -26,7 +26,8 @@ class PrototypeClient(PersonalClient):
     """Cross-entropy plus `weight` times the pull to the received prototype of each image's class.
 
     Without a received prototype the pull is absent. After the last epoch the mean of f over all
-    training images of each class is uploaded (FedProto, equation 3), in evaluation mode.
+    training images of each class is uploaded (FedProto, equation 3), in evaluation mode; or, with
+    `collect` "during", the mean of what training saw of the class, while the model was changing.
     """
 
     by_prototype = False  # whether test images get the class of the nearest prototype
@@ -34,10 +35,18 @@ class PrototypeClient(PersonalClient):
     counted = False  # whether the number of images of each class is uploaded too
     kind = "raw_mean"  # as `class_means`
 
-    def __init__(self, *args: Any, weight: float = 0.0, rule: str = "auto", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        weight: float = 0.0,
+        rule: str = "auto",
+        collect: str = "after",
+        **kwargs: Any,
+    ) -> None:
         """Prepare a client; `rule` is "head", "proto" or "auto", the method's own."""
         super().__init__(*args, **kwargs)
-        self.weight = weight
+        self.weight, self.during = weight, collect == "during"
+        self.seen: list[tuple[Tensor, Tensor]] = []  # what is averaged [B, width], labels [B]
         self.by_prototype = self.by_prototype if rule == "auto" else rule == "proto"
         self.num_classes = len(self.data.class_counts)
         self.prototypes, self.known = self._received()
@@ -57,7 +66,11 @@ class PrototypeClient(PersonalClient):
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch."""
-        loss = self.local_loss(forward(), objective)
+        step = forward()
+        if self.during:
+            seen = self.represent(step.features, step.logits).detach()
+            self.seen.append((seen, step.labels))
+        loss = self.local_loss(step, objective)
         loss.backward()
         return loss.detach()
 
@@ -72,10 +85,7 @@ class PrototypeClient(PersonalClient):
     @torch.no_grad()
     def collect(self) -> Arrays:
         """Return the means of the present classes, their ids and, if asked for, their counts."""
-        self.model.eval()
-        seen = [
-            (self.represent(*self.model(inputs)), labels) for inputs, labels in self.data.examples()
-        ]
+        seen = self.seen or self._look()  # a client without a whole batch has seen nothing
         rows, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         means, counts = class_means(rows, labels, self.num_classes, self.kind)
         present = counts.nonzero().squeeze(1)
@@ -83,6 +93,13 @@ class PrototypeClient(PersonalClient):
         if self.counted:
             tensors[COUNTS] = counts[present]
         return to_arrays(tensors)
+
+    def _look(self) -> list[tuple[Tensor, Tensor]]:
+        """Return what is averaged of all training images, by the model as it is now."""
+        self.model.eval()
+        return [
+            (self.represent(*self.model(inputs)), labels) for inputs, labels in self.data.examples()
+        ]
 
     @torch.no_grad()
     def scores(self) -> dict[str, float]:

@@ -108,7 +108,8 @@ def _fedkd(node: Any) -> dict[str, Any]:
 
 _NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
 _WHEN = {"evaluate_when": "eval-when"}
-_COMPARES = {**_WHEN, "rule": "eval-rule"}
+_COLLECTS = {**_WHEN, "collect": "proto-collect"}
+_COMPARES = {**_COLLECTS, "rule": "eval-rule"}
 _FEDDOR_CLIENT = {
     "ce_weight": "feddor-lambda-ce",
     "weight": "feddor-lambda-align",
@@ -186,7 +187,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "A header for all, trained on the server with prototypes",
         "Yi et al. 2023, ACM MM, algorithm 1",
         strategy=FedGH, strategy_parts=_fedgh, options={"epochs": "fedgh-server-epochs"},
-        client=FedGHClient, also_sends="prototypes, header",
+        client=FedGHClient, client_options=_COLLECTS, also_sends="prototypes, header",
     ),
     "fedgen": _row(
         "Averaged heads and a generator of features",

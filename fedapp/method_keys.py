@@ -77,6 +77,10 @@ class MethodKeys(RunKeys):
         "cosines or their absolute values small",
     )
     oi_simplex: bool = Field(False, description="start at a simplex instead of orthogonal rows")
+    proto_collect: Literal["after", "during"] = Field(
+        "after",
+        description="prototypes: means over all images after training, or of what training saw",
+    )
     proto_server_lr: Positive = Field(0.01, description="of what servers train on prototypes")
     proto_batch_size: Count = Field(32, description="prototypes in a server's batch")
     feddor_lambda_ce: Weight = Field(10.0, description="FedDOR's weight of cross-entropy")

@@ -1,10 +1,21 @@
 """Options of clients with models of their own: other readings of their papers and codes."""
 
-import pytest
-from flwr.app import RecordDict
-from in_process import federate
-from personal_runs import run
+from dataclasses import fields
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
+from flwr.app import RecordDict
+from in_process import assert_same, differ, federate
+from personal_runs import outcome, run
+from torch import nn
+
+from clients.fd import FDClient
+from clients.local_training import LocalSettings
+from clients.objective import Objective, Step
+from clients.prototype_client import PrototypeClient
+from clients.workplace import ClientData, Workplace
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from strategies.records import UPLOADS, from_array_record, to_array_record
@@ -45,3 +56,46 @@ def test_label_counts_that_the_server_refused_are_sent_again():
     strategy = federate(config, nodes=4, tamper=tamper)[1]
     assert sorted(strategy._heard) == [0, 1, 2, 3]
     assert (strategy._heard[2] == spoiled[0]).all()
+
+
+def trained_on(kind: type[PrototypeClient], batches: list, **options: Any) -> PrototypeClient:
+    """A client of three classes that has seen batches of features [B, 2], logits and labels."""
+    model, counts = nn.Linear(2, 3), torch.tensor([2, 0, 1])
+    place = Workplace(model, {}, LocalSettings(1), lambda: model)
+    nothing = dict.fromkeys(field.name for field in fields(ClientData))
+    client = kind(
+        place, 0, ClientData(**{**nothing, "class_counts": counts}), Objective(), **options
+    )
+    for features, logits, labels in batches:
+        seen = torch.tensor(logits, requires_grad=True)
+        step = Step(torch.tensor(labels), torch.tensor(features), seen, model.weight)
+        client.gradients(lambda step=step: step, Objective())
+    return client
+
+
+SEEN = [  # of two epochs, between which the model has moved
+    ([[2.0, 0.0], [4.0, 0.0]], [[1.0, 0.0, 0.0], [0.0, 0.0, 5.0]], [0, 2]),
+    ([[4.0, 2.0]], [[3.0, 0.0, 2.0]], [0]),
+]
+
+
+def test_prototypes_collected_during_training_are_means_of_all_that_was_seen():
+    client = trained_on(PrototypeClient, SEEN, collect="during")
+    client.counted = True
+    uploaded = client.collect()
+    np.testing.assert_array_equal(uploaded["proto"], [[3.0, 1.0], [4.0, 0.0]])
+    np.testing.assert_array_equal(uploaded["proto-classes"], [0, 2])
+    np.testing.assert_array_equal(uploaded["proto-counts"], [2, 1])
+    logits = trained_on(FDClient, SEEN, collect="during").collect()["proto"]
+    np.testing.assert_array_equal(logits, [[2.0, 0.0, 1.0], [0.0, 0.0, 5.0]])
+    assert trained_on(PrototypeClient, SEEN).seen == []
+
+
+@pytest.mark.parametrize("method", ["fedproto", "feddor"])
+def test_collecting_during_training_gives_other_prototypes_and_the_same_bits_on_any_nodes(method):
+    during, after = (
+        run(method=method, proto_collect=when, num_rounds=1) for when in ("during", "after")
+    )
+    one, many = (dict(sorted(outcome(during, nodes=nodes)[0].items())) for nodes in (1, 4))
+    assert_same(one, many)
+    assert differ({"rows": one["table.proto"]}, {"rows": outcome(after)[0]["table.proto"]})
