@@ -1,7 +1,7 @@
 """Clients with a model of their own: it is kept between rounds and never sent.
 
-Before training the client takes its model from its memory, or starts from the initial weights of
-its architecture, which all clients of that architecture share; after training it stores the model
+Before training the client takes its model from its memory, or starts from initial weights, which
+all clients of its architecture share unless each has its own; after training it stores the model
 again. What travels, if anything, is the method's own business.
 """
 
@@ -68,7 +68,7 @@ class PersonalClient(LocalClient):
         if self.recalled:
             load_arrays(tensors, self.recalled)
             return
-        initial = self.place.copy("initial").state_dict()
+        initial = self.place.initial(self.client).state_dict()
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(initial[name])

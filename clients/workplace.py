@@ -34,6 +34,7 @@ class Workplace:
     build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
     seed: int = 0
     tuning: Tuning | None = None  # how clients make the final model their own
+    build_for: Callable[[int], nn.Module] | None = None  # as `build`, with a client's own weights
     _copies: dict[str, nn.Module] = field(default_factory=dict)
 
     @property
@@ -46,6 +47,10 @@ class Workplace:
         if name not in self._copies:
             self._copies[name] = self.build().requires_grad_(False).eval()
         return self._copies[name]
+
+    def initial(self, client: int) -> nn.Module:
+        """Return a model with the weights that a client starts from."""
+        return self.build_for(client) if self.build_for else self.copy("initial")
 
     @property
     def teacher(self) -> nn.Module:

@@ -65,6 +65,9 @@ class MethodKeys(RunKeys):
     feature_map: Literal["pool", "linear"] = Field(
         "pool", description="how an architecture's features become feature-dim ones"
     )
+    init_per_client: bool = Field(
+        False, description="own models start from weights of each client, not of its architecture"
+    )
     eval_rule: Literal["auto", "head", "proto"] = Field(
         "auto", description="class of a test image by head or nearest prototype; auto: the method's"
     )

@@ -2,7 +2,8 @@
 
 A process keeps one model of each architecture that its clients have, and loads each client's
 weights into it. Initial weights depend on the run's seed and the architecture alone: clients of one
-architecture start equal, so that their prototypes can be compared from the first round on.
+architecture start equal, so that their prototypes can be compared from the first round on. With
+`init-per-client` they depend on the client too; what clients share by construction still does not.
 """
 
 import zlib
@@ -50,14 +51,21 @@ class PersonalPlaces:
         key = self.group.architecture_of(client), self.group.hidden_of(client)
         if key not in self._places:
             model = self.build(*key)
+            own = self._build_for if self.config.init_per_client else None
             self._places[key] = Workplace(
-                model, self.shared(model), self.settings, lambda: self.build(*key), self.config.seed
-            )
+                model, self.shared(model), self.settings, lambda: self.build(*key),
+                self.config.seed, build_for=own,
+            )  # fmt: skip
         return self._places[key]
 
-    def build(self, architecture: str, hidden: int) -> nn.Module:
-        """Build a model of one kind with its initial weights."""
-        return self._model(architecture, hidden).to(self.device)
+    def build(self, architecture: str, hidden: int, draw: int = 0) -> nn.Module:
+        """Build a model of one kind with the initial weights of a draw; 0 is everyone's."""
+        return self._model(architecture, hidden, draw).to(self.device)
+
+    def _build_for(self, client: int) -> nn.Module:
+        """Build a client's model with initial weights of its own."""
+        group = self.group
+        return self.build(group.architecture_of(client), group.hidden_of(client), 1 + client)
 
     def header(self, hidden: int) -> nn.Module:
         """Build a head on its own, as a server trains it, with a seed of its own."""
@@ -85,35 +93,35 @@ class PersonalPlaces:
             key = self.group.architecture_of(client), self.group.hidden_of(client)
             if key not in sizes:
                 with torch.device("meta"):
-                    state = self._model(*key, orthogonal=False).state_dict()
+                    state = self._model(*key, 0, orthogonal=False).state_dict()
                 sizes[key] = sum(t.numel() * t.element_size() for t in state.values())
             total += sizes[key]
         return total
 
     def _model(
-        self, architecture: str, hidden: int, orthogonal: bool | None = None
+        self, architecture: str, hidden: int, draw: int, orthogonal: bool | None = None
     ) -> Model | Pair:
-        """Build what a client keeps: its model, and those beside it."""
+        """Build what a client keeps: its model, and those beside it; only the former has draws."""
         width = int(self.config.feature_dim)
-        head = self._head(hidden, self._head_seed(hidden))
+        head = self._head(hidden, self._head_seed(hidden, draw))
         if self.kind.orthogonal if orthogonal is None else orthogonal:
             with torch.no_grad():
                 head.weight.copy_(self._orthogonal(hidden or width, hidden))
-        own = self._assembled(architecture, head)
+        own = self._assembled(architecture, head, draw)
         if not self.kind.beside:
             return own
-        mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), "mentee")
+        mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), 0, "mentee")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._head_seed(width))
             map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.beside else None
         return Pair(own, mentee, map_)
 
-    def _assembled(self, architecture: str, head: PersonalHead, role: str = "") -> Model:
-        """Build an extractor for a head, with weights that its role and architecture determine."""
+    def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:
+        """Build an extractor for a head, with weights by its role, architecture and draw."""
         config, data = self.config, self.data
         with torch.random.fork_rng(devices=[]):
             name = zlib.crc32(f"{role}{architecture}".encode())
-            torch.manual_seed(torch_seed(config.seed, Stream.ARCHITECTURE, 0, name))
+            torch.manual_seed(torch_seed(config.seed, Stream.ARCHITECTURE, draw, name))
             extractor = build_personal_extractor(
                 architecture, data.channels, data.image_size, int(config.feature_dim),
                 config.feature_map,
@@ -131,8 +139,8 @@ class PersonalPlaces:
         key = self.kind.style_key
         return str(self.config.flat()[key]) if key else self.kind.style
 
-    def _head_seed(self, hidden: int) -> int:
-        return torch_seed(self.config.seed, Stream.HEAD, 0, hidden)
+    def _head_seed(self, hidden: int, draw: int = 0) -> int:
+        return torch_seed(self.config.seed, Stream.HEAD, draw, hidden)
 
     def _orthogonal(self, width: int, hidden: int) -> Tensor:
         config = self.config

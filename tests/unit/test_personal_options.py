@@ -18,6 +18,7 @@ from clients.prototype_client import PrototypeClient
 from clients.workplace import ClientData, Workplace
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
+from fedapp.node import Node
 from strategies.records import UPLOADS, from_array_record, to_array_record
 
 
@@ -99,3 +100,24 @@ def test_collecting_during_training_gives_other_prototypes_and_the_same_bits_on_
     one, many = (dict(sorted(outcome(during, nodes=nodes)[0].items())) for nodes in (1, 4))
     assert_same(one, many)
     assert differ({"rows": one["table.proto"]}, {"rows": outcome(after)[0]["table.proto"]})
+
+
+@pytest.mark.parametrize("method", ["feddor", "fedkd"])
+def test_clients_of_one_architecture_can_start_from_weights_of_their_own(method):
+    node = Node(RunConfig.parse(run(method=method, init_per_client=True)))
+    place = node.place(0)
+    assert place is node.place(2)
+    first, again, third = (dict(place.initial(c).named_parameters()) for c in (0, 0, 2))
+    equal = {name for name, value in first.items() if torch.equal(value, third[name])}
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    common = {"head.weight", "head.scale"} if method == "feddor" else set()
+    common |= {name for name in first if name.startswith(("mentee.", "transform."))}
+    assert equal == common
+
+
+def test_clients_with_initial_weights_of_their_own_end_with_the_same_bits_on_any_nodes():
+    config = run(method="lg-fedavg", init_per_client=True, num_rounds=1, participation=0.5)
+    one, many = (dict(sorted(outcome(config, nodes=nodes)[0].items())) for nodes in (1, 4))
+    assert_same(one, many)
+    shared = outcome({**config, "init-per-client": False})[0]
+    assert differ({"head": one["head.weight"]}, {"head": shared["head.weight"]})
