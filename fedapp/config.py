@@ -76,6 +76,7 @@ class RunConfig(MethodKeys):
             "augmentation": setting.augmentation,
             "regulariser": row.regulariser or "none",
             "model_group": "",
+            "drop_last": row.personal is not None,
             **group_settings(self, row),
         }
         autos = {k: v for k, v in chosen.items() if getattr(self, k) == "auto"}

@@ -186,7 +186,7 @@ class Node:
             self._batches[client] = training_batches(
                 self.dataset, self.partition.train[client], int(config.batch_size),
                 config.augmentation, self.device, config.decode_threads,
-                full=self.personal is not None,
+                full=bool(config.drop_last), shuffle=config.local_shuffle,
             )  # fmt: skip
         return self._batches[client]
 

@@ -85,6 +85,11 @@ class RunKeys(BaseModel):
     num_rounds: Count = Field(120, description="number of rounds")
     local_epochs: Count | Auto = Field("auto", description="epochs a client trains per round")
     batch_size: Count | Auto = Field("auto", description="local mini-batch size")
+    drop_last: bool | Auto = Field(
+        "auto",
+        description="leave out an epoch's last batch if it is not full; auto: with own models only",
+    )
+    local_shuffle: bool = Field(True, description="mix a client's images anew in every epoch")
     lr: Positive | Auto = Field("auto", description="learning rate of round 1")
     lr_schedule: Literal["auto", "constant", "step", "exponential"] = Field(
         "auto", description="step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round"

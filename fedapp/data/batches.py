@@ -62,6 +62,13 @@ def full_batch_bounds(num_samples: int, batch_size: int) -> list[tuple[int, int]
     return [(start, start + batch_size) for start in starts]
 
 
+def epoch_order(num_samples: int, generator: torch.Generator, shuffle: bool) -> Tensor:
+    """Return the order [n] in which an epoch takes its samples: drawn, or as they are."""
+    if not shuffle:
+        return torch.arange(num_samples)
+    return torch.randperm(num_samples, generator=generator)
+
+
 class Normaliser:
     """Turn uint8 images [B, H, W, channels] into normalised float32 [B, channels, H, W].
 
@@ -108,6 +115,7 @@ class ClientBatches:
         device: where the data stays and the batches appear.
         memory_format: of the batches.
         full: only full batches, as `full_batch_bounds` cuts them.
+        shuffle: take the samples in random order, not in their own.
 
     Raises:
         UserError: unknown augmentation.
@@ -124,8 +132,10 @@ class ClientBatches:
         device: torch.device | str = "cpu",
         memory_format: torch.memory_format = torch.channels_last,
         full: bool = False,
+        shuffle: bool = True,
     ) -> None:
         self.bounds = full_batch_bounds if full else batch_bounds
+        self.shuffle = shuffle
         self.augmentation = parse_augmentation(augmentation)
         self.batch_size = batch_size
         self.device = torch.device(device)
@@ -150,7 +160,7 @@ class ClientBatches:
         return len(self.labels)
 
     def epoch(self, generator: torch.Generator, members: Tensor | None = None) -> Iterator[Batch]:
-        """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once, in random order.
+        """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once.
 
         `generator` is a CPU generator; the same state gives the same batches on every device. With
         `members`, int64 [k] on the CPU, only these samples take part.
@@ -169,7 +179,7 @@ class ClientBatches:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Draw an epoch's order [n] and, by augmentation, its random numbers [n, ...]."""
         num_samples = len(self) if members is None else len(members)
-        order = torch.randperm(num_samples, generator=generator)
+        order = epoch_order(num_samples, generator, self.shuffle)
         if members is not None:
             order = members[order]
         draws = {}

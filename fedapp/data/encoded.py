@@ -18,7 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.data.batches import Batch, Normaliser, batch_bounds, parse_augmentation
+from fedapp.data.batches import (
+    Batch,
+    Normaliser,
+    batch_bounds,
+    epoch_order,
+    full_batch_bounds,
+    parse_augmentation,
+)
 from fedapp.data.crops import crop_boxes, draw_uniform
 from fedapp.data.images import open_image
 from fedapp.errors import UserError
@@ -133,6 +140,8 @@ class StreamedBatches:
         augmentation: "none" or words of "rrc flip"; without rrc the central crop is taken.
         device: where the batches appear.
         threads: that decode; 0: one per core.
+        full: as `ClientBatches`.
+        shuffle: as `ClientBatches`.
 
     Raises:
         UserError: an augmentation that needs images in memory.
@@ -148,7 +157,11 @@ class StreamedBatches:
         augmentation: str,
         device: torch.device | str,
         threads: int = 0,
+        full: bool = False,
+        shuffle: bool = True,
     ) -> None:
+        self.bounds = full_batch_bounds if full else batch_bounds
+        self.shuffle = shuffle
         self.augmentation = check_streamed(augmentation)
         self.source, self.rows, self.labels = source, rows, torch.from_numpy(labels)
         self.normalise, self.batch_size = normalise, batch_size
@@ -161,7 +174,7 @@ class StreamedBatches:
     def epoch(self, generator: torch.Generator, members: Tensor | None = None) -> Iterator[Batch]:
         """Yield (float32 [B, 3, side, side], int64 [B]) over all samples, or `members`, once."""
         count = len(self) if members is None else len(members)
-        order = torch.randperm(count, generator=generator)
+        order = epoch_order(count, generator, self.shuffle)
         order = order if members is None else members[order]
         uniform = draw_uniform(count, generator) if "rrc" in self.augmentation else None
         mirrored = torch.zeros(count, dtype=torch.bool)
@@ -174,7 +187,7 @@ class StreamedBatches:
         yield from self._serve(tasks, self.labels[order])
 
     def _serve(self, tasks: list[Task], labels: Tensor) -> Iterator[Batch]:
-        bounds = batch_bounds(len(tasks), self.batch_size)
+        bounds = self.bounds(len(tasks), self.batch_size)
         images = decoded(self.source, (tasks[a:b] for a, b in bounds), self.threads)
         for (start, stop), pixels in zip(bounds, images, strict=True):
             batch = self.normalise(torch.from_numpy(pixels).to(self.device))

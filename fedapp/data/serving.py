@@ -20,10 +20,11 @@ def training_batches(
     device: torch.device,
     threads: int = 0,
     full: bool = False,
+    shuffle: bool = True,
 ) -> ClientBatches | StreamedBatches:
     """Return the batches of one client, whose training images are `members` [n].
 
-    `full`: only full batches of images that are held in memory.
+    `full` and `shuffle` as `ClientBatches` takes them.
 
     Raises:
         UserError: an augmentation that is unknown, or not for these images.
@@ -32,12 +33,13 @@ def training_batches(
     if isinstance(images, EncodedImages):
         normalise = Normaliser(data.mean, data.std, images.side, device)
         return StreamedBatches(
-            images, members, labels, normalise, batch_size, augmentation, device, threads
-        )
+            images, members, labels, normalise, batch_size, augmentation, device, threads,
+            full, shuffle,
+        )  # fmt: skip
     return ClientBatches(
         torch.from_numpy(np.ascontiguousarray(images[members])),
         torch.from_numpy(labels),
-        data.mean, data.std, batch_size, augmentation, device, full=full,
+        data.mean, data.std, batch_size, augmentation, device, full=full, shuffle=shuffle,
     )  # fmt: skip
 
 

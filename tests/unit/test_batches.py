@@ -155,6 +155,19 @@ def test_equal_generators_give_equal_epochs_and_an_epoch_moves_the_generator(aug
     assert not torch.equal(first[0][1], second[0][1])
 
 
+def test_an_epoch_can_keep_the_order_and_leave_out_what_fills_no_batch():
+    def sizes_and_order(batches: ClientBatches, **members) -> tuple[list[int], list[int]]:
+        served = [labels for _, labels in batches.epoch(torch.Generator(), **members)]
+        return [len(labels) for labels in served], torch.cat(served).tolist()
+
+    images = random_images(11)
+    in_order = make(images, "none", 4, shuffle=False)
+    assert sizes_and_order(in_order) == ([4, 4, 3], list(range(11)))
+    full = make(images, "none", 4, shuffle=False, full=True)
+    assert sizes_and_order(full) == ([4, 4], list(range(8)))
+    assert sizes_and_order(full, members=torch.tensor([9, 2])) == ([2], [9, 2])
+
+
 def test_batches_leave_the_global_generator_alone():
     before = torch.random.get_rng_state()
     one_epoch(make(random_images(10), "crop flip cutout"))

@@ -97,6 +97,14 @@ def test_epochs_are_the_same_for_any_number_of_threads(data):
     assert sorted(served.tolist()) == sorted(data.train_labels[40:61].tolist())
 
 
+def test_photos_are_left_out_and_kept_in_order_as_other_images_are(data):
+    members = np.arange(40, 61)
+    batches = training_batches(data, members, 5, "none", CPU, full=True, shuffle=False)
+    served = [labels for _, labels in batches.epoch(torch.Generator())]
+    assert [len(labels) for labels in served] == [5, 5, 5, 5]
+    assert torch.cat(served).tolist() == data.train_labels[40:60].tolist()
+
+
 def test_members_of_an_epoch_and_normalisation(data):
     batches = training_batches(data, np.arange(10), 4, "none", CPU)
     [(images, labels)] = batches.epoch(torch.Generator(), torch.tensor([3, 7]))

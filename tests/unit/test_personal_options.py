@@ -17,6 +17,7 @@ from clients.objective import Objective, Step
 from clients.prototype_client import PrototypeClient
 from clients.workplace import ClientData, Workplace
 from fedapp.config import RunConfig
+from fedapp.data.batches import batch_bounds
 from fedapp.errors import UserError
 from fedapp.node import Node
 from strategies.records import UPLOADS, from_array_record, to_array_record
@@ -121,3 +122,27 @@ def test_clients_with_initial_weights_of_their_own_end_with_the_same_bits_on_any
     assert_same(one, many)
     shared = outcome({**config, "init-per-client": False})[0]
     assert differ({"head": one["head.weight"]}, {"head": shared["head.weight"]})
+
+
+def first_epoch(**changes: Any) -> tuple[list[int], list[int], list[int]]:
+    """The first client's batch sizes, labels in the order of an epoch, and in their own."""
+    node = Node(RunConfig.parse(run(**changes)))
+    served = [labels for _, labels in node.client(0).data.training(1)()]
+    own = node.dataset.train_labels[node.partition.train[0]].tolist()
+    return [len(labels) for labels in served], torch.cat(served).tolist(), own
+
+
+def test_incomplete_batches_are_left_out_where_models_are_personal_unless_told_otherwise():
+    full, mixed, own = first_epoch(method="feddor")
+    assert full == [32] * (len(own) // 32)
+    assert mixed != own[: len(mixed)]
+    all_of_them = [stop - start for start, stop in batch_bounds(len(own), 32)]
+    assert first_epoch(method="feddor", drop_last=False)[0] == all_of_them
+    shared = {"method": "fedavg", "batch_size": 32, "feature_dim": "auto"}
+    assert first_epoch(**shared)[0] == all_of_them
+    assert first_epoch(**shared, drop_last=True)[0] == full
+
+
+def test_images_can_be_taken_in_their_order():
+    _, labels, own = first_epoch(method="feddor", local_shuffle=False)
+    assert labels == own[: len(labels)]
