@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.client import LocalClient, Scalar
+from clients.fedgen import COUNTS
 from clients.local_training import LossDiverged
 from clients.state import StateError
 from clients.stored_states import clean
@@ -95,6 +96,16 @@ def evaluate(message: Message, context: Context) -> Message:
     if rows:
         content[REPORT] = MetricRecord({name: [row[name] for row in rows] for name in rows[0]})
     return Message(content, reply_to=message)
+
+
+@app.query("labels")
+def labels(message: Message, context: Context) -> Message:
+    """Say how many training images of each class the clients have that the message names."""
+    node = open_node(context.run_config, context.node_config)
+    asked: Any = message.content.config_records[TASK]["clients"]
+    counts, _, _ = node.class_counts()
+    uploads = pack_uploads({client: {COUNTS: counts[client]} for client in asked})
+    return Message(RecordDict({UPLOADS: uploads}), reply_to=message)
 
 
 @app.query("forget")

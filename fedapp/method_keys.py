@@ -123,6 +123,9 @@ class MethodKeys(RunKeys):
     fedgen_warmup_rounds: Unsigned = Field(
         1, description="rounds in which clients do not use the generator"
     )
+    fedgen_label_query: bool = Field(
+        False, description="ask all clients for label counts before round 1, not as they train"
+    )
     fedkd_energy_start: Share = Field(0.95, description="energy that FedKD's first messages keep")
     fedkd_energy_end: Share = Field(0.98, description="energy that its last messages keep")
     fedkd_kl: Literal["mean", "batchmean"] = Field(

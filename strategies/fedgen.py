@@ -1,16 +1,19 @@
 """FedGen's server: averages heads, and trains a generator of features that the heads classify."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
-from strategies.records import UPLOADS, ClientResult, Task, unpack_uploads
+from strategies.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
 from strategies.server_training import FeatureGenerator, ensemble_loss, one_thread
+from strategies.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
 _STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
@@ -19,8 +22,9 @@ _STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
 class FedGen(FedAvg):
     """Mean head, and Adam on CE of the mean head's logits of generated features.
 
-    Labels are drawn from the label counts of the clients heard so far. The generator trains with
-    the mean head because a weighted mean of linear heads' logits is that of the mean head.
+    Labels are drawn from the label counts of the clients heard so far: with their first upload or,
+    all of them, before the first round (`label_query`). The generator trains with the mean head
+    because a weighted mean of linear heads' logits is that of the mean head.
     Source: Zhu et al., ICML 2021, in the data-free variant for heterogeneous extractors.
     """
 
@@ -32,13 +36,34 @@ class FedGen(FedAvg):
         steps: int = 50,
         lr_server: float = 3e-4,
         batch_size: int = 32,
+        label_query: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.generator, self.draw = generator, draw
         self.steps, self.batch_size = steps, batch_size
+        self.label_query = label_query
         self.optimiser = torch.optim.Adam(generator.parameters(), lr=lr_server)
         self._heard: dict[int, np.ndarray] = {}
+
+    def ask_first(self, grid: Grid, timeout: float) -> None:
+        """Ask for the label counts; a client without a good answer is heard when it uploads."""
+        unheard = sorted(self.federation.nodes.keys() - self._heard.keys())
+        if not self.label_query or not unheard:
+            return
+        asked = self.federation.by_node(unheard)
+        questions = [
+            Message(
+                RecordDict({TASK: ConfigRecord({"clients": clients})}),
+                dst_node_id=node,
+                message_type="query.labels",
+            )
+            for node, clients in asked.items()
+        ]
+        for reply in exchange(grid, questions, timeout):
+            if not reply.has_error():
+                with suppress(KeyError, ValueError):
+                    self._heard |= self._counts(reply.content, asked[reply.metadata.src_node_id])
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the generator, and from which labels to draw."""
@@ -51,11 +76,7 @@ class FedGen(FedAvg):
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add the heads, and note the label counts of clients that send them."""
-        record = content.array_records.get(UPLOADS)
-        uploads = unpack_uploads(record) if record is not None else {}
-        counts = {client: self._checked(arrays) for client, arrays in uploads.items()}
-        if not counts.keys() <= {result.client for result in results}:
-            raise UpdateRefused(f"it uploads for clients {sorted(counts)}")
+        counts = self._counts(content, [result.client for result in results])
         super().take(content, task, results)
         self._heard |= counts
 
@@ -102,6 +123,15 @@ class FedGen(FedAvg):
             return np.full(classes, 1 / classes, np.float32)
         counts = np.sum([self._heard[client] for client in sorted(self._heard)], axis=0)
         return np.asarray(counts / counts.sum(), np.float32)
+
+    def _counts(self, content: RecordDict, clients: Sequence[int]) -> dict[int, np.ndarray]:
+        """Return the label counts in a reply by client; raises `UpdateRefused` for bad ones."""
+        record = content.array_records.get(UPLOADS)
+        uploads = unpack_uploads(record) if record is not None else {}
+        counts = {client: self._checked(arrays) for client, arrays in uploads.items()}
+        if not counts.keys() <= set(clients):
+            raise UpdateRefused(f"it uploads for clients {sorted(counts)}")
+        return counts
 
     def _checked(self, arrays: Arrays) -> np.ndarray:
         counts = arrays.get(COUNTS, np.zeros(0))

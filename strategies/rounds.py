@@ -80,6 +80,9 @@ class ClientStrategy(FlowerFedAvg):
 
     # -- what a method may override -------------------------------------------------------------
 
+    def ask_first(self, grid: Grid, timeout: float) -> None:
+        """Ask the nodes for what the method needs to know before its first round."""
+
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Prepare to take the replies of a cohort that starts from the shared arrays `received`."""
 
@@ -215,6 +218,7 @@ class ClientStrategy(FlowerFedAvg):
         config = train_config or ConfigRecord()
         evaluation_config = evaluate_config or ConfigRecord()
         self.last_round = num_rounds
+        self.ask_first(grid, timeout)
         for server_round in range(first_round, num_rounds + 1):
             messages = self.configure_train(server_round, arrays, config, grid)
             replies = exchange(grid, messages, timeout)

@@ -146,3 +146,27 @@ def test_incomplete_batches_are_left_out_where_models_are_personal_unless_told_o
 def test_images_can_be_taken_in_their_order():
     _, labels, own = first_epoch(method="feddor", local_shuffle=False)
     assert labels == own[: len(labels)]
+
+
+def test_fedgen_can_ask_all_clients_for_their_labels_before_the_first_round():
+    config = run(method="fedgen", participation=0.25, num_rounds=1)
+    counts = Node(RunConfig.parse(config)).class_counts()[0]
+    one, many = (
+        federate({**config, "fedgen-label-query": True}, nodes=nodes)[1] for nodes in (1, 4)
+    )
+    for strategy in (one, many):
+        np.testing.assert_array_equal([strategy._heard[c] for c in range(4)], counts)
+        assert len(strategy.report.results) == 1
+    assert_same(dict(sorted(one.save().items())), dict(sorted(many.save().items())))
+    [heard] = federate(config, nodes=4)[1]._heard
+    assert heard == one.report.results[0].client
+
+
+def test_a_client_whose_answer_is_no_good_is_heard_when_it_uploads():
+    def tamper(reply):
+        if reply.metadata.message_type == "query.labels":
+            reply.content = RecordDict()
+        return reply
+
+    config = run(method="fedgen", fedgen_label_query=True, num_rounds=1)
+    assert sorted(federate(config, nodes=4, tamper=tamper)[1]._heard) == [0, 1, 2, 3]
