@@ -194,7 +194,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "Zhu et al. 2021, ICML, data-free variant",
         strategy=FedGen, strategy_parts=_fedgen,
         options={"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr",
-                 "label_query": "fedgen-label-query"},
+                 "label_query": "fedgen-label-query", "diversity": "fedgen-diversity"},
         client=FedGenClient, client_parts=_fedgen_client,
         client_options={**_WHEN, "warmup": "fedgen-warmup-rounds"},
         personal=_SAME_HEADS, sends="head", also_sends="generator, label counts once",

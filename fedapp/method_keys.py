@@ -126,6 +126,9 @@ class MethodKeys(RunKeys):
     fedgen_label_query: bool = Field(
         False, description="ask all clients for label counts before round 1, not as they train"
     )
+    fedgen_diversity: Weight = Field(
+        0.0, description="weight of the generator's diversity of features; 0: off"
+    )
     fedkd_energy_start: Share = Field(0.95, description="energy that FedKD's first messages keep")
     fedkd_energy_end: Share = Field(0.98, description="energy that its last messages keep")
     fedkd_kl: Literal["mean", "batchmean"] = Field(

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
 from strategies.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
-from strategies.server_training import FeatureGenerator, ensemble_loss, one_thread
+from strategies.server_training import FeatureGenerator, diversity_loss, ensemble_loss, one_thread
 from strategies.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
@@ -21,6 +21,8 @@ _STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
 
 class FedGen(FedAvg):
     """Mean head, and Adam on CE of the mean head's logits of generated features.
+
+    `diversity` weighs a second term, by which different noise gives different features.
 
     Labels are drawn from the label counts of the clients heard so far: with their first upload or,
     all of them, before the first round (`label_query`). The generator trains with the mean head
@@ -37,12 +39,13 @@ class FedGen(FedAvg):
         lr_server: float = 3e-4,
         batch_size: int = 32,
         label_query: bool = False,
+        diversity: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.generator, self.draw = generator, draw
         self.steps, self.batch_size = steps, batch_size
-        self.label_query = label_query
+        self.label_query, self.diversity = label_query, diversity
         self.optimiser = torch.optim.Adam(generator.parameters(), lr=lr_server)
         self._heard: dict[int, np.ndarray] = {}
 
@@ -89,8 +92,12 @@ class FedGen(FedAvg):
             for _ in range(self.steps if self._heard else 0):
                 chosen = torch.multinomial(labels, self.batch_size, True, generator=draw)
                 noise = torch.rand(self.batch_size, self.generator.noise, generator=draw)
+                features = self.generator(noise, chosen)
+                loss = ensemble_loss(features, chosen, weight, bias)
+                if self.diversity:
+                    loss = loss + self.diversity * diversity_loss(noise, features)
                 self.optimiser.zero_grad()
-                ensemble_loss(self.generator(noise, chosen), chosen, weight, bias).backward()
+                loss.backward()
                 self.optimiser.step()
         return mean
 

@@ -155,6 +155,17 @@ def ensemble_loss(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor
     return F.cross_entropy(F.linear(features, weight, bias), labels)
 
 
+def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
+    """Return exp(-mean over pairs i, j of d(noise_i, noise_j) |z_i - z_j|): small if z follows it.
+
+    d is the mean squared and |.| the mean absolute difference, of noise [B, n] and of made features
+    z [B, K]; the B pairs of i = j count as zero. Source: FedGen, the authors' code.
+    """
+    of_noise = (noise[:, None] - noise[None]).square().mean(2)
+    of_features = (features[:, None] - features[None]).abs().mean(2)
+    return torch.exp(-(of_noise * of_features).mean())
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute with one thread: sums do not depend on the machine's number of cores."""

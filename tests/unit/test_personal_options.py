@@ -170,3 +170,11 @@ def test_a_client_whose_answer_is_no_good_is_heard_when_it_uploads():
 
     config = run(method="fedgen", fedgen_label_query=True, num_rounds=1)
     assert sorted(federate(config, nodes=4, tamper=tamper)[1]._heard) == [0, 1, 2, 3]
+
+
+def test_diversity_changes_what_the_generator_learns():
+    def trained(weight: float) -> dict[str, np.ndarray]:
+        saved = federate(run(method="fedgen", fedgen_diversity=weight, num_rounds=1))[1].save()
+        return {name: saved[name] for name in saved if name.startswith("generator.")}
+
+    assert differ(trained(0.0), trained(1.0))

@@ -15,6 +15,7 @@ from strategies.server_training import (
     PrototypeMaker,
     adaptive_margin,
     descend,
+    diversity_loss,
     ensemble_loss,
     gaussian_embedding,
     intra_inter,
@@ -136,6 +137,16 @@ def test_fedgens_loss_is_that_of_the_mean_head():
     }
     loss = ensemble_loss(tensor(vector["latents"]), torch.tensor(vector["labels"]), **mean)
     assert float(loss) == pytest.approx(vector["loss"], rel=1e-10)
+
+
+def test_diversity_is_small_when_features_differ_as_the_noise_does():
+    noise, features = tensor([[0.0, 0.0], [1.0, 3.0]]), tensor([[0.0, 0.0, 0.0], [2.0, -4.0, 3.0]])
+    # mean squared difference of noise (1 + 9) / 2, mean absolute one of features (2 + 4 + 3) / 3;
+    # two of the four pairs are of a row and itself
+    expected = np.exp(-(5 * 3 + 3 * 5) / 4)
+    assert float(diversity_loss(noise, features)) == pytest.approx(expected)
+    assert float(diversity_loss(noise, 0 * features)) == 1.0
+    assert float(diversity_loss(noise, 2 * features)) < expected
 
 
 def test_a_generator_starts_the_same_from_the_same_seed():
