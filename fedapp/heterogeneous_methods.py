@@ -11,10 +11,10 @@ from clients.fd import FDClient
 from clients.feddor import CountingFedDORClient, FedDORClient
 from clients.fedgen import FedGenClient
 from clients.fedgh import FedGHClient
+from clients.fedorgp import FedORGPClient
 from clients.fedproto import FedProtoClient, FedTGPClient
 from clients.pair import FedKDClient, FMLClient
 from clients.personal_model import PersonalClient
-from clients.prototype_client import PrototypeClient
 from fedapp.method import CLIENT_TOTAL, Method, PersonalModels
 from fedapp.models.low_rank import LowRank
 from fedapp.rng import Stream, torch_rng, torch_seed
@@ -179,9 +179,11 @@ HETEROGENEOUS: dict[str, Method] = {
     ),
     "fedorgp": _prototypes(
         "Trained prototypes with orthogonality regularisation",
-        "Guo et al. 2025, arXiv 2502.16119", PrototypeClient, {"weight": "fedorgp-lambda"},
+        "Guo et al. 2025, arXiv 2502.16119", FedORGPClient,
+        {"weight": "fedorgp-lambda", "reduction": "fedorgp-reduction"},
         strategy=FedORGP, strategy_parts=_trained_prototypes,
-        options={"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma"},
+        options={"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma",
+                 "reduction": "fedorgp-reduction"},
     ),
     "fedgh": _row(
         "A header for all, trained on the server with prototypes",

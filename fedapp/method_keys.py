@@ -117,6 +117,10 @@ class MethodKeys(RunKeys):
     fedorgp_lambda: Weight = Field(10.0, description="FedORGP's weight of the prototype term")
     fedorgp_gamma: Weight = Field(10.0, description="FedORGP's weight of L_inter")
     fedorgp_server_epochs: Count = Field(1, description="passes over a round's prototypes")
+    fedorgp_reduction: Literal["mean", "sum"] = Field(
+        "mean",
+        description="FedORGP's losses over a batch: its paper's, or its first code's",
+    )
     fedgh_server_epochs: Count = Field(1, description="passes over a round's prototypes")
     fedgen_server_steps: Count = Field(50, description="steps of the generator in a round")
     fedgen_server_lr: Positive = Field(3e-4, description="of the generator's Adam")

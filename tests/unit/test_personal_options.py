@@ -12,6 +12,7 @@ from personal_runs import outcome, run
 from torch import nn
 
 from clients.fd import FDClient
+from clients.fedorgp import FedORGPClient
 from clients.local_training import LocalSettings
 from clients.objective import Objective, Step
 from clients.prototype_client import PrototypeClient
@@ -20,6 +21,8 @@ from fedapp.config import RunConfig
 from fedapp.data.batches import batch_bounds
 from fedapp.errors import UserError
 from fedapp.node import Node
+from fedapp.server_app import build_strategy
+from strategies.federation import Federation
 from strategies.records import UPLOADS, from_array_record, to_array_record
 
 
@@ -60,18 +63,22 @@ def test_label_counts_that_the_server_refused_are_sent_again():
     assert (strategy._heard[2] == spoiled[0]).all()
 
 
+def step_of(features: list, logits: list, labels: list) -> Step:
+    """A batch of features [B, 2] and logits [B, 3] of two-dimensional features."""
+    seen = torch.tensor(logits, requires_grad=True)
+    return Step(torch.tensor(labels), torch.tensor(features), seen, torch.zeros(3, 2))
+
+
 def trained_on(kind: type[PrototypeClient], batches: list, **options: Any) -> PrototypeClient:
-    """A client of three classes that has seen batches of features [B, 2], logits and labels."""
+    """A client of three classes that has seen batches, each as `step_of` takes it."""
     model, counts = nn.Linear(2, 3), torch.tensor([2, 0, 1])
     place = Workplace(model, {}, LocalSettings(1), lambda: model)
     nothing = dict.fromkeys(field.name for field in fields(ClientData))
     client = kind(
         place, 0, ClientData(**{**nothing, "class_counts": counts}), Objective(), **options
     )
-    for features, logits, labels in batches:
-        seen = torch.tensor(logits, requires_grad=True)
-        step = Step(torch.tensor(labels), torch.tensor(features), seen, model.weight)
-        client.gradients(lambda step=step: step, Objective())
+    for batch in batches:
+        client.gradients(lambda batch=batch: step_of(*batch), Objective())
     return client
 
 
@@ -178,3 +185,30 @@ def test_diversity_changes_what_the_generator_learns():
         return {name: saved[name] for name in saved if name.startswith("generator.")}
 
     assert differ(trained(0.0), trained(1.0))
+
+
+def test_fedorgp_can_add_its_losses_up():
+    table = {"proto": np.array([[1, 0], [0, 1]], np.float32), "proto-classes": np.array([0, 2])}
+    batch = ([[0.0, 3.0], [2.0, 0.0]], [[0.0] * 3] * 2, [0, 0])  # 1 - cos is 1 and 0
+    inbox = {"prototypes": table}
+    mean, added = (
+        trained_on(FedORGPClient, [], inbox=inbox, reduction=r).pull(step_of(*batch))
+        for r in ("mean", "sum")
+    )
+    assert (float(mean), float(added)) == (0.5, 1.0)
+
+    def server_loss(reduction: str) -> float:
+        config = RunConfig.parse(run(method="fedorgp", fedorgp_reduction=reduction))
+        federation = Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
+        strategy = build_strategy(config, Node(config), federation)
+        strategy.gamma, strategy.maker.residual = 2.0, True
+        with torch.no_grad():
+            for parameter in strategy.maker.parameters():
+                parameter.zero_()
+            strategy.maker.embedding.copy_(torch.eye(10, 16))
+        rows = torch.zeros(2, 16)
+        rows[0, 0], rows[1, 1], rows[1, 2] = 5.0, 3.0, 4.0  # cosines 1; 0.6 and 0.8
+        return float(strategy.loss(rows, torch.tensor([0, 1])))
+
+    assert server_loss("mean") == pytest.approx((0 + 0.4) / 2 + 2 * 0.8 / (2 * 9))
+    assert server_loss("sum") == pytest.approx(0.4 + 2 * 0.8)
