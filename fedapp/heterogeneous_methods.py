@@ -44,16 +44,25 @@ def _server(node: Any) -> dict[str, Any]:
     }
 
 
+def _embedding_seed(node: Any) -> int:
+    """Return the seed of what a server's embedding starts at, where it draws its own."""
+    return torch_seed(node.config.seed, Stream.SERVER, 0, 1)
+
+
 def _gaussian(node: Any) -> Any:
     sizes = _sizes(node)
-    seed = torch_seed(node.config.seed, Stream.SERVER, 0, 1)
-    return gaussian_embedding(sizes["num_classes"], sizes["width"], seed).numpy()
+    return gaussian_embedding(sizes["num_classes"], sizes["width"], _embedding_seed(node)).numpy()
 
 
 def _feddor(node: Any) -> dict[str, Any]:
-    residual = node.config.feddor_generator == "residual"
-    rows = node.personal.rows
-    return {**_sizes(node), **_server(node), "embedding": rows, "residual": residual}
+    config, rows = node.config, node.personal.rows
+    embedding = rows
+    if not config.feddor_oi_shared_seed:
+        seed = _embedding_seed(node)
+        embedding = node.personal.orthogonal(int(config.feature_dim), seed).numpy()
+    residual = config.feddor_generator == "residual"
+    parts = {"rows": rows, "embedding": embedding, "residual": residual}
+    return {**_sizes(node), **_server(node), **parts}
 
 
 def _feddor_without_oi(node: Any) -> dict[str, Any]:

@@ -94,6 +94,9 @@ class MethodKeys(RunKeys):
     feddor_classifier: Literal["cosine", "normfeat_linear", "linear"] = Field(
         "cosine", description="FedDOR's head"
     )
+    feddor_oi_shared_seed: bool = Field(
+        True, description="FedDOR's server starts at the clients' orthogonal rows; or at others"
+    )
     feddor_first_target: Literal["oi", "generator", "none"] = Field(
         "oi", description="what round 1 aligns to: orthogonal rows, G(E) untrained, or nothing"
     )

@@ -83,7 +83,15 @@ class PersonalPlaces:
     @cached_property
     def rows(self) -> np.ndarray:
         """The orthogonal rows W [C, K] at which heads without hidden layer start."""
-        return self._orthogonal(int(self.config.feature_dim), 0).numpy()
+        return self.orthogonal(int(self.config.feature_dim), self._head_seed(0)).numpy()
+
+    def orthogonal(self, width: int, seed: int) -> Tensor:
+        """Return orthogonal rows [C, width] of a seed."""
+        config = self.config
+        return orthogonal_initialisation(
+            self.data.num_classes, width, seed,
+            simplex=config.oi_simplex, objective=config.oi_objective,
+        )  # fmt: skip
 
     def bytes_of_all(self) -> int:
         """Return the bytes of all clients' models together, without building them."""
@@ -106,7 +114,7 @@ class PersonalPlaces:
         head = self._head(hidden, self._head_seed(hidden, draw))
         if self.kind.orthogonal if orthogonal is None else orthogonal:
             with torch.no_grad():
-                head.weight.copy_(self._orthogonal(hidden or width, hidden))
+                head.weight.copy_(self.orthogonal(hidden or width, self._head_seed(hidden)))
         own = self._assembled(architecture, head, draw)
         if not self.kind.beside:
             return own
@@ -141,10 +149,3 @@ class PersonalPlaces:
 
     def _head_seed(self, hidden: int, draw: int = 0) -> int:
         return torch_seed(self.config.seed, Stream.HEAD, draw, hidden)
-
-    def _orthogonal(self, width: int, hidden: int) -> Tensor:
-        config = self.config
-        return orthogonal_initialisation(
-            self.data.num_classes, width, self._head_seed(hidden),
-            simplex=config.oi_simplex, objective=config.oi_objective,
-        )  # fmt: skip

@@ -13,18 +13,23 @@ from strategies.server_training import intra_inter
 class FedDOR(TrainedPrototypes):
     """SGD on L_intra + w L_inter over the uploads, then P = rows of G(E) at length one.
 
-    E starts at the orthogonal rows that the clients' classifiers also start at, and these rows are
-    the prototypes of the first round. Source: FedDOR, equations 3 and 4.
+    E usually starts at the orthogonal rows that the clients' classifiers also start at, and these
+    rows are the prototypes of the first round. Source: FedDOR, equations 3 and 4.
     """
 
     def __init__(
-        self, *args: Any, first_target: str = "oi", inter_weight: float = 1.0, **kwargs: Any
+        self,
+        *args: Any,
+        rows: np.ndarray,
+        first_target: str = "oi",
+        inter_weight: float = 1.0,
+        **kwargs: Any,
     ) -> None:
-        """Prepare; `first_target` is what round 1 pulls to: "oi", "generator" or "none"."""
+        """Prepare; `first_target`: round 1 pulls to `rows` ("oi"), G(E) ("generator") or "none"."""
         super().__init__(*args, **kwargs)
         self.inter_weight = inter_weight
         if first_target == "oi":
-            self.table = Table.full(self.maker.embedding.detach().numpy().copy())
+            self.table = Table.full(rows)
         elif first_target == "generator":
             self.table = Table.full(self.made())
 

@@ -187,6 +187,14 @@ def test_diversity_changes_what_the_generator_learns():
     assert differ(trained(0.0), trained(1.0))
 
 
+def strategy_of(run_config: dict[str, Any]) -> tuple[Any, Node]:
+    """The strategy of four clients on nodes of their own, and the server's node."""
+    config = RunConfig.parse(run_config)
+    node = Node(config)
+    federation = Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
+    return build_strategy(config, node, federation), node
+
+
 def test_fedorgp_can_add_its_losses_up():
     table = {"proto": np.array([[1, 0], [0, 1]], np.float32), "proto-classes": np.array([0, 2])}
     batch = ([[0.0, 3.0], [2.0, 0.0]], [[0.0] * 3] * 2, [0, 0])  # 1 - cos is 1 and 0
@@ -198,9 +206,7 @@ def test_fedorgp_can_add_its_losses_up():
     assert (float(mean), float(added)) == (0.5, 1.0)
 
     def server_loss(reduction: str) -> float:
-        config = RunConfig.parse(run(method="fedorgp", fedorgp_reduction=reduction))
-        federation = Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
-        strategy = build_strategy(config, Node(config), federation)
+        strategy = strategy_of(run(method="fedorgp", fedorgp_reduction=reduction))[0]
         strategy.gamma, strategy.maker.residual = 2.0, True
         with torch.no_grad():
             for parameter in strategy.maker.parameters():
@@ -212,3 +218,12 @@ def test_fedorgp_can_add_its_losses_up():
 
     assert server_loss("mean") == pytest.approx((0 + 0.4) / 2 + 2 * 0.8 / (2 * 9))
     assert server_loss("sum") == pytest.approx(0.4 + 2 * 0.8)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_feddors_embedding_starts_at_the_rows_of_all_or_at_orthogonal_ones_of_its_own(shared):
+    strategy, node = strategy_of(run(method="feddor", feddor_oi_shared_seed=shared))
+    embedding = strategy.maker.embedding.detach().numpy()
+    np.testing.assert_array_equal(strategy.table.rows, node.personal.rows)
+    np.testing.assert_allclose(embedding @ embedding.T, np.eye(10), atol=1e-5)
+    assert np.array_equal(embedding, node.personal.rows) == shared
