@@ -22,6 +22,7 @@ def check_config(config: RunConfig) -> None:
     from fedapp.fine_tuning import check_stage
     from fedapp.methods import find_method
     from fedapp.models.backbones import BACKBONES
+    from fedapp.models.groups import check_group
 
     _check_data(config)
     _one_of("model", config.model, BACKBONES)
@@ -34,8 +35,7 @@ def check_config(config: RunConfig) -> None:
     _check_model(config)
     _check_initial(config)
     check_stage(config, find_method(config.method))
-    _check_group(config)
-    _check_rule(config)
+    check_group(config, find_method(config.method))
     _check_sampling(config)
     _check_places(config)
     _check_aggregation(config)
@@ -169,37 +169,6 @@ def _check_head(config: RunConfig) -> None:
             f"method '{config.method}' needs at least {need} features for its head of {classes} "
             f"classes, but model '{config.model}' has {width}"
             + (" (run-config key 'bottleneck')" if config.bottleneck else "")
-        )
-
-
-def _check_group(config: RunConfig) -> None:
-    from fedapp.methods import find_method
-    from fedapp.models.groups import GROUPS, find_group
-
-    row = find_method(config.method)
-    if row.personal is None or not config.model_group:
-        return
-    group = find_group(config.model_group)
-    if config.batch_size == 1:
-        raise UserError(
-            "run-config key 'batch-size' is 1, but the networks of model groups have BatchNorm, "
-            "which needs 2 images or more"
-        )
-    if row.personal.same_heads and not group.same_heads:
-        fitting = ", ".join(name for name, each in GROUPS.items() if each.same_heads)
-        raise UserError(
-            f"method '{config.method}' averages the clients' heads, but the clients of model group "
-            f"'{config.model_group}' have heads of different shapes; choose one of {fitting}"
-        )
-
-
-def _check_rule(config: RunConfig) -> None:
-    from fedapp.methods import find_method
-
-    if config.eval_rule == "proto" and "rule" not in find_method(config.method).client_options:
-        raise UserError(
-            f"run-config key 'eval-rule' is 'proto', but the clients of method '{config.method}' "
-            "receive no prototypes to compare images with; leave it at 'auto'"
         )
 
 

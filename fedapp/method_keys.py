@@ -65,6 +65,9 @@ class MethodKeys(RunKeys):
     feature_map: Literal["pool", "linear"] = Field(
         "pool", description="how an architecture's features become feature-dim ones"
     )
+    head_final_relu: bool = Field(
+        False, description="HtC4 groups: a ReLU after the logits, as in HtFLlib's code"
+    )
     init_per_client: bool = Field(
         False, description="own models start from weights of each client, not of its architecture"
     )

@@ -69,7 +69,8 @@ class PersonalPlaces:
 
     def header(self, hidden: int) -> nn.Module:
         """Build a head on its own, as a server trains it, with a seed of its own."""
-        return self._head(hidden, torch_seed(self.config.seed, Stream.SERVER, 0, hidden))
+        seed = torch_seed(self.config.seed, Stream.SERVER, 0, hidden)
+        return self._head(hidden, seed, self.config.head_final_relu)
 
     def shared(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the parameters that travel: those of the part that the method's row names."""
@@ -111,7 +112,7 @@ class PersonalPlaces:
     ) -> Model | Pair:
         """Build what a client keeps: its model, and those beside it; only the former has draws."""
         width = int(self.config.feature_dim)
-        head = self._head(hidden, self._head_seed(hidden, draw))
+        head = self._head(hidden, self._head_seed(hidden, draw), self.config.head_final_relu)
         if self.kind.orthogonal if orthogonal is None else orthogonal:
             with torch.no_grad():
                 head.weight.copy_(self.orthogonal(hidden or width, self._head_seed(hidden)))
@@ -136,11 +137,11 @@ class PersonalPlaces:
             )  # fmt: skip
         return Model(extractor, head).to(memory_format=torch.channels_last)
 
-    def _head(self, hidden: int, seed: int) -> PersonalHead:
+    def _head(self, hidden: int, seed: int, final_relu: bool = False) -> PersonalHead:
         config = self.config
         return build_personal_head(
             self._style(), int(config.feature_dim), self.data.num_classes, seed, hidden=hidden,
-            scale=config.feddor_scale_init,
+            scale=config.feddor_scale_init, final_relu=final_relu,
         )  # fmt: skip
 
     def _style(self) -> str:

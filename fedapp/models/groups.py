@@ -84,3 +84,31 @@ def group_settings(config: RunConfig, method: Method) -> dict[str, Any]:
         "weight_decay": 0.0,
         "augmentation": "none",
     }
+
+
+def check_group(config: RunConfig, method: Method) -> None:
+    """Raise UserError where a method, its clients' models and the keys about them do not fit."""
+    if config.eval_rule == "proto" and "rule" not in method.client_options:
+        raise UserError(
+            f"run-config key 'eval-rule' is 'proto', but the clients of method '{config.method}' "
+            "receive no prototypes to compare images with; leave it at 'auto'"
+        )
+    if method.personal is None or not config.model_group:
+        return
+    group = find_group(config.model_group)
+    if method.personal.same_heads and not group.same_heads:
+        fitting = ", ".join(name for name, each in GROUPS.items() if each.same_heads)
+        raise UserError(
+            f"method '{config.method}' averages the clients' heads, but the clients of model group "
+            f"'{config.model_group}' have heads of different shapes; choose one of {fitting}"
+        )
+    if config.head_final_relu and group.same_heads:
+        raise UserError(
+            "run-config key 'head-final-relu' is for heads of different shapes, but those of model "
+            f"group '{config.model_group}' are alike; leave it false"
+        )
+    if config.batch_size == 1:
+        raise UserError(
+            "run-config key 'batch-size' is 1, but the networks of model groups have BatchNorm, "
+            "which needs 2 images or more"
+        )

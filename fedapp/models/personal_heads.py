@@ -35,13 +35,19 @@ STYLES: dict[str, HeadStyle] = {
 
 
 class PersonalHead(Head):
-    """A classifier [C, h] behind an optional hidden layer K -> h with ReLU; none after the logits.
+    """A classifier [C, h] behind an optional hidden layer K -> h with ReLU.
 
-    Rows are normalised in the forward pass only (FedDOR specification 2.1).
+    None after the logits, unless `final_relu` puts one there as HtFLlib's code of HtC4 does. Rows
+    are normalised in the forward pass only (FedDOR specification 2.1).
     """
 
     def __init__(
-        self, style: HeadStyle, classifier: Head, hidden: nn.Linear | None, scale: float
+        self,
+        style: HeadStyle,
+        classifier: Head,
+        hidden: nn.Linear | None,
+        scale: float,
+        final_relu: bool = False,
     ) -> None:
         super().__init__(
             classifier.weight.detach(),
@@ -51,14 +57,17 @@ class PersonalHead(Head):
             learn_scale=style.scaled,
         )
         self.hidden = hidden
-        self.normalise_rows = style.normalise_rows
+        self.normalise_rows, self.final_relu = style.normalise_rows, final_relu
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features [B, K] to logits [B, C]."""
         if self.hidden is not None:
             features = F.relu(self.hidden(features))
-        if not self.normalise_rows:
-            return super().forward(features)
+        logits = self._cosines(features) if self.normalise_rows else super().forward(features)
+        return F.relu(logits) if self.final_relu else logits
+
+    def _cosines(self, features: Tensor) -> Tensor:
+        """Return the scaled cosines of features [B, h] and rows, [B, C]."""
         return self.scale * F.linear(
             F.normalize(features, dim=1, eps=1e-12), F.normalize(self.weight, dim=1, eps=1e-12)
         )
@@ -72,6 +81,7 @@ def build_personal_head(
     *,
     hidden: int = 0,
     scale: float = 10.0,
+    final_relu: bool = False,
 ) -> PersonalHead:
     """Build a head [K] -> [C] whose initial values depend on its sizes and the seed alone.
 
@@ -82,10 +92,11 @@ def build_personal_head(
         seed: of all initial values; two heads of the same sizes start equal.
         hidden: width of the hidden layer; 0 for none.
         scale: where a learnable scale starts.
+        final_relu: cut negative logits off.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = nn.Linear(feature_dim, hidden) if hidden else None
     width = hidden or feature_dim
     classifier = build_head("linear", width, num_classes, seed)
-    return PersonalHead(STYLES[style], classifier, layer, scale)
+    return PersonalHead(STYLES[style], classifier, layer, scale, final_relu)

@@ -227,3 +227,13 @@ def test_feddors_embedding_starts_at_the_rows_of_all_or_at_orthogonal_ones_of_it
     np.testing.assert_array_equal(strategy.table.rows, node.personal.rows)
     np.testing.assert_allclose(embedding @ embedding.T, np.eye(10), atol=1e-5)
     assert np.array_equal(embedding, node.personal.rows) == shared
+
+
+def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():
+    with pytest.raises(UserError, match="those of model group 'tiny' are alike"):
+        RunConfig.parse(run(method="fedproto", head_final_relu=True))
+    node = Node(RunConfig.parse(run(method="fml", model_group="MHMG8-HtC4", head_final_relu=True)))
+    pair, features = node.place(0).model, torch.randn(20, 16)
+    assert float(pair.head(features).detach().min()) == 0.0
+    assert float(pair.mentee.head(features).detach().min()) < 0.0
+    assert float(node.personal.header(0)(features).detach().min()) == 0.0
