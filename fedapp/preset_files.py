@@ -1,7 +1,8 @@
 """The presets that come with fedapp: one small TOML file for each protocol of a paper.
 
 A preset says which data, clients and rounds; what depends on the method too (its learning rate, its
-weights) stays "auto", so that `method` can be changed on top of it.
+weights) stays "auto", so that `method` can be changed on top of it. Two are to be put on top of
+another one: they say nothing of data, clients and rounds.
 """
 
 from pathlib import Path

@@ -18,7 +18,8 @@ from fedapp.tuned import BETAS, ORDER
 ROOT = Path(__file__).parents[2]
 DEFAULTS = default_config(ROOT)
 ALONE = {"local", "feddor"}  # protocols for one method, which may pin what belongs to it
-NAMES = [row["preset"] for row in preset_rows()]
+ON_TOP = ("feddor-100-server-epochs", "htfllib")  # of a protocol
+NAMES = [row["preset"] for row in preset_rows() if row["preset"] not in ON_TOP]
 
 
 def resolve(*overrides: str) -> RunConfig:
@@ -55,6 +56,22 @@ def test_feddors_presets_have_its_protocol_for_all_its_methods(method):
         assert (run.pool_data, run.partition_seed, run.normalisation) == (True, 1, "symmetric")
         assert (run.feature_dim, run.lr_schedule, run.augmentation) == (512, "constant", "none")
         assert (run.num_rounds, run.num_clients, run.model_group) == (100, 20, "MHMG8")
+
+
+def test_presets_that_go_on_top_of_a_protocol_leave_its_data_as_it_is():
+    base = resolve("feddor-cifar100-dirichlet")
+    for name in ON_TOP:
+        assert not read_overrides([name]).keys() & {"dataset", "partition", "lr", "seed"}
+        run = resolve("feddor-cifar100-dirichlet", name)
+        place = (run.dataset, run.partition, run.num_clients, run.num_rounds, run.model_group)
+        assert place == ("cifar100", "dirichlet", 20, 100, "MHMG8")
+    assert resolve("feddor-cifar100-dirichlet", ON_TOP[0]).feddor_server_epochs == 100
+    theirs = resolve("feddor-cifar100-dirichlet", "htfllib")
+    assert (theirs.method, theirs.lr, theirs.local_epochs) == ("fedproto", 0.01, 1)
+    assert (theirs.batch_size, theirs.drop_last, theirs.local_shuffle) == (10, True, False)
+    assert (base.batch_size, base.drop_last, base.local_shuffle) == (32, True, True)
+    assert (theirs.fedproto_weighting, theirs.proto_collect) == ("uniform", "during")
+    assert theirs.fedproto_lambda == theirs.fedtgp_lambda == 10.0
 
 
 def test_presets_have_the_protocols_of_their_papers():
@@ -131,7 +148,7 @@ def test_presets_are_listed_and_found_by_name_alone(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli.app, ["presets", "--json"])
     assert done.exit_code == 0, done.output
     listed = {row["preset"]: row["protocol"] for row in json.loads(done.stdout)}
-    assert list(listed) == sorted(NAMES)
+    assert list(listed) == sorted([*NAMES, *ON_TOP])
     assert listed["fedntd-cifar10-shards"].startswith("FedNTD (Lee et al. 2022), table 1")
     monkeypatch.chdir(tmp_path)
     assert read_overrides(["fedntd-cifar10-shards"])["method"] == "fedntd"
