@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 from in_process import InProcessGrid, assert_same, federate
-from personal_runs import PERSONAL, outcome, run
+from personal_runs import PERSONAL, outcome, run, strategy_of
 
 from clients.arrays import to_arrays
 from fedapp import server_app
@@ -14,6 +14,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.node import Node
 from strategies.federation import Federation
+from strategies.prototypes import Upload
 from strategies.records import UPLOADS, from_array_record, to_array_record
 
 
@@ -108,6 +109,16 @@ def test_a_malformed_upload_is_refused_by_client_and_the_round_goes_on(change, w
         raise AssertionError(strategy.report.failures[0].reason)
     assert [result.client for result in strategy.report.results] == [0, 1, 3]
     assert np.isfinite(strategy.table.rows).all()
+
+
+@pytest.mark.parametrize("method", ["feddor", "fedproto", "fedtgp", "fedgh"])
+def test_a_round_without_any_prototype_leaves_the_server_as_it_was(method):
+    strategy, _ = strategy_of(run(method=method))
+    before = strategy.save()
+    nothing = np.zeros(0, np.int64)
+    strategy._read = {2: Upload(2, np.zeros((0, 16), np.float32), nothing, nothing)}
+    strategy.close_round({})
+    assert_same(before, strategy.save())
 
 
 def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():

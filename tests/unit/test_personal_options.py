@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import RecordDict
 from in_process import assert_same, differ, federate
-from personal_runs import outcome, run
+from personal_runs import outcome, run, strategy_of
 from torch import nn
 
 from clients.fd import FDClient
@@ -21,8 +21,6 @@ from fedapp.config import RunConfig
 from fedapp.data.batches import batch_bounds
 from fedapp.errors import UserError
 from fedapp.node import Node
-from fedapp.server_app import build_strategy
-from strategies.federation import Federation
 from strategies.records import UPLOADS, from_array_record, to_array_record
 
 
@@ -185,14 +183,6 @@ def test_diversity_changes_what_the_generator_learns():
         return {name: saved[name] for name in saved if name.startswith("generator.")}
 
     assert differ(trained(0.0), trained(1.0))
-
-
-def strategy_of(run_config: dict[str, Any]) -> tuple[Any, Node]:
-    """The strategy of four clients on nodes of their own, and the server's node."""
-    config = RunConfig.parse(run_config)
-    node = Node(config)
-    federation = Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
-    return build_strategy(config, node, federation), node
 
 
 def test_fedorgp_can_add_its_losses_up():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from strategies.aggregate import UpdateRefused
-from strategies.prototypes import Upload, class_means, normalised, pairs, read_upload
+from strategies.prototypes import Table, Upload, class_means, normalised, pairs, read_upload
 
 VECTORS = json.loads(
     (Path(__file__).parents[1] / "vectors" / "vectors_heterogeneous.json").read_text()
@@ -84,3 +84,10 @@ def test_the_order_of_uploads_changes_nothing():
 def test_normalised_rows_have_length_one_and_zeros_stay():
     rows = normalised(np.array([[3.0, 4.0], [0.0, 0.0]]))
     np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0]], rtol=1e-6)
+
+
+def test_a_table_travels_in_as_many_bytes_as_its_values_take():
+    sizes = VECTORS["communication_bytes"]
+    arrays = Table.full(np.zeros((sizes["C"], sizes["K"]))).arrays()
+    assert arrays["proto"].nbytes == sizes["full_prototype_table_f32"]
+    assert sum(array.nbytes for array in arrays.values()) == sizes["C"] * (4 * sizes["K"] + 8)
