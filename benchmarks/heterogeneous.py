@@ -1,6 +1,6 @@
 """All methods with a model per client on the same job, as one table and one plot.
 
-    python benchmarks/heterogeneous.py [FOLDER] [--rounds 30] [--seeds 0,1,2] [--only A,B]
+    python benchmarks/heterogeneous.py [FOLDER] [--rounds 12] [--seeds 0,1,2] [--only A,B]
 
 20 clients, all in every round, on Dirichlet 0.1 and on two classes per client. Without FOLDER: the
 built-in digits. FOLDER holds train/CLASS/*.jpg and test/CLASS/*.jpg, of which --images-per-class
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--images-per-class", type=int, default=1400)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--group", default="tiny")
     parser.add_argument("--batch-size", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.01)

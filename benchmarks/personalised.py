@@ -19,6 +19,7 @@ from fedapp.method import CLIENT_MEAN
 from fedapp.methods import METHODS
 
 COLUMNS = ("mean", "std of clients", "worst", "quartiles", "global model")
+EXTRA = {"per-fedavg": "per-fedavg-beta=0.01"}  # at its own 0.1, this CNN diverges
 Job = tuple[str, str]
 
 
@@ -49,7 +50,7 @@ def train_personal(job: Job, options: argparse.Namespace) -> None:
         name_of(job),
         f"{base} {PARTITIONS[partition]} method='{method}' "
         f"data-dir='{options.folder.absolute()}' num-rounds={count} local-epochs={options.epochs} "
-        f"batch-size=10 lr={options.lr:g} eval-every={count} "
+        f"batch-size=10 lr={options.lr:g} eval-every={count} {EXTRA.get(method, '')} "
         f"state-dir='{options.output.absolute() / 'states'}'",
     )
 
