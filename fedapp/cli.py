@@ -59,16 +59,23 @@ def run(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="No Flower processes: one process, same bits.")
     ] = False,
+    superlink: Annotated[
+        bool,
+        typer.Option("--superlink", help="By `flwr run` and a SuperLink of its own, as in use."),
+    ] = False,
 ) -> None:
-    """Simulate a run: `flwr run . --stream` with a SuperLink of its own.
+    """Simulate a run: Flower's virtual SuperNodes on Ray workers.
 
     Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
     """
     from fedapp.in_process import run_in_process
     from fedapp.launch import Resources, read_overrides
     from fedapp.launch import run as launch
+    from fedapp.local_superlink import run_with_superlink
 
-    runner = run_in_process if in_process else launch
+    if in_process and superlink:
+        raise UserError("--in-process and --superlink exclude each other")
+    runner = run_in_process if in_process else run_with_superlink if superlink else launch
     raise SystemExit(runner(project, read_overrides(config or []), Resources(nodes, workers, gpus)))
 
 

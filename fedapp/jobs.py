@@ -1,6 +1,6 @@
 """Starting many runs: one after the other with Flower, or several at once without its processes.
 
-A federation of its own for every run costs half a minute of start-up, and a small run leaves most
+A federation of its own for every run costs 17 s of start-up, and a small run leaves most
 of a machine idle. `run_apart` is a runner for both: each run is one process with one federation
 inside, with the same bits, so as many can train at once as there are cores.
 """

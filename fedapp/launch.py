@@ -1,32 +1,26 @@
-"""`fedapp run`: `flwr run .` with what it needs around it, started before and stopped after.
+"""Starting a simulation: what it runs with, and the process it runs in.
 
-Plain `flwr run` leaves a local SuperLink behind that keeps the environment, code path and working
-directory of its first run, on a fixed port, and by default installs the app's dependencies anew for
-every run. Here each run has a SuperLink of its own, on a free port, with a FLWR_HOME of its own,
-checks its configuration before anything starts, and returns the run's verdict as its exit code.
+`fedapp run` checks nothing and imports little itself: it copies the app's packages, because what a
+run executes must not change while it runs, and lets `fedapp.simulation` do the rest in a process of
+its own. `run_with_superlink` (in `local_superlink.py`) is the longer way of `flwr run`.
 """
 
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from fedapp.errors import UserError
 from fedapp.preset_files import preset_path
 
-_STARTUP_SECONDS = 60
 _PATH_KEYS = ("data-dir", "output-dir", "resume")
 _ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -34,6 +28,7 @@ _ENVIRONMENT = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
 
 
@@ -61,20 +56,27 @@ class Resources:
         return Resources(nodes, workers, share)
 
     def options(self) -> str:
-        """Return Flower's `--federation-config` for these resources.
-
-        A Ray cluster that runs already (RAY_ADDRESS) has resources of its own, and says how many
-        workers fit in.
-        """
-        per_worker = max(1, cores() // self.workers)
-        options = (
-            f"num-supernodes={self.nodes} client-resources-num-cpus={per_worker} "
+        """Return Flower's `--federation-config` for these resources."""
+        total = self.total_cpus()
+        text = (
+            f"num-supernodes={self.nodes} client-resources-num-cpus={self.cpus_per_worker()} "
             f"client-resources-num-gpus={float(self.gpus)}"
         )
+        return f"{text} init-args-num-cpus={total}" if total else text
+
+    def cpus_per_worker(self) -> int:
+        """Return the CPUs that Ray sets aside for each worker: an equal share."""
+        return max(1, cores() // self.workers)
+
+    def total_cpus(self) -> int:
+        """Return the CPUs that Ray may give away, so that just these workers fit in.
+
+        0 where a Ray cluster runs already (RAY_ADDRESS): it has resources of its own, and says how
+        many workers fit in.
+        """
         if os.environ.get("RAY_ADDRESS"):
-            return options
-        total = max(cores(), self.workers)
-        return f"{options} init-args-num-cpus={min(total, per_worker * self.workers)}"
+            return 0
+        return min(max(cores(), self.workers), self.cpus_per_worker() * self.workers)
 
 
 def cores() -> int:
@@ -131,77 +133,68 @@ def read_overrides(texts: list[str]) -> dict[str, Any]:
     return overrides
 
 
+def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a run, unchecked; its paths become absolute."""
+    values = {**default_config(project), **overrides}
+    for key in _PATH_KEYS:
+        path = values.get(key)
+        if isinstance(path, str) and path and not (key == "resume" and path == "auto"):
+            values[key] = str(Path(path).expanduser().absolute())
+    return values
+
+
 def fuse(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a run, checked; paths become absolute. Raises UserError."""
-    from fedapp.config import RunConfig  # imports torch, while a SuperLink is starting
+    from fedapp.config import RunConfig  # imports torch
 
-    values = {**default_config(project), **overrides}
+    values = merge(project, overrides)
     RunConfig.parse(values)
-    for key in _PATH_KEYS:
-        if values[key] and not (key == "resume" and values[key] == "auto"):
-            values[key] = str(Path(values[key]).expanduser().absolute())
     return values
 
 
 def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run one simulation to its end, its log on this terminal; returns 0 if it completed."""
-    with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
-        environment = environment_for(Path(home))
-        settings = Path(home) / "run.toml"
-        with local_superlink(Path(home), environment) as wait_until_ready:
-            values = fuse(project, overrides)
-            settings.write_text(_toml(values))
-            resources = resources.resolve(
-                int(values["num-clients"]), float(values["participation"])
-            )
-            wait_until_ready()
-            return flower_run(project, settings, resources, environment)
+    """Simulate one run to its end, its log on this terminal.
 
-
-def flower_run(
-    project: Path, settings: Path, resources: Resources, environment: Mapping[str, str]
-) -> int:
-    """Run a Flower app on the SuperLink named "local"; returns 0 if it completed."""
-    command = ["run", str(project), "local", "-c", str(settings), "--stream"]
-    command += ["--federation-config", resources.options()]
-    subprocess.run([program("flwr"), *command], env=dict(environment), check=False)
-    return 0 if _completed(environment) else 1
-
-
-@contextmanager
-def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Start a SuperLink for simulations on a free port, and stop it after.
-
-    Yields a function that waits until it answers and raises UserError if it does not; `home` then
-    has a connection named "local" to it.
+    Returns 0 if it completed, 1 if it failed and 2 if its configuration is wrong; the process it
+    runs in ends when this one does, however that happens.
     """
-    port = free_port()
-    address = f"127.0.0.1:{port}"
-    (home / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n'
-        f'[superlink.local]\naddress = "{address}"\ninsecure = true\n'
-    )
-    command = [
-        program("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1",
-        "--port", str(port), "--log-file", str(home / "superlink.log"),
-    ]  # fmt: skip
-    # Ray's workers import from the working directory first: there must be no second copy of the app
-    # there, which an edit during a run would make different from the one that the server runs.
-    process = subprocess.Popen(
-        command,
-        env=dict(environment),
-        cwd=home,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    values = merge(project, overrides)
+    with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
+        code = copy_app(project, Path(home) / "app")
+        environment = environment_for(Path(home))
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(code), *filter(None, [environment.get("PYTHONPATH")])]
+        )
+        # Ray's workers import from the working directory first: no second copy may be there.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedapp.simulation"],
+            env=environment, cwd=home, stdin=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        task = {"values": values, "resources": asdict(resources), **components(project)}
+        with process:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # it ended at once, and has said why
+                process.stdin.write(json.dumps(task) + "\n")
+                process.stdin.flush()
+            return process.wait()
+
+
+def copy_app(project: Path, target: Path) -> Path:
+    """Copy a project's packages with their compiled modules; returns `target`."""
+    packages = [path.parent for path in project.glob("*/__init__.py")]
+    for package in packages:
+        shutil.copytree(package, target / package.name)
+    return target
+
+
+def components(project: Path) -> dict[str, str]:
+    """Return the project's "serverapp" and "clientapp", as module:name. Raises UserError."""
+    file = project / "pyproject.toml"
     try:
-        yield lambda: _wait_for(f"http://{address}/health", process, home / "superlink.log")
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        named = tomllib.loads(file.read_text())["tool"]["flwr"]["app"]["components"]
+        return {key: str(named[key]) for key in ("serverapp", "clientapp")}
+    except KeyError:
+        raise UserError(f"{file.absolute()} names no serverapp and clientapp of its own") from None
 
 
 def environment_for(home: Path) -> dict[str, str]:
@@ -214,43 +207,3 @@ def program(name: str) -> str:
     """Return the path of a console script of this Python environment."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else name
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + _STARTUP_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        try:
-            with urlopen(url, timeout=1):
-                return
-        except (URLError, OSError):
-            time.sleep(0.1)
-    tail = "\n".join(log.read_text().splitlines()[-5:]) if log.exists() else ""
-    raise UserError(f"the local SuperLink did not start within {_STARTUP_SECONDS} s: {tail}")
-
-
-def _completed(environment: Mapping[str, str]) -> bool:
-    """Ask the SuperLink whether its run, there is only one, completed."""
-    listed = subprocess.run(
-        [program("flwr"), "ls", "local", "--format", "json"],
-        env=dict(environment), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    try:
-        runs = json.loads(listed.stdout)["runs"]
-    except (json.JSONDecodeError, KeyError):
-        return False
-    return bool(runs) and runs[0]["status"] == "finished:completed"
-
-
-def _toml(values: Mapping[str, Any]) -> str:
-    import tomli_w
-
-    return tomli_w.dumps(dict(values))

@@ -22,7 +22,8 @@ from fedapp.benchmarking.plan import Plan, Workload
 from fedapp.benchmarking.tax import ratio, say
 from fedapp.errors import UserError
 from fedapp.jobs import stdout_to_stderr
-from fedapp.launch import Resources, cores, environment_for, flower_run, local_superlink
+from fedapp.launch import Resources, cores, environment_for
+from fedapp.local_superlink import flower_run, local_superlink, run_with_superlink
 from strategies.aggregate import ExactSum
 
 _APP = """\"\"\"The messages to measure, as an app.\"\"\"
@@ -53,21 +54,24 @@ def measure_startup(project: Path, data_dir: Path, repeats: int) -> dict[str, fl
     """Measure the seconds from the command to the end of the first round, of one batch per client.
 
     Returns:
-        "seconds", "baseline_seconds" (of `ray.init` plus `import torch`), and their "ratio": all
-        medians over the repeats.
+        "seconds" of `fedapp run`, "baseline_seconds" (of `ray.init` plus `import torch`), their
+        "ratio", and "superlink_seconds" of `flwr run`: all medians over the repeats.
     """
     workload = Workload(clients=cores(), images=50, epochs=1, rounds=1)
     config = configuration(data_dir, workload, method="fedavg", model="cnn", device="cpu")
-    ours, baseline = [], []
+    ours, baseline, superlink = [], [], []
     for repeat in range(repeats):
         say(f"start-up, repeat {repeat + 1} of {repeats}")
         baseline.append(sum(_baseline_seconds(text) for text in _BASELINE.values()))
         ours.append(measured_run(project, config, resources("cpu")).first_round)
+        longer = measured_run(project, config, resources("cpu"), run_with_superlink)
+        superlink.append(longer.first_round)
     ratios = [own / base for own, base in zip(ours, baseline, strict=True)]
     return {
         "seconds": ratio(ours),
         "baseline_seconds": ratio(baseline),
         "ratio": ratio(ratios),
+        "superlink_seconds": ratio(superlink),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedapp.benchmarking.federated import Speed, configuration, measured_run, resources
 from fedapp.benchmarking.plain_loop import layouts, plain_images_per_second
 from fedapp.benchmarking.plan import Plan, Workload
+from fedapp.local_superlink import run_with_superlink
 
 Repeat = Mapping[str, Speed]  # by method
 
@@ -26,7 +27,7 @@ def federated_speed(
 ) -> Speed:
     """Simulate one run and return the speed of its rounds; raises UserError if it fails."""
     config = configuration(data_dir, workload, model=model, method=method, device=device)
-    return measured_run(project, config, resources(device)).speed()
+    return measured_run(project, config, resources(device), run_with_superlink).speed()
 
 
 def measure_tax(

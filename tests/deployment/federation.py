@@ -22,7 +22,8 @@ from urllib.request import urlopen
 import tomli_w
 
 from fedapp.certificates import make_certificates
-from fedapp.launch import environment_for, free_port, program
+from fedapp.launch import environment_for, program
+from fedapp.local_superlink import free_port
 
 ROOT = Path(__file__).parents[2]
 QUICK = {"num-rounds": 2, "local-epochs": 1, "threads": 1, "shards": 5}

@@ -10,7 +10,8 @@ import pytest
 import tomli_w
 from safetensors.numpy import load_file
 
-from fedapp.launch import Resources, environment_for, local_superlink, program
+from fedapp.launch import Resources, environment_for, program
+from fedapp.local_superlink import local_superlink
 
 ROOT = Path(__file__).parents[2]
 

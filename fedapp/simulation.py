@@ -1,0 +1,162 @@
+"""One simulation on Ray, in a process of its own: what `fedapp run` starts.
+
+Flower's Simulation Runtime, with its virtual SuperNodes on Ray workers, is the same as behind `flwr
+run`. Without the SuperLink and the commands around it, which only hand the app over, a run starts
+and ends in half the time: Ray starts while PyTorch is imported and the configuration is checked.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pkgutil import resolve_name
+from typing import Any
+
+from fedapp.errors import UserError
+from fedapp.launch import Resources
+
+COMPLETED, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130  # exit codes
+
+
+class ConfiguredApp:
+    """A ClientApp, by name, whose messages come with a run configuration."""
+
+    def __init__(self, reference: str, run_config: Mapping[str, Any]) -> None:
+        """Take the app's name, as module:name: Ray's workers import it themselves."""
+        self.reference = reference
+        self.run_config = dict(run_config)
+
+    def __call__(self, message: Any, context: Any) -> Any:
+        """Let the app answer a message; its node's state is kept in `context`."""
+        from flwr.app import Context
+
+        own = Context(
+            run_id=context.run_id, node_id=context.node_id, node_config=context.node_config,
+            state=context.state, run_config=dict(self.run_config),
+        )  # fmt: skip
+        reply = resolve_name(self.reference)(message, own)
+        context.state = own.state
+        return reply
+
+
+def simulate(
+    values: Mapping[str, Any], resources: Resources, serverapp: str, clientapp: str
+) -> int:
+    """Check the configuration, start Ray, and run the apps on virtual SuperNodes.
+
+    Returns an exit code. With RAY_ADDRESS, Flower joins that Ray cluster instead of starting Ray.
+    """
+    checking = ThreadPoolExecutor(1).submit(_check, values)
+    try:
+        clients, share = int(values["num-clients"]), float(values["participation"])
+        resources = resources.resolve(clients, share)
+    except (KeyError, TypeError, ValueError):
+        checking.result()  # says so and ends
+        raise
+    if cpus := resources.total_cpus():
+        import ray
+
+        ray.init(
+            num_cpus=cpus,
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+            log_to_driver=True,
+        )
+    checking.result()
+    from flwr.simulation import run_simulation
+
+    server = Server(serverapp, values)
+    per_worker: dict[str, Any] = {
+        "num_cpus": resources.cpus_per_worker(),
+        "num_gpus": float(resources.gpus),
+    }
+    # It is deprecated in favour of `flwr run`, whose Simulation Runtime it shares.
+    logging.getLogger("flwr").addFilter(lambda record: "DEPRECATED" not in record.getMessage())
+    run_simulation(
+        server.app(), ConfiguredApp(clientapp, values), resources.nodes,  # type: ignore[arg-type]
+        backend_config={"client_resources": per_worker},
+    )  # fmt: skip
+    return COMPLETED if server.completed else FAILED
+
+
+class Server:
+    """A ServerApp, by name, with a run configuration; notes whether it came to its end."""
+
+    def __init__(self, reference: str, run_config: Mapping[str, Any]) -> None:
+        """Take the app's name, as module:name."""
+        self.reference = reference
+        self.run_config = dict(run_config)
+        self.completed = False
+
+    def app(self) -> Any:
+        """Return the ServerApp that Flower is to run."""
+        from flwr.serverapp import ServerApp
+
+        app = ServerApp()
+        app.main()(self.main)
+        return app
+
+    def main(self, grid: Any, context: Any) -> None:
+        """Run the named app; a user's mistake becomes one sentence."""
+        context.run_config = self.run_config
+        try:
+            resolve_name(self.reference)(grid, context)
+        except UserError as mistake:
+            print(mistake, flush=True)
+        else:
+            self.completed = True
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    """Check a configuration, beside the start of Ray; a mistake ends this process at once."""
+    from fedapp.config import RunConfig  # imports torch
+
+    try:
+        RunConfig.parse(values)
+    except UserError as mistake:
+        print(f"fedapp: {mistake}", file=sys.stderr, flush=True)
+        os._exit(MISTAKE)
+    import flwr.simulation  # noqa: F401  (now, while Ray starts)
+
+    import fedapp.server_app  # noqa: F401
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone."""
+    os.read(sys.stdin.fileno(), 1)
+    _stop(FAILED)
+
+
+def _stop(code: int) -> None:
+    """End this process in the middle of its work, and Ray's processes before it."""
+    if "ray" in sys.modules:
+        with suppress(Exception):  # it may be starting just now
+            sys.modules["ray"].shutdown()
+    os._exit(code)
+
+
+def main() -> None:
+    """Read the task, one line of JSON, from standard input, and do it."""
+    signal.signal(signal.SIGINT, lambda *_: _stop(INTERRUPTED))
+    task = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        code = simulate(
+            task["values"], Resources(**task["resources"]), task["serverapp"], task["clientapp"]
+        )
+    except Exception:
+        traceback.print_exc()
+        code = FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a server that waits for lost workers must not keep the process
+
+
+if __name__ == "__main__":
+    main()

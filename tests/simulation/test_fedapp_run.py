@@ -1,0 +1,92 @@
+"""`fedapp run`: the same simulation without the commands around it, and how it ends."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from in_process import assert_same, federate, settings
+from safetensors.numpy import load_file
+
+from fedapp.launch import program
+
+ROOT = Path(__file__).parents[2]
+QUICK = "num-rounds=2 num-clients=10 participation=0.5 local-epochs=1"
+
+
+def command(*arguments: str) -> list[str]:
+    return [program("fedapp"), "run", "--app", str(ROOT), "--workers", "2", *arguments]
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command(*arguments),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_it_trains_the_model_of_one_process_where_it_was_told_to(tmp_path):
+    run = start(tmp_path, "--nodes", "4", "-c", f"{QUICK} run-name='direct' output-dir='here'")
+    output, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, output + errors
+    assert "round 2/2" in output
+    assert "DEPRECATED" not in output + errors
+    whole = load_file(tmp_path / "here" / "direct" / "model.safetensors")
+    final = federate(settings())[0]
+    assert_same(final, {name: whole[name] for name in final})
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "sentence"),
+    [
+        ("num-clients='many'", 2, "run-config key 'num-clients' is 'many' but must be"),
+        ("run-name='taken' output-dir='.'", 1, "already exists and is not empty"),
+    ],
+)
+def test_a_run_that_cannot_be_says_so_in_one_sentence(tmp_path, changes, code, sentence):
+    (tmp_path / "taken" / "old").mkdir(parents=True)
+    run = start(tmp_path, "-c", QUICK, "-c", changes)
+    output, errors = run.communicate(timeout=120)
+    assert run.returncode == code, output + errors
+    assert sentence in output + errors
+    assert "Traceback" not in output + errors
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_its_processes_end_with_it(tmp_path, how):
+    run = start(tmp_path, "-c", f"num-rounds=1000 run-name='long' output-dir='{tmp_path}'")
+    metrics = tmp_path / "long" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert metrics.exists()
+    mine = processes(run.pid)
+    assert len(mine) > 5  # Ray's and the workers
+    os.killpg(run.pid, how) if how == signal.SIGINT else run.send_signal(how)
+    run.wait(30)
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in mine if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not left
+
+
+def processes(pid: int) -> list[int]:
+    """All processes that a process started, and those that they did."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    children = [int(word) for word in found.stdout.split()]
+    return children + [each for child in children for each in processes(child)]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended but that nobody waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return os.path.exists(f"/proc/{pid}/stat")
