@@ -71,6 +71,7 @@ def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
             label=run.name,
         )
     axes.set(xscale="log", xlabel="MB sent in training messages, both ways", ylabel="Accuracy (%)")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_title("Test accuracy against traffic")
     figure.legend(loc="outside lower center", ncols=2)
     return figure

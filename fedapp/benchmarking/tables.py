@@ -155,6 +155,7 @@ def _draw_scale(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
     labels = [f"{p['cohort']} of {p['clients']:,}, {p['workers']} w." for p in points]
     axes.barh(range(len(points)), [p["seconds"] for p in points], color=BLUE, log=True)
     axes.set_yticks(range(len(points)), labels, fontsize=9)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set(title="Rounds of many small clients", xlabel="Seconds per round")
 
 

@@ -12,7 +12,7 @@ from fedapp.feature_map import features_of
 from fedapp.in_process import run_in_process
 from fedapp.launch import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.traffic import traffic_row
+from fedapp.traffic import accuracy_against_traffic, traffic_row
 
 QUICK = {"num_clients": 4, "partition": "dirichlet", "participation": 1.0, "feature_dim": 16}
 
@@ -58,6 +58,14 @@ def test_the_traffic_command_prints_a_table_json_and_a_plot(runs, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     printed = CliRunner().invoke(cli.app, ["traffic", *paths, "--json"])
     assert [len(row["by_round"]) for row in json.loads(printed.stdout)] == [2, 2]
+
+
+def test_the_ticks_of_the_traffic_plot_are_plain_numbers(runs):
+    figure = accuracy_against_traffic([runs["feddor"], runs["fedproto"]])
+    figure.draw_without_rendering()
+    ticks = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert ticks
+    assert all(float(tick) > 0 for tick in ticks)
 
 
 def test_the_features_command_maps_the_stored_models(runs):
