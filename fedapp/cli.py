@@ -49,7 +49,7 @@ def main() -> None:
 def run(
     config: Overrides = None,
     project: Project = Path("."),
-    nodes: Annotated[int, typer.Option(help="Virtual SuperNodes; 0: four per worker.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Virtual SuperNodes; 0: one per worker.")] = 0,
     workers: Annotated[
         int, typer.Option(help="Ray workers; 0: one per core, or four per GPU.")
     ] = 0,

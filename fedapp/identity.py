@@ -18,9 +18,22 @@ from strategies.records import PROTOCOL_VERSION
 
 
 def hosted_clients(context: Context, num_clients: int) -> list[int]:
-    """Return the clients of a node: node p of P hosts the clients c with c mod P = p."""
+    """Return the clients of a node: node p of P hosts the clients c with c mod P = p.
+
+    A virtual node with node-config `hosts="any"` has the data of all clients at hand.
+    """
     partition_id, num_partitions = _place(context.node_config)
+    if hosts_any(context.node_config):
+        return list(range(num_clients))
     return list(range(partition_id, num_clients, num_partitions))
+
+
+def hosts_any(node_config: Mapping[str, Any]) -> bool:
+    """Return whether a node can host any client; raises UserError for another wish."""
+    wish = node_config.get("hosts", "own")
+    if wish not in ("own", "any"):
+        raise UserError(f"node-config key 'hosts' is {wish!r} but must be own or any")
+    return bool(wish == "any")
 
 
 def describe(context: Context) -> dict[str, Any]:
@@ -39,6 +52,7 @@ def describe(context: Context) -> dict[str, Any]:
         "partition-id": partition_id,
         "num-partitions": num_partitions,
         "clients": clients,
+        "hosts-any": hosts_any(context.node_config),
         "examples": [len(node.partition.train[client]) for client in clients],
         "protocol": PROTOCOL_VERSION,
         "configuration": node.config.fingerprint(),

@@ -40,18 +40,21 @@ class Resources:
     workers: int = 0
     gpus: float = -1.0  # per worker
 
-    def resolve(self, num_clients: int, participation: float = 1.0) -> "Resources":
+    def resolve(
+        self, num_clients: int, participation: float = 1.0, pool: bool = False
+    ) -> "Resources":
         """Fill in what was left open from the machine's cores and GPUs.
 
-        A node's clients are trained by one worker, in turn. Where few clients per worker are drawn,
-        some nodes would get several of them and a worker would end up alone with those: more nodes
-        then, so that mostly each has one.
+        A node's clients are trained by one worker, in turn. Nodes of a `pool` can host any client,
+        so the server shares a round's clients evenly, and one node per worker is best. Else, where
+        few clients per worker are drawn, some nodes would get several of them and a worker would
+        end up alone with those: more nodes then, so that mostly each has one.
         """
         gpus = count_gpus()
         workers = self.workers or (4 * gpus if gpus else cores())
         workers = max(1, min(workers, num_clients))
         few = participation < 1 and participation * num_clients < 8 * workers
-        nodes = self.nodes or min(num_clients, (16 if few else 4) * workers)
+        nodes = self.nodes or min(num_clients, (1 if pool else 16 if few else 4) * workers)
         share = self.gpus if self.gpus >= 0 else min(1.0, gpus / workers)
         return Resources(nodes, workers, share)
 

@@ -36,14 +36,13 @@ def meet_nodes(
     a node's identity; nodes must share them.
     """
     deadline = time.monotonic() + timeout
-    nodes: dict[int, int] = {}
-    examples: dict[int, int] = {}
+    met = _Met(num_clients, expected)
     known: set[int] = set()
     lost = _Lost()
-    while len(nodes) < num_clients:
+    while not met.complete():
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            raise UserError(_missing(num_clients, nodes, len(known)))
+            raise UserError(met.missing(len(known)))
         new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
         if not new:
             time.sleep(0.05)
@@ -55,9 +54,54 @@ def meet_nodes(
                 known.discard(reply.metadata.src_node_id)  # it may come back
                 lost.note(reply.metadata.src_node_id)
             else:
-                _welcome(reply, expected, nodes, examples)
-    say(f"{len(known)} nodes host {num_clients} clients with {sum(examples.values())} examples")
-    return Federation(nodes, examples)
+                met.welcome(reply)
+    total = sum(met.examples.values())
+    say(f"{len(known)} nodes host {num_clients} clients with {total} examples")
+    pool = [met.pool[place] for place in sorted(met.pool)]
+    return Federation(met.nodes, met.examples, pool)
+
+
+class _Met:
+    """The nodes that have answered, and what they host."""
+
+    def __init__(self, num_clients: int, expected: Mapping[str, str]) -> None:
+        self.num_clients, self.expected = num_clients, expected
+        self.nodes: dict[int, int] = {}
+        self.examples: dict[int, int] = {}
+        self.pool: dict[int, int] = {}  # nodes that host any client, by partition-id
+        self.pool_size = 0
+
+    def complete(self) -> bool:
+        """Return whether every client, and every node of a pool, is there."""
+        return len(self.nodes) == self.num_clients and len(self.pool) == self.pool_size
+
+    def welcome(self, reply: Message) -> None:
+        """Note the clients of one node, or refuse it with a sentence that names it."""
+        source = reply.metadata.src_node_id
+        identity = _identity(reply)
+        name = f"node {source} (partition {identity['partition-id']} on {identity['host']})"
+        _compare(identity, name, self.expected)
+        if identity["hosts-any"]:
+            self.pool[identity["partition-id"]] = source
+            self.pool_size = identity["num-partitions"]
+        for client, count in zip(identity["clients"], identity["examples"], strict=True):
+            if client in self.nodes and not identity["hosts-any"]:
+                raise UserError(
+                    f"{name} hosts client {client}, and so does node {self.nodes[client]}: give "
+                    "every SuperNode a partition-id of its own"
+                )
+            self.nodes[client] = source
+            self.examples[client] = count
+
+    def missing(self, answered: int) -> str:
+        """Return the sentence for those that did not come."""
+        absent = [client for client in range(self.num_clients) if client not in self.nodes]
+        if not absent:
+            return f"{len(self.pool)} of {self.pool_size} virtual nodes have answered"
+        return (
+            f"{len(absent)} of {self.num_clients} clients have no node (first: client {absent[0]});"
+            f" {answered} nodes are connected: start the missing SuperNodes or lower num-clients"
+        )
 
 
 class _Lost:
@@ -85,7 +129,7 @@ def forget(grid: Grid, federation: Federation, state_key: str, timeout: float = 
     record = ConfigRecord({"state_key": state_key})
     messages = [
         Message(RecordDict({TASK: record}), dst_node_id=node, message_type="query.forget")
-        for node in sorted(set(federation.nodes.values()))
+        for node in sorted({*federation.nodes.values(), *federation.pool})
     ]
     for _ in exchange(grid, messages, timeout):
         pass
@@ -95,17 +139,19 @@ def _question(node: int) -> Message:
     return Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
 
 
-def _welcome(
-    reply: Message, expected: Mapping[str, str], nodes: dict[int, int], examples: dict[int, int]
-) -> None:
-    """Note the clients of one node, or refuse it with a sentence that names it."""
+def _identity(reply: Message) -> Identity:
+    """Return what a node says about itself; raises UserError when it cannot take part."""
     source = reply.metadata.src_node_id
     if reply.has_error():
         raise UserError(f"node {source} cannot take part: {(reply.error.reason or '').strip()}")
     identity: Identity = reply.content.config_records["identity"]
     if "error" in identity:
         raise UserError(f"node {source} cannot take part: {identity['error']}")
-    name = f"node {source} (partition {identity['partition-id']} on {identity['host']})"
+    return identity
+
+
+def _compare(identity: Identity, name: str, expected: Mapping[str, str]) -> None:
+    """Refuse a node that would train something else."""
     if identity["protocol"] != PROTOCOL_VERSION:
         raise UserError(
             f"{name} speaks protocol {identity['protocol']}, the server {PROTOCOL_VERSION}: "
@@ -118,19 +164,3 @@ def _welcome(
                 "both need the same app, run configuration and kind of data "
                 f"({identity['versions']})"
             )
-    for client, count in zip(identity["clients"], identity["examples"], strict=True):
-        if client in nodes:
-            raise UserError(
-                f"{name} hosts client {client}, and so does node {nodes[client]}: give every "
-                "SuperNode a partition-id of its own"
-            )
-        nodes[client] = source
-        examples[client] = count
-
-
-def _missing(num_clients: int, nodes: Mapping[int, int], answered: int) -> str:
-    absent = [client for client in range(num_clients) if client not in nodes]
-    return (
-        f"{len(absent)} of {num_clients} clients have no node (first: client {absent[0]}); "
-        f"{answered} nodes are connected: start the missing SuperNodes or lower num-clients"
-    )

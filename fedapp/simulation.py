@@ -36,8 +36,11 @@ class ConfiguredApp:
         """Let the app answer a message; its node's state is kept in `context`."""
         from flwr.app import Context
 
+        place = context.node_config
+        if self.run_config["partition"] != "own":  # all workers of this machine have all data
+            place = {**place, "hosts": "any"}
         own = Context(
-            run_id=context.run_id, node_id=context.node_id, node_config=context.node_config,
+            run_id=context.run_id, node_id=context.node_id, node_config=place,
             state=context.state, run_config=dict(self.run_config),
         )  # fmt: skip
         reply = resolve_name(self.reference)(message, own)
@@ -55,7 +58,7 @@ def simulate(
     checking = ThreadPoolExecutor(1).submit(_check, values)
     try:
         clients, share = int(values["num-clients"]), float(values["participation"])
-        resources = resources.resolve(clients, share)
+        resources = resources.resolve(clients, share, pool=values["partition"] != "own")
     except (KeyError, TypeError, ValueError):
         checking.result()  # says so and ends
         raise

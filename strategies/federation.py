@@ -1,6 +1,6 @@
 """Who takes part in a run, what happened in a round, and why a round cannot give a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,17 +13,32 @@ class RoundFailed(RuntimeError):  # noqa: N818 - the round's verdict, shown to t
 
 @dataclass(frozen=True)
 class Federation:
-    """Who takes part: for every client its node and its number of training examples."""
+    """Who takes part: for every client its node and its number of training examples.
+
+    The nodes of a `pool` can each host any client: there, `nodes` only says that a client exists.
+    """
 
     nodes: Mapping[int, int]
     examples: Mapping[int, int]
+    pool: Sequence[int] = ()
 
     def by_node(self, clients: list[int]) -> dict[int, list[int]]:
-        """Return the given clients of each node that hosts some of them."""
+        """Return the given clients of each node that is to host some of them.
+
+        A pool shares them so that its nodes have about equally many examples: the client with most
+        goes first, and each to the node that has fewest.
+        """
         found: dict[int, list[int]] = {}
-        for client in clients:
-            found.setdefault(self.nodes[client], []).append(client)
-        return found
+        if not self.pool:
+            for client in clients:
+                found.setdefault(self.nodes[client], []).append(client)
+            return found
+        loads = dict.fromkeys(self.pool, 0)
+        for client in sorted(clients, key=lambda c: (-self.examples[c], c)):
+            node = min(self.pool, key=loads.__getitem__)
+            loads[node] += self.examples[client]
+            found.setdefault(node, []).append(client)
+        return {node: sorted(hosted) for node, hosted in found.items()}
 
 
 @dataclass

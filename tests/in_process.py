@@ -62,11 +62,14 @@ def federate(
     seed: int = 0,
     tamper: Tamper | None = None,
     state_key: str = "",
+    hosts: str = "own",
 ) -> tuple[dict[str, np.ndarray], ClientStrategy, list[dict[str, np.ndarray]]]:
     """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
     config = RunConfig.parse(run_config)
     node = Node(config)
     grid = ShuffledGrid(run_config, nodes, seed, tamper)
+    for context in grid.contexts.values():
+        context.node_config["hosts"] = hosts
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
     federation = meet_nodes(grid, config.num_clients, expected, 5, lambda text: None)
     key = state_key or uuid.uuid4().hex

@@ -86,7 +86,7 @@ def measure_messages(plan: Plan) -> dict[str, dict[str, float]]:
     workers = cores()
     ours: dict[str, list[float]] = {}
     stock: dict[str, list[float]] = {}
-    nodes = Resources(workers=workers, gpus=0.0).resolve(plan.message_clients).nodes
+    nodes = workers  # as many as `fedapp run` makes
     for repeat in range(plan.repeats):
         say(f"messages, repeat {repeat + 1} of {plan.repeats}")
         _gather(ours, run_messages(plan, nodes, stock=False))

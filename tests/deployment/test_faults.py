@@ -209,6 +209,7 @@ def link():
         ip("-n", space, "link", "set", "eth0", "up")
         yield space, lambda state: ip("link", "set", ours, state)
     finally:
+        ip("link", "del", ours)  # the namespace lives on while a SuperNode is in it
         ip("netns", "del", space)
 
 

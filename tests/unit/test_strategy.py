@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from flwr.app import Message
-from in_process import DEFAULTS, ShuffledGrid, differ, federate, settings
+from in_process import DEFAULTS, ShuffledGrid, assert_same, differ, federate, settings
 
 from clients.local_training import LossDiverged
 from fedapp import node as node_module
 from fedapp.errors import UserError
 from fedapp.preflight import meet_nodes
 from fedapp.rng import sample_clients
-from strategies.federation import RoundFailed
+from strategies.federation import Federation, RoundFailed
 from strategies.records import ARRAYS, DIVERGED, ERROR, REPORT, from_array_record, to_array_record
 
 
@@ -145,6 +145,32 @@ def test_two_nodes_with_one_partition_are_refused():
     grid = ShuffledGrid(settings(), nodes=2)
     grid.contexts[101].node_config["partition-id"] = 0
     with pytest.raises(UserError, match="give every SuperNode a partition-id of its own"):
+        meet_nodes(grid, 10, {}, 5, lambda text: None)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddor", "fedrep"])
+def test_nodes_that_host_any_client_give_the_bits_of_those_with_their_own(method, tmp_path):
+    run = settings(method=method, partition="dirichlet", num_rounds=3, state_dir=str(tmp_path))
+    assert_same(federate(run, nodes=3)[0], federate(run, nodes=2, hosts="any")[0])
+
+
+def test_a_pool_of_nodes_shares_examples_evenly():
+    examples = {0: 100, 1: 10, 2: 60, 3: 40, 4: 0}
+    federation = Federation(dict.fromkeys(examples, 7), examples, pool=[7, 9])
+    assert federation.by_node([4, 3, 2, 1, 0]) == {7: [0, 1], 9: [2, 3, 4]}
+    assert federation.by_node([3]) == {7: [3]}
+
+
+def test_all_nodes_of_a_pool_are_waited_for():
+    grid = ShuffledGrid(settings(), nodes=3)
+    for context in grid.contexts.values():
+        context.node_config["hosts"] = "any"
+    assert list(meet_nodes(grid, 10, {}, 5, lambda text: None).pool) == [100, 101, 102]
+    grid.contexts.pop(101)
+    with pytest.raises(UserError, match="2 of 3 virtual nodes have answered"):
+        meet_nodes(grid, 10, {}, 0.3, lambda text: None)
+    grid.contexts[100].node_config["hosts"] = "all"
+    with pytest.raises(UserError, match="'hosts' is 'all' but must be own or any"):
         meet_nodes(grid, 10, {}, 5, lambda text: None)
 
 
