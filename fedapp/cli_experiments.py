@@ -90,8 +90,8 @@ def bench(
     from fedapp.benchmarking.tables import markdown
 
     chosen = plan.QUICK if quick else plan.FULL
-    found = suite.bench(project, replace(chosen, models=tuple(model or chosen.models)), part or [])
-    suite.write(found, output_dir)
+    chosen = replace(chosen, models=tuple(model or chosen.models))
+    found = suite.bench(project, chosen, part or [], output_dir)
     print(json.dumps(found, indent=2) if as_json else markdown(found))
 
 

@@ -4,18 +4,22 @@ A run of FedAvg comes right after each other one, because other programs may slo
 for minutes.
 """
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedapp.benchmarking.federated import configuration, measured_in_process, resources
+from fedapp.benchmarking.machine import benchmark_images
 from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.tax import ratio, say
 from fedapp.errors import UserError
 from fedapp.methods import METHODS
 
 
-def measure_methods(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:
+def measure_methods(project: Path, plan: Plan) -> dict[str, Any]:
     """Measure every method of the table with the plan's first model, on the CPU.
+
+    The rounds of a method that fine-tunes at the end are those of the method before it: left out.
 
     Returns:
         "method_cost": by method, the median ratio over the repeats; "method_skipped": by method,
@@ -23,8 +27,9 @@ def measure_methods(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]
     """
     cost: dict[str, list[float]] = {}
     skipped: dict[str, str] = {}
-    for repeat in range(plan.repeats):
-        for method in METHODS:
+    methods = [method for method, row in METHODS.items() if not row.fine_tuned]
+    with benchmark_images(plan.cost.clients * plan.cost.images) as data_dir:
+        for repeat, method in product(range(plan.repeats), methods):
             say(f"cost of {method}, repeat {repeat + 1} of {plan.repeats}")
             try:
                 seconds = _seconds(project, data_dir, plan, method)

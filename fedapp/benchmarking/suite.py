@@ -24,15 +24,19 @@ Part = Callable[[Path, Path, Plan], dict[str, Any]]
 
 PARTS: dict[str, Part] = {
     "tax": lambda project, data, plan: measure_tax(project, data, plan, plan.methods, "cpu"),
-    "methods": measure_methods,
+    "methods": lambda project, data, plan: measure_methods(project, plan),
     "engine": measure_engine,
     "scale": lambda project, data, plan: measure_scale(project, plan),
     "gpu": lambda project, data, plan: {"gpu": measure_gpu(project, data, plan)},
 }
 
 
-def bench(project: Path, plan: Plan, parts: Sequence[str] = ()) -> dict[str, Any]:
+def bench(
+    project: Path, plan: Plan, parts: Sequence[str] = (), folder: Path | None = None
+) -> dict[str, Any]:
     """Run the named parts, all by default, and return their figures in one dictionary.
+
+    With a `folder`, what there is so far is written there after each part.
 
     Returns:
         "fl_tax": {model: ratio}, and what the parts' functions document; "skipped_methods": those
@@ -49,17 +53,14 @@ def bench(project: Path, plan: Plan, parts: Sequence[str] = ()) -> dict[str, Any
             raise UserError(f"benchmark part '{part}' is unknown; choose from {', '.join(PARTS)}")
     absent = [method for method in plan.methods if method not in METHODS]
     plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
-    largest = max(work.clients * work.images for work in (plan.tax, plan.heavy, plan.cost))
-    found: dict[str, Any] = {}
+    largest = max(work.clients * work.images for work in (plan.tax, plan.heavy))
+    found: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}
     with benchmark_images(largest) as data_dir:
         for part in parts or PARTS:
-            found |= PARTS[part](project, data_dir, plan)
-    return {
-        **found,
-        "skipped_methods": absent,
-        "plan": asdict(plan),
-        "environment": environment(),
-    }
+            found |= PARTS[part](project, data_dir, plan) | {"environment": environment()}
+            if folder:
+                write(found, folder)
+    return found
 
 
 def write(found: dict[str, Any], folder: Path) -> None:
