@@ -59,6 +59,8 @@ def round_rows(run: RunDirectory) -> list[dict[str, Any]]:
 @styled
 def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
     """Draw accuracy over the megabytes sent so far, one curve per run, on a logarithmic axis."""
+    from matplotlib.ticker import NullFormatter
+
     figure = new_figure(6.0, 4.6 + 0.12 * len(runs))
     axes = figure.subplots()
     for index, run in enumerate(runs):
@@ -72,6 +74,7 @@ def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
         )
     axes.set(xscale="log", xlabel="MB sent in training messages, both ways", ylabel="Accuracy (%)")
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_title("Test accuracy against traffic")
     figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -63,10 +63,10 @@ QUICK = replace(
     FULL,
     repeats=1,
     models=("cnn",),
-    methods=("fedavg", "fedntd", "feddr+"),
+    methods=("fedavg", "feddr+"),
     tax=Workload(rounds=3, plain_seconds=5.0),
     cost=Workload(clients=4, images=150, epochs=1, rounds=3),
     message_rounds=3,
-    scale=(Point(1000, 10), Point(1000, 100), Point(10_000, 10)),
+    scale=(Point(100, 10), Point(1000, 10), Point(5000, 10)),
     job=replace(FULL.job, rounds=4),
 )

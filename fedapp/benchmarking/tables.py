@@ -112,10 +112,10 @@ def draw(found: Found) -> Figure:
         ("scale", _draw_scale),
     ]
     drawn = [(key, function) for key, function in panels if found.get(key)]
-    figure = new_figure(7.0, 0.6 + 4.2 * max(1, len(drawn)))
-    for axes, (key, function) in zip(
-        figure.subplots(max(1, len(drawn)), 1, squeeze=False)[:, 0], drawn, strict=False
-    ):
+    heights = [max(3.6, 0.9 + 0.13 * len(found[key])) for key, _ in drawn] or [3.6]
+    figure = new_figure(7.0, 0.6 + sum(heights))
+    panels_of = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (key, function) in zip(panels_of, drawn, strict=False):
         function(axes, found[key])
     return figure
 
@@ -132,7 +132,7 @@ def _draw_tax(axes: Axes, tax: Mapping[str, Mapping[str, float]]) -> None:
     axes.axhline(1.0, color=RED, linestyle="--", linewidth=1)
     axes.set_xticks(range(len(tax)), list(tax))
     axes.set(title="Rounds beside a plain PyTorch loop", ylabel="Images/s, ratio")
-    axes.legend(ncols=3, loc="lower right", framealpha=0.9, frameon=True)
+    axes.legend(ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1), fontsize=9)
 
 
 def _draw_methods(axes: Axes, cost: Mapping[str, float]) -> None:
@@ -153,11 +153,14 @@ def _draw_messages(axes: Axes, messages: Mapping[str, Mapping[str, float]]) -> N
 
 def _draw_scale(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
     labels = [f"{p['cohort']} of {p['clients']:,}, {p['workers']} w." for p in points]
-    axes.barh(range(len(points)), [p["seconds"] for p in points], color=BLUE, log=True)
+    bars = axes.barh(range(len(points)), [p["seconds"] for p in points], color=BLUE)
+    axes.bar_label(bars, fmt="{:.2g}", padding=3, fontsize=9)
     axes.set_yticks(range(len(points)), labels, fontsize=9)
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(x=0.1)
     axes.set(title="Rounds of many small clients", xlabel="Seconds per round")
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else "-" if value is None else str(value)
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "-" if value is None else str(value)

@@ -172,6 +172,8 @@ def _finish_accuracy(axes: Axes, title: str, highest: float) -> None:
 
 
 def _draw_loss(axes: Axes, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import NullFormatter
+
     test, train = _points(rows, "loss"), _points(rows, "train_loss")
     _draw_line(axes, *test, BLUE, "-", "test, global model")
     _draw_line(axes, *train, RED, "--", "training, mean of clients")
@@ -181,6 +183,7 @@ def _draw_loss(axes: Axes, rows: Sequence[Row]) -> None:
     if values and min(values) > 0 and max(values) > 30 * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         _finish(axes, "Loss", "Loss (log scale)")
     else:
         _finish(axes, "Loss", "Loss")
