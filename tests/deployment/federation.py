@@ -14,18 +14,22 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import tomli_w
+from packaging.version import Version
 
 from fedapp.certificates import make_certificates
 from fedapp.launch import environment_for, program
 from fedapp.local_superlink import free_port
 
 ROOT = Path(__file__).parents[2]
+# From 1.40 on SuperNodes speak HTTPS to the SuperLink's one port, before that gRPC to another.
+GRPC = Version(metadata.version("flwr")) < Version("1.40")
 QUICK = {"num-rounds": 2, "local-epochs": 1, "threads": 1, "shards": 5}
 
 
@@ -86,7 +90,8 @@ class Federation:
         """
         self.folder, self.poll, self.address = folder, poll, address
         self.certificates = folder / "certificates"
-        self.control, self.fleet = free_port(), free_port()
+        self.control = free_port()
+        self.fleet = free_port() if GRPC else self.control
         make_certificates(self.certificates, [address], nodes)
         self.nodes: dict[int, Program] = {}
         self.user = self._home("user")
@@ -108,13 +113,14 @@ class Federation:
         pki = self.certificates
         options = {
             "ssl-ca-certfile": str(pki / "ca.crt"), "ssl-certfile": str(pki / "superlink.crt"),
-            "ssl-keyfile": str(pki / "superlink.key"), "host": "127.0.0.1",
-            "port": str(self.control), "fleet-api-address": f"{self.address}:{self.fleet}",
+            "ssl-keyfile": str(pki / "superlink.key"), "port": str(self.control),
+            "host": "127.0.0.1" if GRPC or self.address == "127.0.0.1" else "0.0.0.0",
+            "fleet-api-address": f"{self.address}:{self.fleet}" if GRPC else "",
             "database": str(self.folder / "superlink" / "state.db"),
         } | {key.replace("_", "-"): value for key, value in replaced.items()}  # fmt: skip
         command = [program("flower-superlink"), "--enable-supernode-auth"]
         command += ["--disable-runtime-dependency-installation"]
-        command += [part for key, value in options.items() for part in (f"--{key}", value)]
+        command += [p for key, value in options.items() if value for p in (f"--{key}", value)]
         home = self._home("superlink")
         self.superlink = Program(command, home, self.folder / "superlink" / "superlink.log")
         trust = ssl._create_unverified_context()  # this only waits; who checks is a test's matter
