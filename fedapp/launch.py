@@ -179,7 +179,10 @@ def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> in
             with suppress(BrokenPipeError):  # it ended at once, and has said why
                 process.stdin.write(json.dumps(task) + "\n")
                 process.stdin.flush()
-            return process.wait()
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # it has been told, too, and ends Ray's processes
+                return process.wait()
 
 
 def copy_app(project: Path, target: Path) -> Path:

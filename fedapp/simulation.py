@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from fedapp.errors import UserError
 from fedapp.launch import Resources
 
 COMPLETED, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130  # exit codes
+_stopping = threading.Lock()
 
 
 class ConfiguredApp:
@@ -138,6 +140,8 @@ def _end_with_parent() -> None:
 
 def _stop(code: int) -> None:
     """End this process in the middle of its work, and Ray's processes before it."""
+    if not _stopping.acquire(blocking=False):
+        return  # that is being done
     if "ray" in sys.modules:
         with suppress(Exception):  # it may be starting just now
             sys.modules["ray"].shutdown()
@@ -158,6 +162,8 @@ def main() -> None:
         code = FAILED
     sys.stdout.flush()
     sys.stderr.flush()
+    if not _stopping.acquire(blocking=False):
+        time.sleep(60)  # it failed because it is being stopped, which ends it
     os._exit(code)  # a server that waits for lost workers must not keep the process
 
 
