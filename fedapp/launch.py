@@ -100,12 +100,17 @@ def count_gpus() -> int:
 
 def default_config(project: Path) -> dict[str, Any]:
     """Read `[tool.flwr.app.config]` of a project; raises UserError when there is none."""
+    return _app_table(project, "config")
+
+
+def _app_table(project: Path, name: str) -> dict[str, Any]:
+    """Read `[tool.flwr.app.NAME]` of a project; raises UserError when there is none."""
     file = project / "pyproject.toml"
     try:
-        return dict(tomllib.loads(file.read_text())["tool"]["flwr"]["app"]["config"])
+        return dict(tomllib.loads(file.read_text())["tool"]["flwr"]["app"][name])
     except (OSError, KeyError, tomllib.TOMLDecodeError):
         raise UserError(
-            f"{file.absolute()} has no [tool.flwr.app.config]: run this in the fedapp folder, "
+            f"{file.absolute()} has no [tool.flwr.app.{name}]: run this in the fedapp folder, "
             "or name it with --app"
         ) from None
 
@@ -162,6 +167,7 @@ def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> in
     runs in ends when this one does, however that happens.
     """
     values = merge(project, overrides)
+    task = {"values": values, "resources": asdict(resources), **components(project)}
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
         code = copy_app(project, Path(home) / "app")
         environment = environment_for(Path(home))
@@ -173,7 +179,6 @@ def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> in
             [sys.executable, "-m", "fedapp.simulation"],
             env=environment, cwd=home, stdin=subprocess.PIPE, text=True,
         )  # fmt: skip
-        task = {"values": values, "resources": asdict(resources), **components(project)}
         with process:
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # it ended at once, and has said why
@@ -195,12 +200,13 @@ def copy_app(project: Path, target: Path) -> Path:
 
 def components(project: Path) -> dict[str, str]:
     """Return the project's "serverapp" and "clientapp", as module:name. Raises UserError."""
-    file = project / "pyproject.toml"
+    named = _app_table(project, "components")
     try:
-        named = tomllib.loads(file.read_text())["tool"]["flwr"]["app"]["components"]
         return {key: str(named[key]) for key in ("serverapp", "clientapp")}
-    except KeyError:
-        raise UserError(f"{file.absolute()} names no serverapp and clientapp of its own") from None
+    except KeyError as missing:
+        raise UserError(
+            f"[tool.flwr.app.components] of {project.absolute()} names no {missing}"
+        ) from None
 
 
 def environment_for(home: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from fedapp.results.rendering import OKABE_ITO, new_figure, styled
+from fedapp.results.rendering import OKABE_ITO, new_figure, plain_log_ticks, styled
 from fedapp.results.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ def round_rows(run: RunDirectory) -> list[dict[str, Any]]:
 @styled
 def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
     """Draw accuracy over the megabytes sent so far, one curve per run, on a logarithmic axis."""
-    from matplotlib.ticker import NullFormatter
-
     figure = new_figure(6.0, 4.6 + 0.12 * len(runs))
     axes = figure.subplots()
     for index, run in enumerate(runs):
@@ -73,8 +71,7 @@ def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
             label=run.name,
         )
     axes.set(xscale="log", xlabel="MB sent in training messages, both ways", ylabel="Accuracy (%)")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    plain_log_ticks(axes.xaxis)
     axes.set_title("Test accuracy against traffic")
     figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -83,10 +83,9 @@ def measure_messages(plan: Plan) -> dict[str, dict[str, float]]:
         message per client, as Flower's examples do) and the "ratio" of ours to stock. The smallest
         model shows what waiting and polling cost.
     """
-    workers = cores()
     ours: dict[str, list[float]] = {}
     stock: dict[str, list[float]] = {}
-    nodes = workers  # as many as `fedapp run` makes
+    nodes = cores()  # as many as `fedapp run` makes
     for repeat in range(plan.repeats):
         say(f"messages, repeat {repeat + 1} of {plan.repeats}")
         _gather(ours, run_messages(plan, nodes, stock=False))

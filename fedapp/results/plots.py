@@ -15,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedapp.results.formatting import percent
-from fedapp.results.rendering import BLUE, OKABE_ITO, PAPER, RED, new_figure, png, styled, svg
+from fedapp.results.rendering import (
+    BLUE,
+    OKABE_ITO,
+    PAPER,
+    RED,
+    new_figure,
+    plain_log_ticks,
+    png,
+    styled,
+    svg,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,8 +182,6 @@ def _finish_accuracy(axes: Axes, title: str, highest: float) -> None:
 
 
 def _draw_loss(axes: Axes, rows: Sequence[Row]) -> None:
-    from matplotlib.ticker import NullFormatter
-
     test, train = _points(rows, "loss"), _points(rows, "train_loss")
     _draw_line(axes, *test, BLUE, "-", "test, global model")
     _draw_line(axes, *train, RED, "--", "training, mean of clients")
@@ -182,8 +190,7 @@ def _draw_loss(axes: Axes, rows: Sequence[Row]) -> None:
         axes.legend(loc="best")
     if values and min(values) > 0 and max(values) > 30 * min(values):
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        plain_log_ticks(axes.yaxis)
         _finish(axes, "Loss", "Loss (log scale)")
     else:
         _finish(axes, "Loss", "Loss")

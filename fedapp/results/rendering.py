@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
@@ -69,6 +70,14 @@ def class_colors(count: int) -> np.ndarray:
     if count <= 10:
         return np.asarray(matplotlib.colormaps["tab10"](np.arange(count)))
     return np.asarray(matplotlib.colormaps["turbo"](np.linspace(0, 1, count)))
+
+
+def plain_log_ticks(axis: Axis) -> None:
+    """Write the powers of ten on a logarithmic axis as numbers: STYLE draws no formulas."""
+    from matplotlib.ticker import NullFormatter
+
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def new_figure(width: float, height: float) -> Figure:
