@@ -1,8 +1,8 @@
 """One simulation on Ray, in a process of its own: what `fedapp run` starts.
 
 Flower's Simulation Runtime, with its virtual SuperNodes on Ray workers, is the same as behind `flwr
-run`. Without the SuperLink and the commands around it, which only hand the app over, a run starts
-and ends in half the time: Ray starts while PyTorch is imported and the configuration is checked.
+run`. Without the SuperLink and the commands around it, which only hand the app over, a run starts a
+third sooner: Ray starts while PyTorch is imported and the configuration is checked.
 """
 
 import json
