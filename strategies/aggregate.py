@@ -18,7 +18,7 @@ _BUFFER_HEADROOM_BITS = 20  # running statistics follow the activations, not the
 _BUFFERS = ("running_mean", "running_var")
 _SMALLEST_SCALE = 2.0**-4  # a tensor of zeros (a new bias) still gets room to grow
 _CHUNK = 1 << 15  # values per step of a long sum: what is between the steps stays in the cache
-EXTRA_SCALE = 4.0  # of groups without a reference: values up to 4096
+_EXTRA_SCALE = 4.0  # of groups without a reference: values up to 4096
 
 
 class UpdateRefused(ValueError):  # noqa: N818 - a verdict about one client, not a program error
@@ -134,9 +134,12 @@ class GroupSums:
         total_weight: int,
         cohort: int,
     ) -> None:
-        """Prepare for a cohort; `groups` gives the shapes of the further groups."""
+        """Prepare for a cohort; `groups` gives the shapes of the further groups.
+
+        Their scale is fixed: nodes, who know only values of their own, and the server must agree.
+        """
         self.model = ExactSum(model, total_weight)
-        self.groups = {name: ExactSum(g, cohort, EXTRA_SCALE) for name, g in groups.items()}
+        self.groups = {name: _extra_sum(arrays, cohort) for name, arrays in groups.items()}
 
     def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
         """Add one client; raises `UpdateRefused`, and adds nothing then."""
@@ -183,6 +186,12 @@ def weighted_mean(models: Sequence[Mapping[str, np.ndarray]], weights: Sequence[
     for model, weight in zip(models, weights, strict=True):
         total.add(model, weight)
     return total.mean()
+
+
+def _extra_sum(arrays: Mapping[str, np.ndarray], cohort: int) -> ExactSum:
+    """Return an empty sum in the shapes of `arrays`, whatever their values."""
+    zeros = {name: np.zeros_like(array) for name, array in arrays.items()}
+    return ExactSum(zeros, cohort, _EXTRA_SCALE)
 
 
 def _bound(name: str, array: np.ndarray, smallest: float) -> float:

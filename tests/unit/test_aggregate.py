@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.aggregate import ExactSum, UpdateRefused, weighted_mean
+from strategies.aggregate import ExactSum, GroupSums, UpdateRefused, weighted_mean
 
 SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
 
@@ -58,6 +58,29 @@ def test_order_and_grouping_change_no_bit(seed, clients, data):
     for name, mean in plain.mean().items():
         assert mean.dtype == np.float32
         np.testing.assert_array_equal(mean, grouped.mean()[name])
+
+
+@given(largest=st.floats(0.01, 4096), clients=st.integers(2, 5))
+def test_a_further_group_has_one_scale_whatever_values_a_node_has(largest, clients):
+    """A node knows the shapes from a client's values, the server from zeros."""
+    model, weight = {"w": np.ones(2, np.float32)}, 10 * clients
+    groups = [
+        {"control": {"w": np.array([largest / 2**k, -0.3], np.float32)}} for k in range(clients)
+    ]
+    node = GroupSums(model, groups[0], weight, clients)
+    single, several = (
+        GroupSums(model, {"control": {"w": np.zeros(2, np.float32)}}, weight, clients)
+        for _ in range(2)
+    )
+    for group in groups:
+        node.add(model, group, 10)
+        single.add(model, group, 10)
+    sums = {name: group.sums for name, group in node.groups.items()}
+    several.merge(node.model.sums, sums, weight, clients)
+    mean = several.groups["control"].mean()["w"]
+    np.testing.assert_array_equal(mean, single.groups["control"].mean()["w"])
+    expected = np.mean([group["control"]["w"] for group in groups], axis=0, dtype=np.float64)
+    np.testing.assert_allclose(mean, expected, rtol=1e-6)
 
 
 @given(seed=st.integers(0, 10_000), clients=st.integers(1, 9))

@@ -10,10 +10,11 @@ import torch
 from in_process import assert_same, differ, federate, settings
 from small_clients import VectorClient, strategy_of
 
+from clients.fedcurv import FedCurvClient
 from clients.local_training import LocalSettings
 from clients.scaffold import CONTROL, ScaffoldClient
 from clients.sgd import effective_steps
-from strategies.records import ClientResult
+from strategies.records import DIVERGED, ClientResult
 from strategies.scaffold import Scaffold
 
 SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
@@ -80,6 +81,47 @@ def test_the_servers_c_is_the_mean_of_all_clients_c_i():
     for name, c in strategy.state().items():
         mean = sum(state[name].astype(np.float64) for state in own if state) / 10
         np.testing.assert_allclose(c, mean, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(("method", "kind"), [("scaffold", ScaffoldClient),
+                                              ("fedcurv", FedCurvClient)])  # fmt: skip
+def test_large_values_beside_the_model_give_the_same_bits_on_any_number_of_nodes(
+    method, kind, monkeypatch
+):
+    """A node's first client may send more than a sum without a reference expects (4)."""
+    finish, largest = kind.finish, []
+
+    def louder(self, *trained):
+        model = finish(self, *trained)
+        for arrays in self.outbox.values():
+            for name, array in arrays.items():
+                peak = np.abs(array).max()
+                arrays[name] = array * np.float32(100 / peak if self.client < 3 and peak else 1)
+                largest.append(np.abs(arrays[name]).max())
+        return model
+
+    monkeypatch.setattr(kind, "finish", louder)
+    run = settings(method=method, participation=1.0, lr=0.001, num_rounds=1)
+    states = [federate(run, nodes=nodes)[1].state() for nodes in (10, 3, 1)]
+    assert max(largest) > 50
+    assert_same(states[0], states[1])
+    assert_same(states[0], states[2])
+    assert max(np.abs(array).max() for array in states[0].values()) > 10
+
+
+def test_a_control_variate_that_is_not_finite_is_a_divergence(monkeypatch):
+    finish = ScaffoldClient.finish
+
+    def spoilt(self, *trained):
+        model = finish(self, *trained)
+        for array in self.outbox[CONTROL].values():
+            array += np.nan if self.client == 0 else 0
+        return model
+
+    monkeypatch.setattr(ScaffoldClient, "finish", spoilt)
+    run = settings(method="scaffold", participation=1.0, num_rounds=1)
+    strategy = federate(run)[1]
+    assert [(f.client, f.kind) for f in strategy.report.failures] == [(0, DIVERGED)]
 
 
 def test_traffic_is_the_model_and_c_each_way():
