@@ -48,7 +48,8 @@ class Recorder:
 
     def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:
         """Start the clock of the rounds, which start from the model `arrays`."""
-        self.analyst.begin(strategy, from_array_record(arrays), first_round)
+        self._last = from_array_record(arrays)
+        self.analyst.begin(strategy, self._last, first_round)
         self.strategy, self.first_round = strategy, first_round
         self.round_started = self.rounds_started = time.monotonic()
         config = self.config
@@ -142,13 +143,10 @@ class Recorder:
         return clients[f"client-accuracy-{kind}"], clients[f"client-loss-{kind}"]
 
     def _evaluate(self, arrays: Arrays) -> Evaluation | None:
-        """Load the model that the method evaluates, which is also the one saved in the end.
-
-        Returns None for methods that have no global model to test.
-        """
-        load_arrays(self.node.workplace.shared, self.strategy.model_to_evaluate(arrays))
+        """Test the model that the method evaluates; None if it has no global model to test."""
         if self.node.method.accuracy != GLOBAL and not self.node.method.fine_tuned:
             return None
+        load_arrays(self.node.workplace.shared, self.strategy.model_to_evaluate(arrays))
         batches = self.node.test_batches()
         return evaluate_classes(self.node.model, batches, self.node.dataset.num_classes)
 
@@ -166,6 +164,11 @@ class Recorder:
             print(f"checkpoint of round {server_round} not written: {error}", flush=True)
 
     def _save_model(self) -> None:
+        """Save the model after the last round that ended, the one that the method evaluates.
+
+        It is loaded anew: that round may not have been evaluated, or not have run in this process.
+        """
+        load_arrays(self.node.workplace.shared, self.strategy.model_to_evaluate(self._last))
         config, data = self.config, self.node.dataset
         metadata = {
             "method": config.method,

@@ -1,0 +1,81 @@
+"""What a resumed or a failed run leaves behind: the model of its last round, and nothing lost."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import assert_same, settings
+from safetensors.numpy import load_file
+
+from fedapp import server_app
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+from strategies.federation import RoundFailed
+from strategies.rounds import ClientStrategy
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Return a function that trains run "one" of 4 clients, and gives its directory."""
+
+    def run(**changes) -> RunDirectory:
+        values = settings(
+            output_dir=str(tmp_path), run_name="one", num_clients=4, shards=5, participation=1.0,
+            **{"method": "fedavg", "checkpoint_every": 1, "lr_schedule": "constant", **changes},
+        )  # fmt: skip
+        server_app.run(InProcessGrid(values), values, "", 0.0)
+        return RunDirectory.load(tmp_path / "one")
+
+    return run
+
+
+@pytest.fixture
+def fail_in(monkeypatch):
+    """Return a function that lets the replies of one round be refused."""
+    aggregate = ClientStrategy.aggregate_train
+
+    def install(bad_round: int, error: BaseException) -> None:
+        def refusing(self, server_round, replies):
+            if server_round == bad_round:
+                raise error
+            return aggregate(self, server_round, replies)
+
+        monkeypatch.setattr(ClientStrategy, "aggregate_train", refusing)
+
+    return install
+
+
+def model(folder: Path) -> dict[str, np.ndarray]:
+    return load_file(folder / "model.safetensors")
+
+
+def checkpoint_of(run: RunDirectory, server_round: int) -> dict[str, np.ndarray]:
+    """Return the model in a checkpoint, with the names that it has in model.safetensors."""
+    saved = load_file(run.checkpoints / f"round-{server_round:06d}.safetensors")
+    return {n.removeprefix("model/"): a for n, a in saved.items() if n.startswith("model/")}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedexp", "fedproto"])
+def test_a_completed_run_that_is_resumed_keeps_its_model(train, method):
+    before = model(train(method=method).path)
+    resumed = train(method=method, resume="auto")
+    assert_same(before, model(resumed.path))
+    assert resumed.summary()["status"] == "completed"
+
+
+def test_a_run_that_fails_at_once_after_resuming_keeps_its_model(train, fail_in, tmp_path):
+    before = model(train(num_rounds=1).path)
+    fail_in(2, RoundFailed("nobody replied"))
+    with pytest.raises(UserError, match="nobody replied"):
+        train(num_rounds=3, resume="auto")
+    assert_same(before, model(tmp_path / "one"))
+
+
+def test_a_failed_run_keeps_the_model_of_its_last_round_evaluated_or_not(train, fail_in, tmp_path):
+    fail_in(3, RoundFailed("nobody replied"))
+    with pytest.raises(UserError, match="nobody replied"):
+        train(num_rounds=4, eval_every=4)
+    run = RunDirectory.load(tmp_path / "one")
+    assert [row["accuracy"] for row in run.rounds()] == [None, None]
+    assert_same(checkpoint_of(run, 2), model(run.path))
