@@ -23,6 +23,7 @@ from fedapp.node import Node
 from fedapp.preflight import forget, meet_nodes
 from fedapp.recorder import Recorder
 from fedapp.results import checkpoint
+from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
 from strategies.federation import Federation, RoundFailed
@@ -48,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
     """Train, and leave a finished run directory behind, also when the run fails."""
     config = RunConfig.parse(run_config)
-    directory = open_run_directory(config)
+    directory, saved = open_run_directory(config)
     node = Node(config, data_dir)
     for note in node.partition.notes:
         print(f"partition: {note}")
@@ -56,7 +57,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     expected = {"configuration": config.fingerprint(), "head": node.head_hash(), **form(node)}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
     strategy = build_strategy(config, node, federation, directory.state_key())
-    arrays, first_round = _starting_point(config, node, strategy, directory)
+    arrays, first_round = _starting_point(node, strategy, directory, saved)
     recorder.begin(strategy, first_round, arrays)
     try:
         strategy.start(
@@ -106,8 +107,14 @@ def _rule(config: RunConfig) -> dict[str, Rule]:
     return {"rule": rule} if rule.needed else {}
 
 
-def open_run_directory(config: RunConfig) -> RunDirectory:
-    """Make the run's directory, or open the one to resume; raises UserError if it cannot."""
+def open_run_directory(config: RunConfig) -> tuple[RunDirectory, Checkpoint | None]:
+    """Make the run's directory, or open the one to resume and read the checkpoint to go on from.
+
+    Rounds that another configuration left there are refused before a file of theirs is replaced.
+
+    Raises:
+        UserError: there can be no such directory, or it cannot be resumed with this configuration.
+    """
     if config.resume in ("", "auto"):
         parent, name = config.output_dir, config.run_name
         if config.resume == "auto" and not name:
@@ -115,18 +122,31 @@ def open_run_directory(config: RunConfig) -> RunDirectory:
     else:
         path = RunDirectory.load(config.resume).path
         parent, name = str(path.parent), path.name
-    return RunDirectory.create(parent, name, config.flat(), resume=bool(config.resume))
+    saved = _earlier(Path(parent).expanduser() / name, config) if config.resume else None
+    return RunDirectory.create(parent, name, config.flat(), resume=bool(config.resume)), saved
+
+
+def _earlier(path: Path, config: RunConfig) -> Checkpoint | None:
+    """Return the checkpoint to resume, or None where `resume` is "auto" and there is none yet."""
+    if config.resume != "auto" or checkpoint.newest(path):
+        return checkpoint.load(path, config.fingerprint())
+    if not RunDirectory(path).rounds():
+        return None
+    made = RunConfig.parse(RunDirectory.load(path).config())
+    if made.fingerprint() != config.fingerprint():
+        raise UserError(
+            f"resume: {path.absolute()} holds a run with another configuration and without "
+            "checkpoints; choose another run-name, or remove that run"
+        )
+    return None
 
 
 def _starting_point(
-    config: RunConfig, node: Node, strategy: ClientStrategy, run: RunDirectory
+    node: Node, strategy: ClientStrategy, run: RunDirectory, saved: Checkpoint | None
 ) -> tuple[ArrayRecord, int]:
     """Return the model to start from and the first round: fresh, or from a checkpoint."""
-    fresh = config.resume == "auto" and not any(Path(run.checkpoints).iterdir())
-    if config.resume and not fresh:
-        saved = checkpoint.load(run.path, config.fingerprint())
-        run.truncate_rounds(saved.server_round)
-        strategy.restore(saved.strategy)
-        return to_array_record(saved.arrays), saved.server_round + 1
-    run.truncate_rounds(0)
-    return to_array_record(to_arrays(node.workplace.shared)), 1
+    run.truncate_rounds(saved.server_round if saved else 0)
+    if saved is None:
+        return to_array_record(to_arrays(node.workplace.shared)), 1
+    strategy.restore(saved.strategy)
+    return to_array_record(saved.arrays), saved.server_round + 1

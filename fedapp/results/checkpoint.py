@@ -40,22 +40,30 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = KEEP) -> Path:
     return path
 
 
-def load(path: Path, fingerprint: str) -> Checkpoint:
-    """Read the checkpoint at `path`, or the newest in that run directory; raises UserError."""
+def newest(path: Path) -> Path | None:
+    """Return the checkpoint at `path`, or the newest in that run directory; None without any."""
     files = [path] if path.is_file() else sorted((path / "checkpoints").glob("round-*.safetensors"))
-    if not files:
+    return files[-1] if files else None
+
+
+def load(path: Path, fingerprint: str) -> Checkpoint:
+    """Read the checkpoint at `path`, or the newest in that run directory.
+
+    Raises:
+        UserError: there is none, it is damaged, or another configuration made it.
+    """
+    found = newest(path)
+    if found is None:
         raise UserError(f"resume: there is no checkpoint in {path.absolute() / 'checkpoints'}")
     try:
-        with safe_open(files[-1], "np") as file:
+        with safe_open(found, "np") as file:
             header = json.loads((file.metadata() or {})["checkpoint"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, OSError, ValueError) as error:
-        raise UserError(
-            f"resume: {files[-1].absolute()} is not a whole checkpoint: {error}"
-        ) from None
+        raise UserError(f"resume: {found.absolute()} is not a whole checkpoint: {error}") from None
     if header["configuration"] != fingerprint:
         raise UserError(
-            f"resume: {files[-1].absolute()} was made with another configuration "
+            f"resume: {found.absolute()} was made with another configuration "
             f"({header['configuration']}, not {fingerprint}); resume with the run's own config.toml"
         )
     return Checkpoint(

@@ -79,3 +79,24 @@ def test_a_failed_run_keeps_the_model_of_its_last_round_evaluated_or_not(train, 
     run = RunDirectory.load(tmp_path / "one")
     assert [row["accuracy"] for row in run.rounds()] == [None, None]
     assert_same(checkpoint_of(run, 2), model(run.path))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("every", [1, 0])
+@pytest.mark.parametrize("change", [{"lr": 0.5}, {"partition": "iid"}])
+def test_resuming_with_another_configuration_changes_no_file(train, tmp_path, every, change):
+    before = files(train(num_rounds=1, checkpoint_every=every).path)
+    with pytest.raises(UserError, match="another configuration"):
+        train(checkpoint_every=every, **change, resume="auto")
+    assert files(tmp_path / "one") == before
+    assert train(num_rounds=2, checkpoint_every=every, resume="auto").rounds()[-1]["round"] == 2
+
+
+def test_a_run_without_checkpoints_cannot_be_resumed_by_its_path(train, tmp_path):
+    before = files(train(num_rounds=1, checkpoint_every=0).path)
+    with pytest.raises(UserError, match="there is no checkpoint"):
+        train(num_rounds=2, checkpoint_every=0, resume=str(tmp_path / "one"))
+    assert files(tmp_path / "one") == before
