@@ -15,7 +15,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 	@echo '  Options: ARGS="..." goes to the command; PYTHON=/path/to/python3.12 chooses the interpreter.'
 
-run: set-up ## train FedDr+ on 20 heterogeneous clients, simulated by Flower on Ray
+run: set-up ## train FedDr+ on 20 heterogeneous clients, simulated on this machine
 	@$(BIN)/fedapp run $(ARGS)
 
 test: lint types ## lint, type check and the whole test suite with coverage

@@ -32,7 +32,7 @@ def train(output: Path, name: str, keys: str, nodes: int = 1) -> None:
     output.mkdir(parents=True, exist_ok=True)
     values = f"{keys} run-name='{name}' output-dir='{output.absolute()}'"
     log = output / f"{name}.log"
-    peak = fedapp(["run", "--in-process", "--nodes", str(nodes), "-c", values], log)
+    peak = fedapp(["run", "--engine", "in-process", "--nodes", str(nodes), "-c", values], log)
     found = summary(folder)
     if found:
         (folder / "usage.json").write_text(json.dumps({"peak_memory": peak}))

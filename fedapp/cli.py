@@ -13,6 +13,8 @@ import typer
 
 from fedapp import cli_analysis, cli_deployment, cli_experiments, cli_personal, cli_traffic
 from fedapp.errors import UserError
+from fedapp.launch import Engine, Resources, read_overrides
+from fedapp.launch import run as simulate
 from fedapp.papers import commands as papers_commands
 from fedapp.state_command import app as state_app
 
@@ -51,32 +53,30 @@ def run(
     project: Project = Path("."),
     nodes: Annotated[int, typer.Option(help="Virtual SuperNodes; 0: one per worker.")] = 0,
     workers: Annotated[
-        int, typer.Option(help="Ray workers; 0: one per core, or four per GPU.")
+        int, typer.Option(help="Worker processes; 0: one per core, or four per GPU.")
     ] = 0,
     gpus: Annotated[
         float, typer.Option(help="GPU share of a worker; -1: all GPUs, shared.")
     ] = -1.0,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="No Flower processes: one process, same bits.")
-    ] = False,
-    superlink: Annotated[
-        bool,
-        typer.Option("--superlink", help="By `flwr run` and a SuperLink of its own, as in use."),
-    ] = False,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="What trains, with the same result; ray where RAY_ADDRESS is set."),
+    ] = None,
 ) -> None:
-    """Simulate a run: Flower's virtual SuperNodes on Ray workers.
+    """Simulate a run: virtual SuperNodes on worker processes of this machine, or on Ray.
 
     Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
     """
-    from fedapp.in_process import run_in_process
-    from fedapp.launch import Resources, read_overrides
-    from fedapp.launch import run as launch
-    from fedapp.local_superlink import run_with_superlink
+    task = project, read_overrides(config or []), Resources(nodes, workers, gpus)
+    if engine == Engine.IN_PROCESS:
+        from fedapp.in_process import run_in_process
 
-    if in_process and superlink:
-        raise UserError("--in-process and --superlink exclude each other")
-    runner = run_in_process if in_process else run_with_superlink if superlink else launch
-    raise SystemExit(runner(project, read_overrides(config or []), Resources(nodes, workers, gpus)))
+        raise SystemExit(run_in_process(*task))
+    if engine == Engine.SUPERLINK:
+        from fedapp.local_superlink import run_with_superlink
+
+        raise SystemExit(run_with_superlink(*task))
+    raise SystemExit(simulate(*task, engine))
 
 
 @app.command()

@@ -8,29 +8,41 @@ real SuperNodes, and many of them can share a machine: what sweeps and quick stu
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedapp.errors import UserError
+from strategies.transport import exchange
 
 if TYPE_CHECKING:
     from fedapp.launch import Resources
 
 FIRST_NODE = 100
+_LONGEST = 7 * 86400.0  # seconds, where no timeout is given
 
 
 class InProcessGrid(Grid):
     """Nodes 100, 101, ... that run the ClientApp in this process, each when its reply is pulled."""
 
-    def __init__(self, run_config: Mapping[str, Any], nodes: int = 1) -> None:
-        """Start `nodes` nodes; node p hosts the clients c with c mod `nodes` = p."""
-        _identify()
+    def __init__(
+        self,
+        run_config: Mapping[str, Any],
+        nodes: int = 1,
+        node_config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Start `nodes` nodes; node p hosts the clients c with c mod `nodes` = p.
+
+        `node_config` is added to the node-config of all nodes.
+        """
+        identify()
         self.contexts = {
             FIRST_NODE + p: Context(
                 run_id=1, node_id=FIRST_NODE + p, state=RecordDict(), run_config=dict(run_config),
-                node_config={"partition-id": p, "num-partitions": nodes},
+                node_config={"partition-id": p, "num-partitions": nodes, **node_config},
             )
             for p in range(nodes)
         }  # fmt: skip
@@ -72,20 +84,16 @@ class InProcessGrid(Grid):
         return []
 
     def answer(self, message: Message) -> Message:
-        """Run the ClientApp on a message; an exception becomes an error reply, as in Flower."""
+        """Let the node that a message is for answer it."""
         from fedapp.client_app import app
 
-        try:
-            return app(message, self.contexts[message.metadata.dst_node_id])
-        except Exception as error:
-            return Message(Error(2, repr(error)), reply_to=message)
+        return answer(app, message, self.contexts[message.metadata.dst_node_id])
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """Return all replies at once."""
-        ids = self.push_messages(messages)
-        return [reply for message_id in ids for reply in self.pull_messages([message_id])]
+        return list(exchange(self, messages, _LONGEST if timeout is None else timeout))
 
 
 def run_in_process(project: Path, overrides: Mapping[str, Any], resources: "Resources") -> int:
@@ -107,7 +115,15 @@ def run_in_process(project: Path, overrides: Mapping[str, Any], resources: "Reso
     return 0
 
 
-def _identify() -> None:
+def answer(app: ClientApp, message: Message, context: Context) -> Message:
+    """Run the ClientApp on a message; an exception becomes an error reply, as in Flower."""
+    try:
+        return app(message, context)
+    except Exception as error:
+        return Message(Error(2, repr(error)), reply_to=message)
+
+
+def identify() -> None:
     """Say whose messages these are, as Flower's processes are told at their start."""
     from flwr.supercore.task_identity import TaskIdentity
 

@@ -43,7 +43,7 @@ def at_once(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[t
 
 
 def run_in_sight(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run with Flower, its output on stderr; returns the exit code."""
+    """Run on worker processes, the output on stderr; returns the exit code."""
     with stdout_to_stderr():
         return launch.run(project, overrides, resources)
 
@@ -61,7 +61,7 @@ def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources)
     log = folder / f"{overrides['run-name']}.log"
     with tempfile.NamedTemporaryFile("wb", suffix=".toml", delete=False) as file:
         file.write(tomli_w.dumps(dict(overrides)).encode())
-    command = [sys.executable, "-m", "fedapp.cli", "run", "--in-process"]
+    command = [sys.executable, "-m", "fedapp.cli", "run", "--engine", "in-process"]
     command += ["--app", str(project.absolute()), "-c", file.name]
     try:
         with log.open("wb") as output:

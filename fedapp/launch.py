@@ -15,13 +15,16 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from fedapp.errors import UserError
 from fedapp.preset_files import preset_path
 
-_PATH_KEYS = ("data-dir", "output-dir", "resume")
+_PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
+_NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
 _ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -30,6 +33,15 @@ _ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
+
+
+class Engine(StrEnum):
+    """What a run's nodes are; the result is the same, bit for bit."""
+
+    WORKERS = "workers"  # worker processes of the app's own: starts soonest
+    RAY = "ray"  # Flower's virtual SuperNodes on Ray workers, of a cluster with RAY_ADDRESS
+    SUPERLINK = "superlink"  # the same by `flwr run` and a SuperLink of the run's own
+    IN_PROCESS = "in-process"  # plain calls in one process: least memory, many beside each other
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ class Resources:
         few clients per worker are drawn, some nodes would get several of them and a worker would
         end up alone with those: more nodes then, so that mostly each has one.
         """
-        gpus = count_gpus()
+        gpus = len(gpu_names())
         workers = self.workers or (4 * gpus if gpus else cores())
         workers = max(1, min(workers, num_clients))
         few = participation < 1 and participation * num_clients < 8 * workers
@@ -82,20 +94,35 @@ class Resources:
         return min(max(cores(), self.workers), self.cpus_per_worker() * self.workers)
 
 
+def default_engine() -> Engine:
+    """Return worker processes, or Ray where a Ray cluster runs (RAY_ADDRESS)."""
+    return Engine.RAY if os.environ.get("RAY_ADDRESS") else Engine.WORKERS
+
+
 def cores() -> int:
     """Return the CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def count_gpus() -> int:
-    """Return the number of NVIDIA GPUs, asked of the driver: importing torch would take seconds."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
-        return len([d for d in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if d.strip()])
+def gpu_names() -> list[str]:
+    """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    The driver is asked: importing torch would take seconds.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:  # CUDA ignores the first name that is none, and all after it
+        names = (name.strip() for name in visible.split(","))
+        return list(takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), names))
     program = shutil.which("nvidia-smi")
     if program is None:
-        return 0
+        return []
     listed = subprocess.run([program, "-L"], capture_output=True, text=True, check=False)
-    return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
+    return [str(n) for n in range(listed.stdout.count("GPU "))] if listed.returncode == 0 else []
+
+
+def node_config(run_config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what virtual nodes are told: they can host any client, unless data are their own."""
+    return {} if run_config["partition"] == "own" else {"hosts": "any"}
 
 
 def default_config(project: Path) -> dict[str, Any]:
@@ -108,7 +135,9 @@ def _app_table(project: Path, name: str) -> dict[str, Any]:
     file = project / "pyproject.toml"
     try:
         return dict(tomllib.loads(file.read_text())["tool"]["flwr"]["app"][name])
-    except (OSError, KeyError, tomllib.TOMLDecodeError):
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{file.absolute()} is not TOML: {error}") from None
+    except (OSError, KeyError):
         raise UserError(
             f"{file.absolute()} has no [tool.flwr.app.{name}]: run this in the fedapp folder, "
             "or name it with --app"
@@ -142,12 +171,17 @@ def read_overrides(texts: list[str]) -> dict[str, Any]:
 
 
 def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a run, unchecked; its paths become absolute."""
+    """Return the configuration of a run, unchecked; its paths become absolute.
+
+    That of an initial model, which may also lie in the data folder, if it exists from here.
+    """
     values = {**default_config(project), **overrides}
     for key in _PATH_KEYS:
         path = values.get(key)
-        if isinstance(path, str) and path and not (key == "resume" and path == "auto"):
-            values[key] = str(Path(path).expanduser().absolute())
+        if isinstance(path, str) and path and path != _NO_PATHS.get(key):
+            absolute = Path(path).expanduser().absolute()
+            if key != "initial-model" or absolute.exists():
+                values[key] = str(absolute)
     return values
 
 
@@ -160,14 +194,20 @@ def fuse(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def run(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Simulate one run to its end, its log on this terminal.
+def run(
+    project: Path,
+    overrides: Mapping[str, Any],
+    resources: Resources,
+    engine: Engine | None = None,
+) -> int:
+    """Simulate one run to its end on worker processes or Ray, its log on this terminal.
 
     Returns 0 if it completed, 1 if it failed and 2 if its configuration is wrong; the process it
     runs in ends when this one does, however that happens.
     """
     values = merge(project, overrides)
-    task = {"values": values, "resources": asdict(resources), **components(project)}
+    task = {"values": values, "resources": asdict(resources), "engine": engine or default_engine()}
+    task |= components(project)
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
         code = copy_app(project, Path(home) / "app")
         environment = environment_for(Path(home))

@@ -1,4 +1,4 @@
-"""`fedapp run --superlink`: `flwr run` with what it needs around it, started before, stopped after.
+"""`fedapp run --engine superlink`: `flwr run` and what it needs around it, from start to end.
 
 Plain `flwr run` leaves a local SuperLink behind that keeps the environment, code path and working
 directory of its first run, on a fixed port, and by default installs the app's dependencies anew for

@@ -1,8 +1,8 @@
-"""One simulation on Ray, in a process of its own: what `fedapp run` starts.
+"""One simulation, in a process of its own: what `fedapp run` starts.
 
-Flower's Simulation Runtime, with its virtual SuperNodes on Ray workers, is the same as behind `flwr
-run`. Without the SuperLink and the commands around it, which only hand the app over, a run starts a
-third sooner: Ray starts while PyTorch is imported and the configuration is checked.
+The workers start while PyTorch is imported and the configuration is checked. They are processes of
+the app's own (`worker_processes.py`), or Ray's: then Flower's Simulation Runtime is the same as
+behind `flwr run`, without the SuperLink and the commands around it, which only hand the app over.
 """
 
 import json
@@ -14,13 +14,13 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pkgutil import resolve_name
 from typing import Any
 
 from fedapp.errors import UserError
-from fedapp.launch import Resources
+from fedapp.launch import Engine, Resources, node_config
 
 COMPLETED, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130  # exit codes
 _stopping = threading.Lock()
@@ -38,9 +38,7 @@ class ConfiguredApp:
         """Let the app answer a message; its node's state is kept in `context`."""
         from flwr.app import Context
 
-        place = context.node_config
-        if self.run_config["partition"] != "own":  # all workers of this machine have all data
-            place = {**place, "hosts": "any"}
+        place = {**context.node_config, **node_config(self.run_config)}
         own = Context(
             run_id=context.run_id, node_id=context.node_id, node_config=place,
             state=context.state, run_config=dict(self.run_config),
@@ -51,19 +49,39 @@ class ConfiguredApp:
 
 
 def simulate(
-    values: Mapping[str, Any], resources: Resources, serverapp: str, clientapp: str
+    values: Mapping[str, Any], resources: Resources, engine: Engine, serverapp: str, clientapp: str
 ) -> int:
-    """Check the configuration, start Ray, and run the apps on virtual SuperNodes.
-
-    Returns an exit code. With RAY_ADDRESS, Flower joins that Ray cluster instead of starting Ray.
-    """
-    checking = ThreadPoolExecutor(1).submit(_check, values)
+    """Check the configuration while the workers start, and run the apps; returns an exit code."""
+    on_ray = engine == Engine.RAY
+    checking = ThreadPoolExecutor(1).submit(_check, values, on_ray)
     try:
         clients, share = int(values["num-clients"]), float(values["participation"])
-        resources = resources.resolve(clients, share, pool=values["partition"] != "own")
+        resources = resources.resolve(clients, share, pool=bool(node_config(values)))
     except (KeyError, TypeError, ValueError):
         checking.result()  # says so and ends
         raise
+    server = Server(serverapp, values)
+    (_run_on_ray if on_ray else _run_on_workers)(server, clientapp, resources, checking)
+    return COMPLETED if server.completed else FAILED
+
+
+def _run_on_workers(
+    server: "Server", clientapp: str, resources: Resources, checking: "Future[None]"
+) -> None:
+    """Run the apps on worker processes of our own."""
+    from flwr.app import Context, RecordDict
+
+    from fedapp.worker_processes import WorkerGrid
+
+    grid = WorkerGrid(server.run_config, resources, clientapp)
+    checking.result()
+    server.main(grid, Context(1, 1, {}, RecordDict(), {}))
+
+
+def _run_on_ray(
+    server: "Server", clientapp: str, resources: Resources, checking: "Future[None]"
+) -> None:
+    """Start Ray, or with RAY_ADDRESS join its cluster, and run the apps on virtual SuperNodes."""
     if cpus := resources.total_cpus():
         import ray
 
@@ -76,18 +94,17 @@ def simulate(
     checking.result()
     from flwr.simulation import run_simulation
 
-    server = Server(serverapp, values)
     per_worker: dict[str, Any] = {
         "num_cpus": resources.cpus_per_worker(),
         "num_gpus": float(resources.gpus),
     }
     # It is deprecated in favour of `flwr run`, whose Simulation Runtime it shares.
     logging.getLogger("flwr").addFilter(lambda record: "DEPRECATED" not in record.getMessage())
+    app = ConfiguredApp(clientapp, server.run_config)
     run_simulation(
-        server.app(), ConfiguredApp(clientapp, values), resources.nodes,  # type: ignore[arg-type]
+        server.app(), app, resources.nodes,  # type: ignore[arg-type]
         backend_config={"client_resources": per_worker},
     )  # fmt: skip
-    return COMPLETED if server.completed else FAILED
 
 
 class Server:
@@ -118,17 +135,17 @@ class Server:
             self.completed = True
 
 
-def _check(values: Mapping[str, Any]) -> None:
-    """Check a configuration, beside the start of Ray; a mistake ends this process at once."""
+def _check(values: Mapping[str, Any], on_ray: bool) -> None:
+    """Check a configuration while workers start; a mistake ends this process at once."""
     from fedapp.config import RunConfig  # imports torch
 
     try:
         RunConfig.parse(values)
     except UserError as mistake:
         print(f"fedapp: {mistake}", file=sys.stderr, flush=True)
-        os._exit(MISTAKE)
-    import flwr.simulation  # noqa: F401  (now, while Ray starts)
-
+        _leave(MISTAKE)
+    if on_ray:
+        import flwr.simulation  # noqa: F401  (now, while Ray starts)
     import fedapp.server_app  # noqa: F401
 
 
@@ -145,6 +162,14 @@ def _stop(code: int) -> None:
     if "ray" in sys.modules:
         with suppress(Exception):  # it may be starting just now
             sys.modules["ray"].shutdown()
+    _leave(code)
+
+
+def _leave(code: int) -> None:
+    """End this process at once, with our own workers."""
+    if "fedapp.worker_processes" in sys.modules:
+        with suppress(Exception):  # it may be importing or starting them just now
+            sys.modules["fedapp.worker_processes"].kill_workers()
     os._exit(code)
 
 
@@ -155,8 +180,9 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         code = simulate(
-            task["values"], Resources(**task["resources"]), task["serverapp"], task["clientapp"]
-        )
+            task["values"], Resources(**task["resources"]), task["engine"],
+            task["serverapp"], task["clientapp"],
+        )  # fmt: skip
     except Exception:
         traceback.print_exc()
         code = FAILED
@@ -164,7 +190,7 @@ def main() -> None:
     sys.stderr.flush()
     if not _stopping.acquire(blocking=False):
         time.sleep(60)  # it failed because it is being stopped, which ends it
-    os._exit(code)  # a server that waits for lost workers must not keep the process
+    _leave(code)  # a server that waits for lost workers must not keep the process
 
 
 if __name__ == "__main__":

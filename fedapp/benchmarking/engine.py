@@ -10,19 +10,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from fedapp.benchmarking.federated import configuration, measured_run, resources
+from fedapp.benchmarking.federated import Runner, configuration, measured_run, resources
 from fedapp.benchmarking.machine import best_seconds, memory_bandwidth
 from fedapp.benchmarking.messages import random_model
 from fedapp.benchmarking.plan import Plan, Workload
 from fedapp.benchmarking.tax import ratio, say
 from fedapp.errors import UserError
 from fedapp.jobs import stdout_to_stderr
-from fedapp.launch import Resources, cores, environment_for
+from fedapp.launch import Engine, Resources, cores, environment_for, run
 from fedapp.local_superlink import flower_run, local_superlink, run_with_superlink
 from strategies.aggregate import ExactSum
 
@@ -55,24 +56,27 @@ def measure_startup(project: Path, data_dir: Path, repeats: int) -> dict[str, fl
 
     Returns:
         "seconds" of `fedapp run`, "baseline_seconds" (of `ray.init` plus `import torch`), their
-        "ratio", and "superlink_seconds" of `flwr run`: all medians over the repeats.
+        "ratio", and "ray_seconds" and "superlink_seconds" of the other ways to simulate: all
+        medians over the repeats.
     """
     workload = Workload(clients=cores(), images=50, epochs=1, rounds=1)
     config = configuration(data_dir, workload, method="fedavg", model="cnn", device="cpu")
-    ours, baseline, superlink = [], [], []
+    ways: dict[str, Runner] = {
+        "seconds": partial(run, engine=Engine.WORKERS),
+        "ray_seconds": partial(run, engine=Engine.RAY),
+        "superlink_seconds": run_with_superlink,
+    }
+    found: dict[str, list[float]] = {}
     for repeat in range(repeats):
         say(f"start-up, repeat {repeat + 1} of {repeats}")
-        baseline.append(sum(_baseline_seconds(text) for text in _BASELINE.values()))
-        ours.append(measured_run(project, config, resources("cpu")).first_round)
-        longer = measured_run(project, config, resources("cpu"), run_with_superlink)
-        superlink.append(longer.first_round)
-    ratios = [own / base for own, base in zip(ours, baseline, strict=True)]
-    return {
-        "seconds": ratio(ours),
-        "baseline_seconds": ratio(baseline),
-        "ratio": ratio(ratios),
-        "superlink_seconds": ratio(superlink),
-    }
+        baseline = sum(_baseline_seconds(text) for text in _BASELINE.values())
+        seconds = {
+            name: measured_run(project, config, resources("cpu"), way).first_round
+            for name, way in ways.items()
+        } | {"baseline_seconds": baseline}
+        for name, value in (seconds | {"ratio": seconds["seconds"] / baseline}).items():
+            found.setdefault(name, []).append(value)
+    return {name: ratio(values) for name, values in found.items()}
 
 
 def measure_messages(plan: Plan) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ import torch
 from fedapp.benchmarking.federated import configuration, measured_in_process, resources
 from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.tax import measure_tax, ratio, say
-from fedapp.launch import count_gpus
+from fedapp.launch import gpu_names
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 MEMORY_ROUNDS = 20
@@ -28,7 +28,7 @@ def measure_gpu(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any] | s
         and "memory": "peak_megabytes" over 20 rounds and "growth", the peak of the last ten over
         that of the first ten.
     """
-    if not count_gpus():
+    if not len(gpu_names()):
         return "skipped: no GPU was found"
     return {
         **measure_tax(project, data_dir, plan, plan.methods, "cuda"),

@@ -39,7 +39,7 @@ def speeds(monkeypatch):
 
     monkeypatch.setattr(tax, "best_plain", plain)
     monkeypatch.setattr(tax, "federated_speed", federated)
-    monkeypatch.setattr(gpu, "count_gpus", lambda: 0)
+    monkeypatch.setattr(gpu, "gpu_names", lambda: [])
     return order
 
 
@@ -59,7 +59,7 @@ def test_the_gpu_is_measured_where_there_is_one_and_skipped_in_one_line_elsewher
 ):
     text = tables.markdown(suite.bench(ROOT, TINY, ["gpu"]))
     assert "GPU: skipped: no GPU was found." in text.splitlines()
-    monkeypatch.setattr(gpu, "count_gpus", lambda: 1)
+    monkeypatch.setattr(gpu, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(gpu, "measure_precisions", lambda *_: {"fp32": 1.0, "bf16": 0.5})
     monkeypatch.setattr(gpu, "measure_memory", lambda *_: {"growth": 1.0, "flat": True})
     found = suite.bench(ROOT, TINY, ["gpu"])

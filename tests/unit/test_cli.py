@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedapp import cli
 from fedapp.errors import UserError
-from fedapp.launch import Resources, default_config, fuse, read_overrides
+from fedapp.launch import Resources, default_config, fuse, gpu_names, merge, read_overrides
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()
@@ -96,9 +96,31 @@ def test_later_overrides_win_and_paths_become_absolute(tmp_path):
         default_config(tmp_path)
 
 
+def test_paths_become_absolute_but_not_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imagenet").mkdir()
+    (tmp_path / "first.safetensors").touch()
+    values = merge(ROOT, {"state-dir": "states", "initial-model": "first.safetensors"})
+    assert values["state-dir"] == str(tmp_path / "states")
+    assert values["initial-model"] == str(tmp_path / "first.safetensors")
+    named = {"initial-model": "imagenet", "resume": "auto"}
+    assert named.items() <= merge(ROOT, named).items()
+    in_data = {"initial-model": "in-the-data-folder.pth"}
+    assert in_data.items() <= merge(ROOT, in_data).items()
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [("", []), ("-1", []), ("0, 2", ["0", "2"]), ("1,-1,0", ["1"]), ("NoDevFiles", [])],
+)
+def test_gpus_are_those_that_cuda_would_show(monkeypatch, visible, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_names() == names
+
+
 def test_resources_are_chosen_from_the_machine(monkeypatch):
     monkeypatch.setattr("fedapp.launch.cores", lambda: 8)
-    monkeypatch.setattr("fedapp.launch.count_gpus", lambda: 0)
+    monkeypatch.setattr("fedapp.launch.gpu_names", lambda: [])
     assert Resources().resolve(100) == Resources(32, 8, 0.0)
     assert Resources().resolve(3).workers == 3
     assert Resources(0, 2).resolve(100, 0.1).nodes == 32  # 5 of 100 clients per worker
@@ -109,7 +131,7 @@ def test_resources_are_chosen_from_the_machine(monkeypatch):
     assert "init-args-num-cpus=8" in Resources(8, 4, 0.0).options()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # a cluster refuses to be told its size
     assert "init-args-num-cpus" not in Resources(8, 4, 0.0).options()
-    monkeypatch.setattr("fedapp.launch.count_gpus", lambda: 2)
+    monkeypatch.setattr("fedapp.launch.gpu_names", lambda: ["0", "1"])
     assert Resources().resolve(100) == Resources(32, 8, 0.25)
 
 
