@@ -54,6 +54,7 @@ DRIFT: dict[str, Method] = {
         "Wang et al. 2020, NeurIPS, equation 6",
         client=FedNovaClient,
         strategy=FedNova,
+        options={"epochs": "local-epochs", "momentum": "momentum"},
         also_sends="a_i",
     ),
     "feddyn": Method(

@@ -6,7 +6,7 @@ its weight and a power of two taken from the received global model, rounded once
 integer. Integers add exactly, so any grouping (per client, per node, per host) gives the same sum.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -78,6 +78,13 @@ class ExactSum:
                     f"'{name}' has a value of {peak:.3g}, more than the {self._bounds[name]:.3g} "
                     "that one round can explain"
                 )
+
+    def farthest(self, names: Iterable[str]) -> float:
+        """Return the largest ||w - r||^2 over these tensors of any model w that `add` would take.
+
+        r is the reference; the bound is generous: it takes twice the largest value for each.
+        """
+        return float(sum(self.sums[name].size * (2 * self._bounds[name]) ** 2 for name in names))
 
     def check_partial(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
         """Raise `UpdateRefused` unless `merge` would take this partial sum."""

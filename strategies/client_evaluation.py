@@ -4,28 +4,37 @@ The papers report such accuracies as mean and spread over all clients, so every 
 only the sampled ones, and the spread stands beside the mean.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord
+from flwr.app import MetricRecord, RecordDict
 
-from strategies.records import ERROR, REPORT, ClientFailure, unpack_failures
+from strategies.aggregate import UpdateRefused
+from strategies.federation import check_clients
+from strategies.records import DIVERGED, REPORT, ClientFailure, unpack_failures
 
 Scores = dict[str, float]
 
-_CLIENT, _EXAMPLES, _ACCURACY = "client", "examples", "accuracy"
+_CLIENT, _EXAMPLES, _ACCURACY, _LOSS = "client", "examples", "accuracy", "loss"
+_ALWAYS = {_EXAMPLES, _ACCURACY, _LOSS}
 
 
 def read_scores(
-    reply: Message, clients: Iterable[int]
+    content: RecordDict, clients: Sequence[int]
 ) -> tuple[dict[int, Scores], list[ClientFailure]]:
-    """Return the scores of a node's clients, and why others of them have none."""
-    if reply.has_error():
-        reason = f"its node could not evaluate it: {reply.error.reason}"
-        return {}, [ClientFailure(client, ERROR, reason) for client in clients]
-    rows = _by_client(reply.content.metric_records[REPORT]) if REPORT in reply.content else {}
-    return rows, unpack_failures(reply.content)
+    """Return the scores of a node's clients, and why others of them have none.
+
+    A client with a score that is not finite is one of the others. Raises `UpdateRefused`, KeyError,
+    TypeError or ValueError if the reply is malformed or not about exactly these clients.
+    """
+    rows = _rows(content.metric_records[REPORT]) if REPORT in content else []
+    failures = unpack_failures(content)
+    check_clients([client for client, _ in rows] + [f.client for f in failures], clients)
+    unfit = [client for client, scores in rows if not np.isfinite(list(scores.values())).all()]
+    reason = "a score of its evaluation is not finite"
+    failures += [ClientFailure(client, DIVERGED, reason) for client in unfit]
+    return {client: scores for client, scores in rows if client not in unfit}, failures
 
 
 def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
@@ -52,15 +61,17 @@ def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
     return summary
 
 
-def _by_client(columns: MetricRecord) -> dict[int, Scores]:
-    """Return each client's scores of one node's reply."""
+def _rows(columns: MetricRecord) -> list[tuple[int, Scores]]:
+    """Return each client and its scores, of one node's reply."""
     names = [name for name in columns if name != _CLIENT]
+    if missing := sorted(_ALWAYS - set(names)):
+        raise UpdateRefused(f"its evaluation has no '{missing[0]}'")
     lists = zip(*(columns[name] for name in names), strict=True)
     clients: list[int] = columns[_CLIENT]  # type: ignore[assignment]
-    return {
-        int(client): {name: float(value) for name, value in zip(names, values, strict=True)}
+    return [
+        (int(client), {name: float(value) for name, value in zip(names, values, strict=True)})
         for client, values in zip(clients, lists, strict=True)
-    }
+    ]
 
 
 def _scores(rows: Mapping[int, Scores]) -> list[str]:

@@ -1,9 +1,12 @@
 """Who takes part in a run, what happened in a round, and why a round cannot give a model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
+import numpy as np
+
+from strategies.aggregate import Arrays, UpdateRefused
 from strategies.records import ERROR, ClientFailure, ClientResult
 
 
@@ -39,6 +42,27 @@ class Federation:
             loads[node] += self.examples[client]
             found.setdefault(node, []).append(client)
         return {node: sorted(hosted) for node, hosted in found.items()}
+
+    def check(
+        self,
+        results: Sequence[ClientResult],
+        failures: Sequence[ClientFailure],
+        asked: Sequence[int],
+    ) -> None:
+        """Raise `UpdateRefused` unless a report speaks of exactly the clients that were asked.
+
+        Its numbers must be finite, and the numbers of examples those that the nodes have named
+        before the first round.
+        """
+        check_clients([r.client for r in results] + [f.client for f in failures], asked)
+        for result in results:
+            known = self.examples[result.client]
+            if result.examples != known:
+                raise UpdateRefused(f"it claims {result.examples} examples but has {known}")
+            if not np.isfinite(astuple(result)).all():
+                raise UpdateRefused("its training loss, or another of its numbers, is not finite")
+            if result.squared_distance < 0:
+                raise UpdateRefused(f"its squared distance is {result.squared_distance:g}")
 
 
 @dataclass
@@ -80,3 +104,16 @@ class RoundReport:
                 f"round {self.server_round} has {len(self.results)} usable updates of {asked} "
                 f"and needs {min_replies} (min-replies): {reasons}"
             )
+
+
+def check_clients(spoken: Sequence[int], asked: Sequence[int]) -> None:
+    """Raise `UpdateRefused` unless a reply speaks of each client that was asked, once."""
+    if sorted(spoken) != sorted(asked):
+        raise UpdateRefused(f"it reports on clients {sorted(spoken)}, not {sorted(asked)}")
+
+
+def check_finite(arrays: Arrays, server_round: int) -> None:
+    """Raise `RoundFailed` unless every value of a round's shared arrays is a finite number."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise RoundFailed(f"round {server_round} gave a model with non-finite values: '{name}'")

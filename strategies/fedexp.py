@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+from flwr.app import RecordDict
 
-from strategies.aggregate import Arrays
+from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
+from strategies.records import ClientResult, Task
 
 
 class FedExP(FedAvg):
@@ -21,6 +23,17 @@ class FedExP(FedAvg):
         self.epsilon = epsilon
         self.step_length = 1.0
         self._before: Arrays = {}
+
+    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+        """Add models whose distances are possible; raises `UpdateRefused` otherwise."""
+        farthest = self._sums.model.farthest(self.trained)
+        for result in results:
+            if result.squared_distance > farthest:
+                raise UpdateRefused(
+                    f"its squared distance is {result.squared_distance:.3g}, more than the "
+                    f"{farthest:.3g} of any model that could be averaged"
+                )
+        super().take(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Extrapolate the mean along the mean update; never shorter than the mean itself."""

@@ -43,13 +43,16 @@ class FedKD(UploadRounds[Arrays]):
 
     def read(self, client: int, arrays: Arrays) -> Arrays:
         """Return a client's mentee; raises `UpdateRefused` for one that cannot be averaged."""
+        for name, array in arrays.items():
+            if array.dtype != np.float32:
+                raise UpdateRefused(f"'{name}' is {array.dtype}, not float32")
         try:
             mentee = self.decompress(arrays, self.mentee)
         except ValueError as error:
             raise UpdateRefused(str(error)) from None
         for name, array in mentee.items():
-            if array.shape != self.mentee[name].shape or array.dtype != np.float32:
-                raise UpdateRefused(f"'{name}' is {array.dtype} of shape {array.shape}")
+            if array.shape != self.mentee[name].shape:
+                raise UpdateRefused(f"'{name}' has shape {array.shape}")
             if not (np.abs(array) <= _LARGEST).all():
                 raise UpdateRefused(
                     f"'{name}' has values that are not finite or above {_LARGEST:g}"

@@ -1,5 +1,7 @@
 """FedNova: clients with more local steps do not pull harder (Wang et al. 2020, NeurIPS)."""
 
+from typing import Any
+
 import numpy as np
 from flwr.app import RecordDict
 
@@ -15,11 +17,20 @@ class FedNova(FedAvg):
     their report. With equal numbers of steps this is FedAvg; buffers are plainly averaged.
     """
 
+    def __init__(self, *args: Any, epochs: int, momentum: float, **kwargs: Any) -> None:
+        """Prepare a strategy; `epochs` and `momentum` of the clients, which bound their a_i."""
+        super().__init__(*args, **kwargs)
+        self.epochs, self.momentum = epochs, momentum
+
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add updates whose a_i are possible; raises `UpdateRefused` otherwise."""
         for result in results:
-            if result.extra <= 0:
-                raise UpdateRefused(f"its effective number of steps is {result.extra:g}")
+            # each of at most `examples` steps an epoch counts at most 1 / (1 - momentum) times
+            most = self.epochs * result.examples / (1 - self.momentum)
+            if not 0 < result.extra <= most:
+                raise UpdateRefused(
+                    f"its effective number of steps is {result.extra:g}, not in (0, {most:g}]"
+                )
         super().take(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.client_evaluation import read_scores, summarise_clients
-from strategies.federation import Federation, RoundReport
+from strategies.federation import Federation, RoundReport, check_finite
 from strategies.records import (
     ARRAYS,
     ERROR,
@@ -95,7 +95,7 @@ class ClientStrategy(FlowerFedAvg):
         return self.extras(clients)
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Reduce a node's reply, or raise `UpdateRefused` (or ValueError, ...) and keep nothing."""
+        """Reduce a node's reply, or raise `UpdateRefused` (or any other error) and keep nothing."""
         raise NotImplementedError
 
     def close_round(self, received: Arrays) -> Arrays:
@@ -157,8 +157,7 @@ class ClientStrategy(FlowerFedAvg):
         for reply in replies:
             task = waiting.pop(reply.metadata.src_node_id, None)
             if task is not None:
-                self.report.bytes_up += payload_bytes(reply)
-                self._receive(reply, task)
+                self._use(reply, task, self._receive)
             release(reply)
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer in time")
@@ -166,6 +165,7 @@ class ClientStrategy(FlowerFedAvg):
         self.report.check(self.min_replies, self.tolerate_failures)
         self._known |= {result.client for result in self.report.results}
         arrays = self.close_round(self._global)
+        check_finite(arrays, server_round)
         return to_array_record(arrays), MetricRecord({"train_loss": self.report.train_loss})
 
     def configure_evaluate(
@@ -191,12 +191,16 @@ class ClientStrategy(FlowerFedAvg):
         A client without an accuracy is named in the round's failures.
         """
         waiting, rows = dict(self._evaluating), {}
+
+        def judge(reply: Message, task: Task) -> None:
+            scores, failures = read_scores(reply.content, task.clients)
+            rows.update(scores)
+            self.report.failures += failures
+
         for reply in replies:
             task = waiting.pop(reply.metadata.src_node_id, None)
             if task is not None:
-                scores, failures = read_scores(reply, task.clients)
-                rows.update(scores)
-                self.report.failures += failures
+                self._use(reply, task, judge)
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer the evaluation in time")
         self._evaluating = {}
@@ -263,36 +267,29 @@ class ClientStrategy(FlowerFedAvg):
             content[name] = to_array_record(group)
         return Message(content, dst_node_id=node, message_type=kind)
 
-    def _receive(self, reply: Message, task: Task) -> None:
-        """Reduce one node's reply, or note why it cannot be used."""
+    def _use(self, reply: Message, task: Task, take: Callable[[Message, Task], None]) -> None:
+        """Let `take` have a node's reply; whatever it raises is a failure of the node's clients.
+
+        Nodes are not trusted: nothing that one sends may end a run that tolerates failures.
+        """
         if reply.has_error():
             self._fail(task.clients, f"its node reported: {reply.error.reason}")
             return
         try:
-            results, failures = unpack_report(reply.content)
-            self._check_report(task, results, failures)
-            if results:
-                self.take(reply.content, task, results)
-        except (KeyError, TypeError, ValueError) as refusal:
+            take(reply, task)
+        except Exception as refusal:
             named = str(refusal) if isinstance(refusal, UpdateRefused) else repr(refusal)
-            self._fail(task.clients, f"its update was refused: {named}")
-            return
+            self._fail(task.clients, f"what its node sent was refused: {named}")
+
+    def _receive(self, reply: Message, task: Task) -> None:
+        """Reduce one node's update."""
+        self.report.bytes_up += payload_bytes(reply)
+        results, failures = unpack_report(reply.content)
+        self.federation.check(results, failures, task.clients)
+        if results:
+            self.take(reply.content, task, results)
         self.report.results += results
         self.report.failures += failures
-
-    def _check_report(
-        self, task: Task, results: list[ClientResult], failures: list[ClientFailure]
-    ) -> None:
-        """Raise `UpdateRefused` unless the report speaks of exactly the clients that were asked."""
-        spoken = sorted([r.client for r in results] + [f.client for f in failures])
-        if spoken != sorted(task.clients):
-            raise UpdateRefused(f"it reports on clients {spoken}, not {sorted(task.clients)}")
-        for result in results:
-            known = self.federation.examples[result.client]
-            if result.examples != known:
-                raise UpdateRefused(f"it claims {result.examples} examples but has {known}")
-            if not np.isfinite([result.loss, result.squared_distance, result.extra]).all():
-                raise UpdateRefused("its training loss or its distance is not finite")
 
     def _fail(self, clients: Iterable[int], reason: str) -> None:
         self.report.failures += [ClientFailure(client, ERROR, reason) for client in clients]

@@ -44,11 +44,14 @@ class UploadRounds(ClientStrategy, Generic[U]):
         """Keep the good uploads of a node's clients."""
         record = content.array_records.get(UPLOADS)
         uploads = unpack_uploads(record) if record is not None else {}
-        for result in list(results):
-            client = result.client
+        good: dict[int, U] = {}
+        refused: list[ClientFailure] = []
+        for client in (result.client for result in results):
             try:
-                self._read[client] = self.read(client, uploads.get(client, {}))
+                good[client] = self.read(client, uploads.get(client, {}))
             except UpdateRefused as refusal:
-                results.remove(result)
                 reason = f"its upload was refused: {refusal}"
-                self.report.failures.append(ClientFailure(client, REFUSED, reason))
+                refused.append(ClientFailure(client, REFUSED, reason))
+        self._read |= good
+        results[:] = [result for result in results if result.client in good]
+        self.report.failures += refused

@@ -42,7 +42,7 @@ def test_fednova_equals_the_vector():
         sent.append({"w": client.finish(after, steps=steps, lr=0.1)})
         extras.append(client.client.extra)
     assert extras == pytest.approx(case["a_i"], rel=1e-12)
-    strategy = strategy_of(FedNova)
+    strategy = strategy_of(FedNova, epochs=1, momentum=case["rho"])
     strategy.report.results = results_of(extras, SERVER["n_i"])
     mean = weighted_mean(sent, SERVER["n_i"])
     after = strategy.server_update({"w": np.array(SERVER["w0"])}, mean)["w"]
@@ -67,9 +67,11 @@ def test_fednova_differs_from_fedavg_when_steps_differ():
     assert any(np.abs(nova[name] - array).max() > 1e-3 for name, array in avg.items())
 
 
-def test_fednova_refuses_impossible_numbers_of_steps():
-    with pytest.raises(UpdateRefused, match="effective number of steps is 0"):
-        strategy_of(FedNova).take(None, None, results_of([0.0], [1]))
+@pytest.mark.parametrize("steps", [0.0, -1.0, 200.1])
+def test_fednova_refuses_impossible_numbers_of_steps(steps):
+    """Two epochs over ten examples in batches of one, and momentum 0.9: no more than 200."""
+    with pytest.raises(UpdateRefused, match=rf"steps is {steps:g}, not in \(0, 200\]"):
+        strategy_of(FedNova, epochs=2, momentum=0.9).take(None, None, results_of([steps], [10]))
 
 
 def test_feddyn_server_equals_the_vector():

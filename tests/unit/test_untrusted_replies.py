@@ -1,0 +1,150 @@
+"""What a node may send that nobody asked for: it is refused by name, and a tolerant run goes on."""
+
+import re
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from in_process import federate, settings
+from small_clients import strategy_of
+
+from fedapp.models.low_rank import LowRank
+from strategies.aggregate import UpdateRefused
+from strategies.fedavg import FedAvg
+from strategies.federation import RoundFailed
+from strategies.fedkd import FedKD
+from strategies.records import (
+    DIVERGED,
+    ERROR,
+    REFUSED,
+    REPORT,
+    UPLOADS,
+    ClientResult,
+    Task,
+    pack_uploads,
+)
+
+RUN = settings(method="fedavg", num_rounds=1, participation=1.0, tolerate_failures=True)
+JUDGED = {**RUN, "client-eval-every": 1}
+TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
+
+
+def report_of(run, kind, change):
+    """Return the last round's report when node 101, which hosts client 1, tampers with replies."""
+
+    def tamper(reply: Message) -> Message:
+        if reply.metadata.src_node_id == 101 and reply.metadata.message_type == kind:
+            change(reply.content)
+        return reply
+
+    final, strategy, _ = federate(run, nodes=10, tamper=tamper)
+    assert all(np.isfinite(array).all() for array in final.values())
+    return strategy.report
+
+
+def columns(**changes):
+    """Change columns of a reply's report; None removes one."""
+
+    def change(content: RecordDict) -> None:
+        changed = {**content[REPORT], **changes}
+        content[REPORT] = MetricRecord({n: v for n, v in changed.items() if v is not None})
+
+    return change
+
+
+@pytest.mark.parametrize("value", ["", b"", []])
+@pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
+def test_a_record_whose_bytes_flower_cannot_count_does_not_end_a_run(value, kind):
+    report = report_of(JUDGED, kind, lambda c: c.__setitem__("x", ConfigRecord({"x": value})))
+    assert {(f.client, f.kind) for f in report.failures} <= {(1, ERROR)}
+    assert report.client_accuracy["client-count"] == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (columns(client=[3]), r"reports on clients \[3\], not \[1\]"),
+        (columns(client=None), "KeyError.*client"),
+        (columns(accuracy=None), "has no 'accuracy'"),
+        (columns(examples=None), "has no 'examples'"),
+        (columns(loss=None), "has no 'loss'"),
+        (columns(accuracy=[0.5, 0.5]), "ValueError"),
+        (lambda content: content.pop(REPORT), r"reports on clients \[\], not \[1\]"),
+    ],
+)
+def test_a_malformed_evaluation_is_a_failure_of_its_own_clients(change, words):
+    report = report_of(JUDGED, EVALUATE, change)
+    assert [(f.client, f.kind) for f in report.failures] == [(1, ERROR)]
+    assert re.search(words, report.failures[0].reason), report.failures[0].reason
+    assert report.client_accuracy["client-count"] == 9
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["accuracy", "loss", "examples"])
+def test_a_score_that_is_not_finite_counts_in_no_mean(name, value):
+    report = report_of(JUDGED, EVALUATE, columns(**{name: [value]}))
+    assert [(f.client, f.kind) for f in report.failures] == [(1, DIVERGED)]
+    assert report.client_accuracy["client-count"] == 9
+    assert np.isfinite(report.client_accuracy["client-loss-total"])
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "words"),
+    [
+        ("fednova", {"extra": [1e300]}, r"effective number of steps is 1e\+300, not in \(0, "),
+        ("fednova", {"extra": [0.0]}, "effective number of steps is 0, not in"),
+        ("fedexp", {"squared_distance": [1e300]}, r"squared distance is 1e\+300, more than"),
+        ("fedexp", {"squared_distance": [-1.0]}, "squared distance is -1"),
+        ("fedavg", {"seconds": [np.inf]}, "not finite"),
+    ],
+)
+def test_numbers_that_no_training_gives_are_refused(method, changes, words):
+    report = report_of({**RUN, "method": method}, TRAIN, columns(**changes))
+    assert [(f.client, f.kind) for f in report.failures] == [(1, ERROR)]
+    assert re.search(words, report.failures[0].reason), report.failures[0].reason
+
+
+@pytest.mark.parametrize("bad", [np.zeros((8, 1)), np.full((8, 1), "x")])
+def test_fedkd_refuses_an_upload_of_another_type_and_keeps_the_others(bad):
+    """Both fit in shape, and torch would not multiply them with float32."""
+    codec = LowRank(0.9, 0.9, 1)
+    mentee = {"w": np.zeros((8, 8), np.float32)}
+    strategy = strategy_of(
+        FedKD, mentee=mentee, compress=codec.compress, decompress=codec.decompress
+    )
+    good = codec.compress({"w": np.ones((8, 8), np.float32)}, 1)
+    assert good.keys() == {"w.u", "w.s", "w.v"}
+    results = [ClientResult(client, 1, 1, 0.0, 0.0, 0, 0.0) for client in (0, 1, 2)]
+    uploads = pack_uploads({0: good, 1: {**good, "w.u": bad}, 2: good})
+    task = Task(1, (0, 1, 2), 0.1, "uniform", 3, 3)
+    strategy.take(RecordDict({UPLOADS: uploads}), task, results)
+    assert [result.client for result in results] == [0, 2]
+    assert [(f.client, f.kind) for f in strategy.report.failures] == [(1, REFUSED)]
+    assert "not float32" in strategy.report.failures[0].reason
+    assert len(strategy.uploads()) == 2
+
+
+def test_a_node_whose_uploads_break_off_leaves_nothing_behind():
+    """An error that `read` does not name is the node's, and no half of its uploads is averaged."""
+
+    class Breaking(FedKD):
+        def read(self, client, arrays):
+            if client == 2:
+                raise ZeroDivisionError
+            if client == 1:
+                raise UpdateRefused("odd")
+            return arrays
+
+    strategy = strategy_of(Breaking, mentee={}, compress=None, decompress=None)
+    results = [ClientResult(client, 1, 1, 0.0, 0.0, 0, 0.0) for client in (0, 1, 2)]
+    with pytest.raises(ZeroDivisionError):
+        strategy.take(RecordDict(), Task(1, (0, 1, 2), 0.1, "uniform", 3, 3), results)
+    assert (strategy.uploads(), strategy.report.failures, len(results)) == ([], [], 3)
+
+
+def test_a_global_model_that_is_not_finite_ends_the_run_in_words(monkeypatch):
+    monkeypatch.setattr(
+        FedAvg, "server_update", lambda self, received, mean: {n: a / 0 for n, a in mean.items()}
+    )
+    with pytest.raises(RoundFailed, match="round 1 gave a model with non-finite values: "):
+        federate(RUN)
