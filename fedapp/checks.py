@@ -174,6 +174,7 @@ def _check_head(config: RunConfig) -> None:
 
 def _check_sampling(config: RunConfig) -> None:
     from fedapp.data.datasets import find_dataset
+    from fedapp.rng import cohort_size
 
     classes = find_dataset(config.dataset).num_classes
     total = config.num_clients * config.shards
@@ -183,7 +184,7 @@ def _check_sampling(config: RunConfig) -> None:
             f"divided evenly among the {classes} classes of {config.dataset}; change "
             "num-clients or shards"
         )
-    cohort = max(1, -int(-(config.participation * config.num_clients) // 1))
+    cohort = cohort_size(config.num_clients, config.participation)
     if config.min_replies > cohort:
         raise UserError(
             f"min-replies is {config.min_replies} but only {cohort} clients are sampled in a round "
@@ -221,6 +222,7 @@ def _check_places(config: RunConfig) -> None:
 def _check_aggregation(config: RunConfig) -> None:
     """Robust and private means need a server step that starts from a mean of whole models."""
     from fedapp.methods import find_method
+    from fedapp.rng import cohort_size
     from strategies.fedavg import FedAvg
     from strategies.fedavgm import FedAvgM
 
@@ -243,7 +245,7 @@ def _check_aggregation(config: RunConfig) -> None:
             "dp-clip bounds what one client can change only if all count the same: "
             "set weights to 'uniform'"
         )
-    cohort = max(1, -int(-(config.participation * config.num_clients) // 1))
+    cohort = cohort_size(config.num_clients, config.participation)
     if "krum" in config.aggregation and cohort < 2 * config.robust_malicious + 3:
         raise UserError(
             f"{asked} with robust-malicious {config.robust_malicious} needs at least "

@@ -48,14 +48,22 @@ def torch_rng(seed: int, stream: Stream, server_round: int = 0, client: int = 0)
     return torch.Generator().manual_seed(torch_seed(seed, stream, server_round, client))
 
 
+def cohort_size(num_clients: int, participation: float) -> int:
+    """Return how many clients a round samples: max(1, ceil(participation * num_clients)).
+
+    A product that is whole but for its rounding, such as 0.07 * 100 = 7.000000000000001, is whole.
+    """
+    return max(1, int(np.ceil(participation * num_clients - 1e-9)))
+
+
 def sample_clients(
     seed: int, server_round: int, num_clients: int, participation: float
 ) -> list[int]:
-    """Draw the cohort of a round: max(1, ceil(participation * num_clients)) ids, ascending.
+    """Draw the cohort of a round: `cohort_size` ids, ascending.
 
     The cohort depends on the seed and the round only, so every method sees the same clients
     (FedNTD's reference code does the same).
     """
-    size = max(1, int(np.ceil(participation * num_clients - 1e-9)))
+    size = cohort_size(num_clients, participation)
     rng = numpy_rng(seed, Stream.COHORT, server_round)
     return sorted(int(client) for client in rng.choice(num_clients, size=size, replace=False))

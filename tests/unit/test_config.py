@@ -96,6 +96,10 @@ def test_a_resolved_configuration_resolves_to_itself():
             "7 clients x 3 shards = 21 shards cannot be divided evenly",
         ),
         ({"participation": 0.1, "min-replies": 3}, "min-replies is 3 but only 2 clients"),
+        (
+            {"num-clients": 100, "participation": 0.07, "min-replies": 8},  # 7.000000000000001
+            "min-replies is 8 but only 7 clients",
+        ),
         ({"beta": 1.5}, "so it must be between 0 and 1"),
         ({"regulariser": "fp"}, "regulariser 'fp' is unknown"),
         ({"method": "fedntd", "regulariser": "fd"}, "already has the regulariser 'ntd'"),

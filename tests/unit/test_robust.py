@@ -91,8 +91,13 @@ def test_only_separate_tasks_send_separate_models():
             {"aggregation": "krum", "robust_malicious": 5, "participation": 1.0},
             "needs at least 13 clients per round, but 10 are sampled",
         ),
+        (
+            {"aggregation": "krum", "robust_malicious": 6, "num_clients": 100,
+             "participation": 0.14},  # of 100: 14.000000000000002
+            "needs at least 15 clients per round, but 14 are sampled",
+        ),
     ],
-)
+)  # fmt: skip
 def test_combinations_that_cannot_work_are_refused(changes, words):
     with pytest.raises(UserError, match=words):
         RunConfig.parse(settings(**{"method": "fedavg", **changes}))

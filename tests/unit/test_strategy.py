@@ -9,7 +9,7 @@ from clients.local_training import LossDiverged
 from fedapp import node as node_module
 from fedapp.errors import UserError
 from fedapp.preflight import meet_nodes
-from fedapp.rng import sample_clients
+from fedapp.rng import cohort_size, sample_clients
 from strategies.federation import Federation, RoundFailed
 from strategies.records import ARRAYS, DIVERGED, ERROR, REPORT, from_array_record, to_array_record
 
@@ -188,6 +188,18 @@ def test_cohorts_depend_on_seed_and_round_only():
     assert len(sample_clients(0, 1, 30, 0.1)) == 3
     assert sample_clients(0, 1, 100, 0.1) != sample_clients(0, 2, 100, 0.1)
     assert sample_clients(0, 1, 5, 1.0) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("clients", "percent"), [(n, p) for n in (3, 20, 100) for p in (1, 7, 14, 29, 55, 100)]
+)
+def test_a_cohort_is_the_rounded_up_share_whatever_its_product_is_in_binary(clients, percent):
+    size = cohort_size(clients, percent / 100)
+    assert (
+        size
+        == max(1, -(-clients * percent // 100))
+        == len(sample_clients(0, 1, clients, percent / 100))
+    )
 
 
 def test_client_evaluation_covers_every_client():
