@@ -225,6 +225,7 @@ def _check_aggregation(config: RunConfig) -> None:
     from fedapp.rng import cohort_size
     from strategies.fedavg import FedAvg
     from strategies.fedavgm import FedAvgM
+    from strategies.robust import Rule
 
     if config.aggregation == "mean" and not config.dp_clip:
         if config.dp_noise:
@@ -246,8 +247,9 @@ def _check_aggregation(config: RunConfig) -> None:
             "set weights to 'uniform'"
         )
     cohort = cohort_size(config.num_clients, config.participation)
-    if "krum" in config.aggregation and cohort < 2 * config.robust_malicious + 3:
+    fewest = Rule(config.aggregation, config.robust_malicious).fewest
+    if cohort < fewest:
         raise UserError(
-            f"{asked} with robust-malicious {config.robust_malicious} needs at least "
-            f"{2 * config.robust_malicious + 3} clients per round, but {cohort} are sampled"
+            f"{asked} with robust-malicious {config.robust_malicious} needs at least {fewest} "
+            f"clients per round, but {cohort} are sampled"
         )

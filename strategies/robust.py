@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from strategies.aggregate import Arrays, ExactSum, UpdateRefused
+from strategies.federation import RoundFailed
 from strategies.records import ARRAYS, from_array_record, to_array_record
 
 _WEIGHT = "num-examples"
@@ -40,13 +41,24 @@ class Rule:
         """Whether the clients' models are needed one by one."""
         return self.name != "mean" or self.clip > 0
 
+    @property
+    def fewest(self) -> int:
+        """The fewest models that it can combine: krum needs 2f + 3 (Blanchard et al. 2017)."""
+        return 2 * self.malicious + 3 if self.name in ("krum", "multi-krum") else 1
+
     def combine(self, server_round: int, received: Arrays, models: "SeparateModels") -> Arrays:
         """Return the combination of the models, clients in ascending order.
 
+        Raises `RoundFailed` if so many clients were lost that the rule would protect nothing.
         The noise of differential privacy comes from the operating system, not from the run's seed:
         who knows the seed must not be able to take it away.
         """
         replies = models.messages()
+        if len(replies) < self.fewest:
+            raise RoundFailed(
+                f"round {server_round} has {len(replies)} usable updates, but aggregation "
+                f"'{self.name}' with robust-malicious {self.malicious} needs {self.fewest}"
+            )
         strategy = RULES[self.name](self, len(replies))
         if self.clip > 0:
             strategy = DifferentialPrivacyServerSideFixedClipping(
@@ -56,7 +68,7 @@ class Rule:
             _fresh_noise()
         arrays, _ = strategy.aggregate_train(server_round, replies)
         if arrays is None:
-            raise UpdateRefused(f"{self.name} found no model among {len(replies)} updates")
+            raise RoundFailed(f"{self.name} found no model among {len(replies)} updates")
         combined = from_array_record(arrays)
         return {name: combined[name].astype(array.dtype) for name, array in received.items()}
 

@@ -83,6 +83,19 @@ def federate(
     return history[-1], strategy, history
 
 
+def break_client(monkeypatch: Any, clients: set[int], error: Exception) -> None:
+    """Let the NumPyClients of some client ids raise."""
+    original = Node.client
+
+    def broken(self: Node, client: int, *more: Any) -> Any:
+        numpy_client = original(self, client, *more)
+        if client in clients:
+            monkeypatch.setattr(numpy_client, "fit", lambda *_: (_ for _ in ()).throw(error))
+        return numpy_client
+
+    monkeypatch.setattr(Node, "client", broken)
+
+
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
     """Assert that two models are equal bit for bit."""
     assert list(one) == list(other)

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from flwr.app import Message
-from in_process import differ, federate, settings
+from in_process import break_client, differ, federate, settings
 
+from clients.local_training import LossDiverged
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
+from strategies.federation import RoundFailed
 from strategies.records import TASK, UPLOADS, Task, from_array_record, to_array_record
 
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, weights="uniform")
@@ -28,6 +30,18 @@ def test_one_lying_client_of_ten_moves_a_robust_mean_little(rule):
     attacked = federate(run, nodes=10, tamper=lie)[0]
     for name, array in honest.items():
         assert np.max(np.abs(attacked[name] - array)) < 1.0, name
+
+
+@pytest.mark.parametrize(("lost", "usable"), [(2, 8), (3, 7), (4, 6)])
+def test_krum_ends_a_run_that_has_lost_too_many_clients(lost, usable, monkeypatch):
+    """With two liars it needs seven models; with fewer Flower's goes on, and protects nothing."""
+    break_client(monkeypatch, set(range(lost)), LossDiverged("nan"))
+    run = {**RUN, "aggregation": "multi-krum", "robust-malicious": 2}
+    if usable >= 7:
+        assert len(federate(run)[1].report.results) == usable
+        return
+    with pytest.raises(RoundFailed, match=f"has {usable} usable updates, but .* 2 needs 7"):
+        federate(run)
 
 
 def test_one_lying_client_of_ten_moves_the_mean_far():

@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 from flwr.app import Message
-from in_process import DEFAULTS, ShuffledGrid, assert_same, differ, federate, settings
+from in_process import (
+    DEFAULTS,
+    ShuffledGrid,
+    assert_same,
+    break_client,
+    differ,
+    federate,
+    settings,
+)
 
 from clients.local_training import LossDiverged
-from fedapp import node as node_module
 from fedapp.errors import UserError
 from fedapp.preflight import meet_nodes
 from fedapp.rng import cohort_size, sample_clients
@@ -64,19 +71,6 @@ def test_a_lie_about_the_number_of_examples_is_refused():
 
     with pytest.raises(RoundFailed, match="claims 1000000 examples but has"):
         federate(RUN, nodes=10, tamper=lie)
-
-
-def break_client(monkeypatch, clients, error):
-    """Let the NumPyClients of some client ids raise."""
-    original = node_module.Node.client
-
-    def broken(self, client, *more):
-        numpy_client = original(self, client, *more)
-        if client in clients:
-            monkeypatch.setattr(numpy_client, "fit", lambda *_: (_ for _ in ()).throw(error))
-        return numpy_client
-
-    monkeypatch.setattr(node_module.Node, "client", broken)
 
 
 def test_an_exception_in_a_client_stops_the_run_with_its_id_and_traceback(monkeypatch):
