@@ -23,27 +23,27 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
 
     Every reply has the asked node as its source, error replies too, which the SuperLink gives in
     the place of a lost node. Replies that did not come in time are simply absent: the caller knows
-    whom it asked. A message that a node has not fetched by then is dropped, so that a straggler
-    does not work off rounds that are over.
+    whom it asked. Those that wait at the SuperLink when the time is over are still taken. A message
+    that a node has not fetched by then is dropped, so that a straggler does not work off rounds
+    that are over.
     """
     asked = _push(grid, messages, timeout)
     waiting = list(asked)
     start = time.monotonic()
-    idle = 0  # messages in a row that had no reply
-    while waiting:
-        batch, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
-        replies = [_named(reply, asked) for reply in grid.pull_messages(batch)]
-        answered = {reply.metadata.reply_to_message_id for reply in replies}
-        waiting += [message_id for message_id in batch if message_id not in answered]
-        while replies:
-            yield replies.pop()
-        idle = 0 if answered else idle + len(batch)
-        waited = time.monotonic() - start
-        if waited > timeout:
-            return
-        if waiting and idle >= len(waiting):
-            idle = 0
+    over = False
+    while waiting and not over:
+        over = time.monotonic() - start > timeout  # before the last look, which is at everybody
+        answered: set[str] = set()
+        for first in range(0, len(waiting), _AT_ONCE):
+            batch = waiting[first : first + _AT_ONCE]
+            replies = [_named(reply, asked) for reply in grid.pull_messages(batch)]
+            answered |= {reply.metadata.reply_to_message_id for reply in replies}
+            while replies:
+                yield replies.pop()
+        waiting = [message_id for message_id in waiting if message_id not in answered]
+        if waiting and not answered and not over:
             # about 2 % of the time already waited: short rounds stay short, long ones poll rarely
+            waited = time.monotonic() - start
             time.sleep(min(_LONGEST_WAIT, max(_SHORTEST_WAIT, 0.02 * waited)))
 
 

@@ -1,5 +1,7 @@
 """Lost nodes are named as soon as anybody knows, and stragglers are not asked twice."""
 
+import time
+
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from in_process import settings
@@ -63,6 +65,26 @@ def test_a_silent_node_is_left_out_after_the_timeout_and_its_message_expires():
     grid.answer = lambda message: Message(RecordDict(), reply_to=message)
     assert set(by_node(exchange(grid, questions(), 0.5))) == {100, 102}
     assert grid.times_to_live == [5.5] * 3
+
+
+def test_replies_that_wait_when_the_time_is_over_are_taken_from_all_nodes():
+    """The first look at twenty nodes is at eight of them, and reducing their replies takes long."""
+
+    class Answered(InProcessGrid):
+        def pull_messages(self, message_ids):
+            ready = [self.waiting.pop(m) for m in message_ids if m in self.waiting]
+            return [Message(RecordDict(), reply_to=message) for message in ready]
+
+    grid = Answered(settings(num_clients=20), 20)
+    asked = [
+        Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
+        for node in grid.get_node_ids()
+    ]
+    taken = []
+    for reply in exchange(grid, asked, 0.05):
+        time.sleep(0.02)
+        taken.append(reply.metadata.src_node_id)
+    assert sorted(taken) == grid.get_node_ids()
 
 
 def test_a_node_that_is_lost_before_round_1_may_come_back():
