@@ -146,6 +146,7 @@ class LocalClient(NumPyClient):
             "seconds": result.seconds,
             "squared_distance": distance,
             "extra": self.extra,
+            "images": result.images,
         }
         return list(sent.values()), self.data.num_examples, metrics
 

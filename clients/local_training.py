@@ -43,7 +43,7 @@ class TrainingResult:
 
     loss: float  # mean over all steps
     steps: int
-    images: int
+    images: int  # seen in all steps together
     seconds: float
 
 

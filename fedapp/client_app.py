@@ -189,6 +189,7 @@ def _fit(client: LocalClient, received: Arrays, task: Task) -> tuple[Arrays, Cli
         sum(array.nbytes for array in sent),
         float(metrics["squared_distance"]),
         float(metrics["extra"]),
+        int(metrics["images"]),
     )
     return dict(zip(client.shared, arrays, strict=True)), result
 

@@ -109,7 +109,7 @@ class Recorder:
 
     def _row(self, server_round: int, evaluation: Evaluation | None) -> dict[str, Any]:
         """Return a round's line of metrics.jsonl."""
-        config, report = self.config, self.strategy.report
+        report = self.strategy.report
         accuracy, loss = self._headline(evaluation)
         row: dict[str, Any] = {
             "round": server_round,
@@ -122,7 +122,7 @@ class Recorder:
             "bytes_down": report.bytes_down,
             "bytes_up": report.bytes_up,
             "client_bytes_up": sum(result.payload for result in report.results),
-            "images": sum(result.examples for result in report.results) * int(config.local_epochs),
+            "images": sum(result.images for result in report.results),
             "lr": self.strategy.lr(server_round),
             "failures": [f"client {f.client}: {f.reason}" for f in report.failures],
             "class_accuracy": evaluation and evaluation.class_accuracy,

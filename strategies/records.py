@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"
@@ -70,6 +70,7 @@ class ClientResult:
     payload: int  # bytes of the arrays the client sent
     squared_distance: float  # ||w_i - w_g||^2 over trained parameters
     extra: float = 0.0  # the method's own number, such as FedNova's a_i
+    images: int = 0  # trained on, one counted as often as it was in a batch
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A run without Flower processes: a whole run directory, resumed to the same bits."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedapp.errors import UserError
 from fedapp.in_process import InProcessGrid, run_in_process
 from fedapp.launch import Resources
 from fedapp.results.run_directory import RunDirectory
+from fedapp.rng import sample_clients
 
 
 def train(folder: Path, name: str, nodes: int = 1, **changes) -> RunDirectory:
@@ -33,6 +35,27 @@ def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(tmp_path):
         np.testing.assert_array_equal(array, model(half)[name], err_msg=name)
     assert [row["round"] for row in half.rounds()] == [1, 2]
     assert half.summary()["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "passes"),
+    [
+        ("fedavg", {}, 2),
+        ("fedrep", {}, 3),  # the head for two epochs, then the body for one
+        ("fedavg", {"drop_last": True, "batch_size": 32}, 2),
+    ],
+)
+def test_a_rounds_images_are_those_that_were_trained_on(tmp_path, method, changes, passes):
+    run = train(tmp_path, "run", method=method, local_epochs=2, num_rounds=1, **changes)
+    partition = json.loads((run.path / "partition.json").read_text())
+    examples = [sum(counts) for counts in partition["train_counts"]]
+    whole = [n - n % 32 if changes else n for n in examples]
+    assert not changes or whole != examples
+    cohort = sample_clients(0, 1, len(examples), 0.5)
+    images = passes * sum(whole[client] for client in cohort)
+    assert [row["images"] for row in run.rounds()] == [images]
+    summary = run.summary()
+    assert summary["images_per_second"] == pytest.approx(images / summary["seconds"])
 
 
 def test_a_mistake_is_a_sentence(tmp_path):
