@@ -25,10 +25,6 @@ class FedCurv(FedAvg):
         """Send both sums, and whose they are; nothing in the first round."""
         return self._sent
 
-    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send nothing: the sums steer training only."""
-        return {}
-
     def averaged(self) -> dict[str, Arrays]:
         """Ask for u_i and u_i w_i."""
         shapes = {name: np.zeros_like(self._global[name]) for name in self.trained}

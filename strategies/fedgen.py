@@ -73,10 +73,6 @@ class FedGen(FedAvg):
         state = {n: t.numpy().copy() for n, t in self.generator.state_dict().items()}
         return {EXTRA: {**state, LABELS: self._distribution()}}
 
-    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send nothing: what is evaluated are the clients' own models."""
-        return {}
-
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add the heads, and note the label counts of clients that send them."""
         counts = self._counts(content, [result.client for result in results])

@@ -37,10 +37,6 @@ class FedKD(UploadRounds[Arrays]):
         """Send the compressed mean of the round before."""
         return {EXTRA: self.sent}
 
-    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send nothing: what is evaluated are the clients' own models."""
-        return {}
-
     def read(self, client: int, arrays: Arrays) -> Arrays:
         """Return a client's mentee; raises `UpdateRefused` for one that cannot be averaged."""
         for name, array in arrays.items():

@@ -38,6 +38,10 @@ class PrototypeRounds(UploadRounds[Upload]):
         """Send the table, once it knows a class."""
         return {EXTRA: self.table.arrays()} if len(self.table.classes) else {}
 
+    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send the same: images may be compared with the prototypes."""
+        return self.extras(clients)
+
     def read(self, client: int, arrays: Arrays) -> Upload:
         """Check one client's prototypes."""
         return read_upload(client, arrays, self.num_classes, self.width, self.counted)

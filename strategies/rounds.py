@@ -91,8 +91,8 @@ class ClientStrategy(FlowerFedAvg):
         return {}
 
     def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Return what the node of these clients receives for evaluation."""
-        return self.extras(clients)
+        """Return what the node of these clients receives for evaluation beside the model."""
+        return {}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Reduce a node's reply, or raise `UpdateRefused` (or any other error) and keep nothing."""

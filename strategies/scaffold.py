@@ -26,10 +26,6 @@ class Scaffold(FedAvg):
         """Send c to everyone."""
         return {CONTROL: self._control} if self._control else {}
 
-    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send nothing: the control variates steer training only."""
-        return {}
-
     def averaged(self) -> dict[str, Arrays]:
         """Ask for the movements of the clients' control variates."""
         return {CONTROL: {name: np.zeros_like(self._global[name]) for name in self.trained}}
