@@ -7,7 +7,7 @@ from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
-from strategies.records import ClientResult, Task
+from strategies.records import ClientResult, Task, weight_of
 
 
 class FedExP(FedAvg):
@@ -38,8 +38,8 @@ class FedExP(FedAvg):
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Extrapolate the mean along the mean update; never shorter than the mean itself."""
         update = {name: received[name].astype(np.float64) - mean[name] for name in self.trained}
-        results = sorted(self.report.results, key=lambda result: result.client)
-        weights = [result.examples if self.weights == "size" else 1 for result in results]
+        results = self.report.results
+        weights = [weight_of(self.weights, result.examples) for result in results]
         spread = np.average([result.squared_distance for result in results], weights=weights)
         length = sum(float(np.sum(array**2)) for array in update.values())
         self.step_length = max(1.0, float(spread) / (2.0 * (length + self.epsilon)))

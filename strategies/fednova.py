@@ -7,7 +7,7 @@ from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
-from strategies.records import ClientResult, Task
+from strategies.records import ClientResult, Task, weight_of
 
 
 class FedNova(FedAvg):
@@ -36,7 +36,7 @@ class FedNova(FedAvg):
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Move the received model by the mean of the normalised updates, tau_eff steps far."""
         results = self.report.results
-        weights = [result.examples if self.weights == "size" else 1 for result in results]
+        weights = [weight_of(self.weights, result.examples) for result in results]
         steps = np.average([result.extra for result in results], weights=weights)
         moved = {
             name: (received[name] - steps * mean[name]).astype(received[name].dtype)

@@ -55,7 +55,12 @@ class Task:
 
     def weight(self, examples: int) -> int:
         """Return the integer weight of a client that trained on this many examples."""
-        return examples if self.weights == "size" else 1
+        return weight_of(self.weights, examples)
+
+
+def weight_of(weights: str, examples: int) -> int:
+    """Return the integer weight of a client; `weights` is "size" or "uniform"."""
+    return examples if weights == "size" else 1
 
 
 @dataclass(frozen=True)

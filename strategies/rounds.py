@@ -26,6 +26,7 @@ from strategies.records import (
     from_array_record,
     to_array_record,
     unpack_report,
+    weight_of,
 )
 from strategies.transport import exchange, payload_bytes, release
 
@@ -137,8 +138,7 @@ class ClientStrategy(FlowerFedAvg):
         """Return one message per node that hosts clients of this round's cohort."""
         self.server_round, self.report = server_round, RoundReport(server_round)
         cohort = self.cohort(server_round)
-        by_size = self.weights == "size"
-        total = sum(self.federation.examples[c] for c in cohort) if by_size else len(cohort)
+        total = sum(weight_of(self.weights, self.federation.examples[c]) for c in cohort)
         self._global = from_array_record(arrays)
         self.open_round(self._global, total, len(cohort))
         self._asked = self._tasks(cohort, total)
