@@ -46,9 +46,11 @@ class FedAvg(ClientStrategy):
         """Use the uniform means of the groups that `averaged` names; called before the update."""
 
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
-        """Start the sums at zero."""
-        self._sums = GroupSums(received, self.averaged(), total_weight, cohort)
-        self._separate = SeparateModels(received)
+        """Start the sums at zero, or without any model where the rule needs each by itself."""
+        if self.separate:
+            self._separate = SeparateModels(received)
+        else:
+            self._sums = GroupSums(received, self.averaged(), total_weight, cohort)
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add a client's model, or the exact partial sum of a node with several clients."""
@@ -67,9 +69,9 @@ class FedAvg(ClientStrategy):
 
     def close_round(self, received: Arrays) -> Arrays:
         """Return the method's update of the mean."""
-        self.take_means({name: group.mean() for name, group in self._sums.groups.items()})
         if self.separate:
             mean = self.rule.combine(self.server_round, received, self._separate)
         else:
+            self.take_means({name: group.mean() for name, group in self._sums.groups.items()})
             mean = self._sums.model.mean()
         return self.server_update(received, mean)
