@@ -15,8 +15,10 @@ class FedDyn(FedAvg):
     uniform whatever `weights` says: h is a sum over clients, and the two belong together.
     """
 
+    uniform = True
+
     def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "weights": "uniform"})
+        super().__init__(*args, **kwargs)
         self.alpha = alpha
         self._h: Arrays = {}
 

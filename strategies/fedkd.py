@@ -77,6 +77,4 @@ class FedKD(UploadRounds[Arrays]):
 class FML(FedAvg):
     """Uniform mean of the meme models' parameters (Shen et al. 2020, arXiv 2006.16765)."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.weights = "uniform"
+    uniform = True

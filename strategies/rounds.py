@@ -37,6 +37,7 @@ class ClientStrategy(FlowerFedAvg):
     """One round after the other; what is made of the replies is the method's own."""
 
     separate = False  # whether a node sends each client's model by itself, not their sum
+    uniform = False  # whether the method counts each client once, whatever `weights` says
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class ClientStrategy(FlowerFedAvg):
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.federation, self.cohort, self.lr = federation, cohort, lr
         self.trained = tuple(trained)
-        self.weights = weights
+        self.weights = "uniform" if self.uniform else weights
         self.min_replies = max(1, min_replies)
         self.tolerate_failures = tolerate_failures
         self.client_evaluation_every = client_evaluation_every
