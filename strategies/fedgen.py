@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
+from strategies.named_arrays import load_module, module_arrays, under
 from strategies.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
 from strategies.server_training import FeatureGenerator, diversity_loss, ensemble_loss, one_thread
 from strategies.transport import exchange
@@ -70,8 +71,7 @@ class FedGen(FedAvg):
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the generator, and from which labels to draw."""
-        state = {n: t.numpy().copy() for n, t in self.generator.state_dict().items()}
-        return {EXTRA: {**state, LABELS: self._distribution()}}
+        return {EXTRA: {**module_arrays(self.generator), LABELS: self._distribution()}}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add the heads, and note the label counts of clients that send them."""
@@ -99,25 +99,23 @@ class FedGen(FedAvg):
 
     def state(self) -> Arrays:
         """Return the generator, Adam's moments and the label counts."""
-        module = {_STATE + n: t.numpy().copy() for n, t in self.generator.state_dict().items()}
         moments = {
             f"{_ADAM}{index}.{name}": tensor.numpy().copy()
             for index, values in self.optimiser.state_dict()["state"].items()
             for name, tensor in values.items()
         }
-        return {**module, **moments, **{f"{_HEARD}{c}": n for c, n in self._heard.items()}}
+        heard = {f"{_HEARD}{client}": counts for client, counts in self._heard.items()}
+        return {**module_arrays(self.generator, _STATE), **moments, **heard}
 
     def load_state(self, state: Arrays) -> None:
         """Take back what `state` returned."""
-        self.generator.load_state_dict(
-            {n: torch.from_numpy(a) for n, a in _under(state, _STATE).items()}
-        )
+        load_module(self.generator, state, _STATE)
         moments: dict[int, dict[str, torch.Tensor]] = {}
-        for label, array in _under(state, _ADAM).items():
+        for label, array in under(state, _ADAM).items():
             index, _, name = label.partition(".")
             moments.setdefault(int(index), {})[name] = torch.from_numpy(array)
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
-        self._heard = {int(client): counts for client, counts in _under(state, _HEARD).items()}
+        self._heard = {int(client): counts for client, counts in under(state, _HEARD).items()}
 
     def _distribution(self) -> np.ndarray:
         """Return the probability of each label, [C] float32; uniform before anybody is heard."""
@@ -142,7 +140,3 @@ class FedGen(FedAvg):
         if arrays.keys() != {COUNTS} or not fits or (counts < 0).any() or not counts.any():
             raise UpdateRefused("its label counts are not one number from 0 for each class")
         return counts
-
-
-def _under(state: Arrays, prefix: str) -> Arrays:
-    return {n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)}

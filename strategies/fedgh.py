@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from strategies.aggregate import Arrays
+from strategies.named_arrays import load_module, module_arrays
 from strategies.prototype_rounds import PrototypeRounds
 from strategies.prototypes import Table, Upload, pairs
 from strategies.server_training import train_on_pairs
@@ -41,7 +42,7 @@ class FedGH(PrototypeRounds):
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send each node the headers of its clients' shapes."""
         widths = sorted({self.hidden_of(client) for client in clients})
-        return {f"{EXTRA}{width}": _arrays(self.headers[width]) for width in widths}
+        return {f"{EXTRA}{width}": module_arrays(self.headers[width]) for width in widths}
 
     def update(self, uploads: list[Upload]) -> Table:
         """Train every header; there is no table."""
@@ -54,30 +55,17 @@ class FedGH(PrototypeRounds):
 
     def state(self) -> Arrays:
         """Return the table and the headers."""
-        headers = {
-            f"{EXTRA}{width}.{name}": array
-            for width, header in self.headers.items()
-            for name, array in _arrays(header).items()
-        }
-        return {**super().state(), **headers}
+        state = super().state()
+        for width, header in self.headers.items():
+            state |= module_arrays(header, f"{EXTRA}{width}.")
+        return state
 
     def load_state(self, state: Arrays) -> None:
         """Take back the table and the headers."""
         super().load_state(state)
         for width, header in self.headers.items():
-            label = f"{EXTRA}{width}."
-            header.load_state_dict(
-                {
-                    name.removeprefix(label): torch.from_numpy(array)
-                    for name, array in state.items()
-                    if name.startswith(label)
-                }
-            )
+            load_module(header, state, f"{EXTRA}{width}.")
 
 
 def _loss(header: nn.Module, prototypes: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(header(prototypes), labels)
-
-
-def _arrays(module: nn.Module) -> Arrays:
-    return {name: t.numpy().copy() for name, t in module.state_dict().items()}

@@ -7,6 +7,7 @@ import numpy as np
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
+from strategies.named_arrays import under
 from strategies.upload_rounds import UploadRounds
 
 EXTRA = "mentee"
@@ -71,7 +72,7 @@ class FedKD(UploadRounds[Arrays]):
 
     def load_state(self, state: Arrays) -> None:
         """Take back what the next round sends."""
-        self.sent = {name.removeprefix(_STATE): array for name, array in state.items()}
+        self.sent = under(state, _STATE)
 
 
 class FML(FedAvg):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from strategies.aggregate import Arrays
+from strategies.named_arrays import load_module, module_arrays, under
 from strategies.prototypes import Table, Upload, pairs, read_upload
 from strategies.server_training import PrototypeMaker, one_thread, train_on_pairs
 from strategies.upload_rounds import UploadRounds
@@ -59,9 +60,7 @@ class PrototypeRounds(UploadRounds[Upload]):
 
     def load_state(self, state: Arrays) -> None:
         """Take back the table."""
-        self.table = Table.from_arrays(
-            {n.removeprefix(_TABLE): a for n, a in state.items() if n.startswith(_TABLE)}
-        )
+        self.table = Table.from_arrays(under(state, _TABLE))
 
 
 class TrainedPrototypes(PrototypeRounds):
@@ -119,15 +118,9 @@ class TrainedPrototypes(PrototypeRounds):
 
     def state(self) -> Arrays:
         """Return the table and the module."""
-        module = {_MAKER + n: t.numpy().copy() for n, t in self.maker.state_dict().items()}
-        return {**super().state(), **module}
+        return {**super().state(), **module_arrays(self.maker, _MAKER)}
 
     def load_state(self, state: Arrays) -> None:
         """Take back the table and the module."""
         super().load_state(state)
-        module = {
-            n.removeprefix(_MAKER): torch.from_numpy(a)
-            for n, a in state.items()
-            if n.startswith(_MAKER)
-        }
-        self.maker.load_state_dict(module)
+        load_module(self.maker, state, _MAKER)
