@@ -184,7 +184,7 @@ FALLBACKS: dict[str, Value] = {
 
 
 def find_method(name: str) -> Method:
-    """Return the row of a method; raises UserError with the nearest names for an unknown one."""
+    """Return the row of a method; raises UserError that lists all names for an unknown one."""
     if name in METHODS:
         return METHODS[name]
     raise UserError(f"method '{name}' is not in the table; choose one of {', '.join(METHODS)}")

@@ -23,7 +23,9 @@ FAILURES = "failures"
 
 DIVERGED = "diverged"
 ERROR = "error"
-REFUSED = "refused"  # an upload that is not what the method asks for
+# One client's own upload is not what the method asks for: it is left out and the round goes on,
+# as when a client diverges. A whole reply of a node that is refused is an ERROR of all its clients.
+REFUSED = "refused"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ whose server step starts from a mean of models can take part.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -114,7 +115,8 @@ def _reply(client: int, arrays: Arrays, weight: int) -> Message:
 
 
 def _fresh_noise() -> None:
-    """Seed NumPy's global generator, which Flower's noise comes from, with real entropy."""
-    import numpy as np
+    """Seed NumPy's global generator, which Flower's noise comes from, with real entropy.
 
+    It belongs to the whole process; nothing of a run draws from it but this noise.
+    """
     np.random.seed(None)

@@ -37,8 +37,8 @@ STYLES: dict[str, HeadStyle] = {
 class PersonalHead(Head):
     """A classifier [C, h] behind an optional hidden layer K -> h with ReLU.
 
-    None after the logits, unless `final_relu` puts one there as HtFLlib's code of HtC4 does. Rows
-    are normalised in the forward pass only (FedDOR specification 2.1).
+    There is no ReLU after the logits unless `final_relu` puts one there, as HtFLlib's code of HtC4
+    does. Rows are normalised in the forward pass only (FedDOR specification 2.1).
     """
 
     def __init__(
