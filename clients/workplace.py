@@ -32,7 +32,6 @@ class Workplace:
     shared: Mapping[str, Tensor]  # the tensors of `model` that travel, by name
     settings: LocalSettings
     build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
-    seed: int = 0
     tuning: Tuning | None = None  # how clients make the final model their own
     build_for: Callable[[int], nn.Module] | None = None  # as `build`, with a client's own weights
     _copies: dict[str, nn.Module] = field(default_factory=dict)

@@ -98,7 +98,7 @@ class Node:
         model = self.new_model()
         shared = shared_tensors(model, self.method.sends)
         tuning = tuning_of(self.config, self.method, self.objective, self.settings)
-        return Workplace(model, shared, self.settings, self.new_model, self.config.seed, tuning)
+        return Workplace(model, shared, self.settings, self.new_model, tuning)
 
     def place(self, client: int) -> Workplace:
         """Return the models of one client's architecture."""

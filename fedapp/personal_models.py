@@ -53,9 +53,8 @@ class PersonalPlaces:
             model = self.build(*key)
             own = self._build_for if self.config.init_per_client else None
             self._places[key] = Workplace(
-                model, self.shared(model), self.settings, lambda: self.build(*key),
-                self.config.seed, build_for=own,
-            )  # fmt: skip
+                model, self.shared(model), self.settings, lambda: self.build(*key), build_for=own
+            )
         return self._places[key]
 
     def build(self, architecture: str, hidden: int, draw: int = 0) -> nn.Module:

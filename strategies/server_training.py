@@ -99,21 +99,18 @@ def train_on_pairs(
     lr: float,
     epochs: int = 1,
     batch_size: int = 32,
-) -> float:
-    """Train a module in place by plain SGD on (prototype, class) pairs; return the last loss.
+) -> None:
+    """Train a module in place by plain SGD on (prototype, class) pairs.
 
     `loss(prototypes [B, K], labels [B])`; pairs are shuffled every epoch, the last incomplete batch
     is kept.
     """
     prototypes, labels = torch.from_numpy(rows), torch.from_numpy(classes)
     parameters = list(module.parameters())
-    last = torch.zeros(())
     with one_thread():
         for _ in range(epochs):
             for chosen in torch.randperm(len(labels), generator=draw).split(batch_size):
-                last = loss(prototypes[chosen], labels[chosen])
-                descend(parameters, last, lr)
-    return float(last.detach())
+                descend(parameters, loss(prototypes[chosen], labels[chosen]), lr)
 
 
 def descend(parameters: Sequence[nn.Parameter], loss: Tensor, lr: float) -> None:

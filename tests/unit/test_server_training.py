@@ -113,7 +113,7 @@ def test_one_step_of_fedghs_header():
     with torch.no_grad():
         header.weight.copy_(tensor(vector["weight"]))
         header.bias.copy_(tensor(vector["bias"]))
-    last = train_on_pairs(
+    train_on_pairs(
         header,
         lambda rows, labels: F.cross_entropy(header(rows), labels),
         np.array(vector["prototypes"]),
@@ -121,7 +121,6 @@ def test_one_step_of_fedghs_header():
         torch.Generator().manual_seed(0),
         lr=vector["lr"],
     )
-    assert last == pytest.approx(vector["loss"], rel=1e-10)
     torch.testing.assert_close(header.weight.detach(), tensor(vector["weight_after"]))
     torch.testing.assert_close(header.bias.detach(), tensor(vector["bias_after"]))
 
