@@ -65,13 +65,13 @@ def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources)
     command += ["--app", str(project.absolute()), "-c", file.name]
     try:
         with log.open("wb") as output:
-            code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
     finally:
         os.unlink(file.name)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-    if code.returncode and last and last[0].startswith("fedapp: "):
+    if done.returncode and last and last[0].startswith("fedapp: "):
         raise UserError(last[0].removeprefix("fedapp: "))
-    return code.returncode
+    return done.returncode
 
 
 @contextmanager

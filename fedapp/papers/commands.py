@@ -38,7 +38,8 @@ OutputDir = Annotated[
     Path | None, typer.Option(help="Where runs and results.csv go; runs/PAPER-TABLE.")
 ]
 Jobs = Annotated[
-    int, typer.Option(help="Runs at a time, without Flower's processes; 0: one, with Flower.")
+    int,
+    typer.Option(min=0, help="Runs at a time, without Flower's processes; 0: one, with Flower."),
 ]
 Html = Annotated[
     Path | None, typer.Option("--html", help="Write the page here; OUTPUT-DIR/results.html.")
@@ -149,8 +150,8 @@ def _run(
     html: Path | None,
 ) -> None:
     """Run the cells that can be run, then print and write the results; exits 1 if a run failed."""
-    from fedapp.jobs import runner_for
-    from fedapp.papers.reproduce import run_ahead, run_cell, write_results
+    from fedapp.papers.plan import runs_of
+    from fedapp.papers.reproduce import result, run_ahead, run_cell, write_results
     from fedapp.papers.results_page import write_results_page
     from fedapp.papers.tables import find_paper
 
@@ -164,7 +165,10 @@ def _run(
         run_ahead(able, request, project, _say, jobs)
     rows = []
     for cell in able:
-        rows.append(run_cell(cell, request, project, _say, runner_for(jobs)))
+        if jobs:  # what did not finish there is reported, not tried again
+            rows.append(result(cell, runs_of(cell, request)))
+        else:
+            rows.append(run_cell(cell, request, project, _say))
         path = write_results(request.output_dir, rows)
     _show_results(rows, request, as_json)
     table = find_paper(able[0].paper).table(able[0].table)

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
-from fedapp.jobs import Runner, at_once, run_apart, run_in_sight
+from fedapp.jobs import at_once, run_apart, run_in_sight
 from fedapp.launch import Resources
 from fedapp.papers.cells import Cell
 from fedapp.papers.measures import MEASURES, Summary
@@ -27,11 +27,7 @@ _KEY = ("paper", "table", "cell", "changes")
 
 
 def run_cell(
-    cell: Cell,
-    request: Request,
-    project: Path,
-    say: Callable[[str], None],
-    runner: Runner = run_in_sight,
+    cell: Cell, request: Request, project: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run every seed of a cell that has no finished run yet; returns its line of results."""
     runs = runs_of(cell, request)
@@ -40,7 +36,7 @@ def run_cell(
             say(f"{run.name} is finished, not run again")
             continue
         say(f"running {run.name}")
-        runner(project, run.overrides, Resources())
+        run_in_sight(project, run.overrides, Resources())
     return result(cell, runs)
 
 
@@ -49,7 +45,7 @@ def run_ahead(
 ) -> None:
     """Run the unfinished seeds of all cells, `jobs` at a time in processes of their own.
 
-    A run that cannot start is said and left unfinished.
+    A run that cannot start, or fails, is said and left unfinished.
     """
     waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
 

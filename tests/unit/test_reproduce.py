@@ -19,6 +19,7 @@ from fedapp.data import datasets
 from fedapp.errors import UserError
 from fedapp.launch import read_overrides
 from fedapp.papers import plan as planning
+from fedapp.papers import reproduce as reproducing
 from fedapp.papers.cells import cells_of, select
 from fedapp.papers.plan import PlannedRun, Request, plan_rows, runs_of, with_data
 from fedapp.papers.protocol import Reason
@@ -266,6 +267,30 @@ def test_a_failed_run_is_the_exit_code(simulated, tmp_path, monkeypatch):
     done = reproduce("--cell", "fedavg cifar10 s=2", "--seeds", "1", "--output-dir", str(tmp_path))
     assert done.exit_code == 1
     assert "unfinished 0" in " ".join(done.stdout.split())
+
+
+def test_with_jobs_a_run_that_fails_is_tried_once_and_the_other_cells_are_reported(
+    simulated, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    tried = []
+
+    def apart(project, overrides, resources):
+        tried.append((overrides["method"], overrides["seed"]))
+        if overrides["method"] == "fedprox":
+            raise UserError("the disk is full")
+        return simulated(project, overrides, resources)
+
+    assert reproduce("--jobs", "-1").exit_code == 2  # as the command line says wrong options
+    monkeypatch.setattr(reproducing, "run_apart", apart)
+    simulated.statuses = {1: "interrupted"}
+    cells = ["--cell", "fedprox cifar10 s=2", "--cell", "fedavg cifar10 s=2"]
+    done = reproduce(*cells, "--seeds", "2", "--jobs", "1", "--json", "--output-dir", str(tmp_path))
+    assert done.exit_code == 1, done.output
+    assert sorted(tried) == [("fedavg", 0), ("fedavg", 1), ("fedprox", 0), ("fedprox", 1)]
+    unfinished = {row["cell"]: row["unfinished seeds"] for row in json.loads(done.stdout)}
+    assert unfinished == {"fedprox cifar10 s=2": "0 1", "fedavg cifar10 s=2": "1"}
+    assert "the disk is full" in done.stderr
 
 
 def test_a_cell_that_cannot_run_is_refused_with_its_reason(tmp_path):
