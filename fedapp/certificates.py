@@ -12,8 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -50,7 +52,7 @@ def make_certificates(
         start: from when on they are valid, now by default.
 
     Raises:
-        UserError: a file would be overwritten, or cannot be written.
+        UserError: a file would be overwritten or cannot be written, or a host is no name.
     """
     keys = [folder / f"node-{number}" for number in range(nodes)]
     fixed = [folder / name for name in (CA_CERTIFICATE, CA_KEY, SERVER_CERTIFICATE, SERVER_KEY)]
@@ -61,10 +63,11 @@ def make_certificates(
             "the SuperLink's certificate alone with --renew"
         )
     start = start or datetime.now(UTC)
+    names = _all_names(hosts)  # before anything is written: what is there stops the next try
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_authority(folder, start)
-        _make_server_certificate(folder, hosts, days, start)
+        _make_server_certificate(folder, names, days, start)
         for key in keys:
             _make_node_key(key)
     except OSError as error:
@@ -80,11 +83,9 @@ def renew_server_certificate(
     The nodes trust the CA, so nothing changes for them. Raises UserError where there is no CA.
     """
     try:
-        _make_server_certificate(folder, hosts, days, start or datetime.now(UTC))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot renew: {folder / CA_KEY} and {CA_CERTIFICATE} are needed ({error})"
-        ) from None
+        _make_server_certificate(folder, _all_names(hosts), days, start or datetime.now(UTC))
+    except OSError as error:
+        raise UserError(f"cannot write certificates to {folder}: {error.strerror}") from None
     return [folder / SERVER_CERTIFICATE, folder / SERVER_KEY]
 
 
@@ -94,6 +95,14 @@ def read_certificate(file: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(file.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{file} holds no PEM certificate: {error}") from None
+
+
+def read_private_key(file: Path) -> PrivateKeyTypes:
+    """Read a PEM key; raises UserError if there is none in the file, or one with a password."""
+    try:
+        return load_pem_private_key(file.read_bytes(), None)
+    except (OSError, TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise UserError(f"{file} holds no private key that can be read: {error}") from None
 
 
 def names_of(certificate: x509.Certificate) -> list[str]:
@@ -126,16 +135,14 @@ def _make_authority(folder: Path, start: datetime) -> None:
 
 
 def _make_server_certificate(
-    folder: Path, hosts: Sequence[str], days: int, start: datetime
+    folder: Path, names: x509.SubjectAlternativeName, days: int, start: datetime
 ) -> None:
-    authority = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
-    authority_key = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
-    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    authority = read_certificate(folder / CA_CERTIFICATE)
+    authority_key = read_private_key(folder / CA_KEY)
+    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{folder / CA_KEY} is no key on an elliptic curve, as a CA has here")
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp superlink")])
-    names = x509.SubjectAlternativeName(
-        [_general_name(h) for h in dict.fromkeys((*hosts, *_LOOPBACK))]
-    )
     issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
         _builder(subject, authority.subject, key.public_key(), start, days)
@@ -171,6 +178,12 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(start - _CLOCK_SLACK)
         .not_valid_after(start + timedelta(days=days))
+    )
+
+
+def _all_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName(
+        [_general_name(host) for host in dict.fromkeys((*hosts, *_LOOPBACK))]
     )
 
 

@@ -26,7 +26,7 @@ def certificates(
     ] = None,
     nodes: Annotated[int, typer.Option(min=0, help="SuperNode key pairs to make.")] = 4,
     days: Annotated[
-        int, typer.Option(min=1, help="Validity of the SuperLink's certificate.")
+        int, typer.Option(min=1, max=3650, help="Validity of the SuperLink's certificate.")
     ] = 365,
     renew: Annotated[
         bool, typer.Option("--renew", help="Only a new SuperLink certificate, from the same CA.")

@@ -6,8 +6,15 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 from typer.testing import CliRunner
 
 from fedapp import cli
@@ -96,8 +103,20 @@ def test_renewing_keeps_the_ca(folder):
 
 
 def test_renewing_without_a_ca_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"cannot renew: .*ca\.key"):
+    with pytest.raises(UserError, match=r"ca\.crt holds no PEM certificate: .*No such file"):
         renew_server_certificate(tmp_path, ["x"])
+
+
+def test_a_ca_key_that_cannot_sign_here_is_one_sentence(folder):
+    rsa_key = rsa.generate_private_key(65537, 2048)
+    for encryption, words in (
+        (NoEncryption(), "no key on an elliptic curve"),
+        (BestAvailableEncryption(b"secret"), "holds no private key that can be read"),
+    ):
+        pem = rsa_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+        (folder / "ca.key").write_bytes(pem)
+        with pytest.raises(UserError, match=rf"ca\.key .*{words}"):
+            renew_server_certificate(folder, [])
 
 
 def test_an_expired_certificate_can_be_told(tmp_path):
@@ -107,7 +126,8 @@ def test_an_expired_certificate_can_be_told(tmp_path):
 
 def test_a_host_that_is_no_name_is_refused(tmp_path):
     with pytest.raises(UserError, match="neither an IP address nor an ASCII DNS name"):
-        make_certificates(tmp_path, ["bücher.example"], 0)
+        make_certificates(tmp_path / "pki", ["bücher.example"], 0)
+    make_certificates(tmp_path / "pki", ["buecher.example"], 0)  # the first try left nothing
 
 
 def test_the_command_lists_files_and_prints_no_key(tmp_path):
