@@ -56,7 +56,8 @@ def doctor(
         str, typer.Option(help="HOST:PORT of its control API: try TLS, compare clocks.")
     ] = "",
     port: Annotated[
-        list[int] | None, typer.Option(help="A port to listen on here; may be repeated.")
+        list[int] | None,
+        typer.Option(min=1, max=65535, help="A port to listen on here; may be repeated."),
     ] = None,
     dataset: Annotated[str, typer.Option(help="A data set that this node must have.")] = "digits",
     data_dir: Annotated[str, typer.Option(help="The folder it lies in.")] = "",

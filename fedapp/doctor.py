@@ -92,11 +92,12 @@ def _data(dataset: str, data_dir: str) -> Check:
         data = load_dataset(dataset, data_dir)
         return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
 
-    return _attempt("data", load)
+    return attempt("data", load)
 
 
-def _attempt(name: str, action: Callable[[], str]) -> Check:
+def attempt(name: str, action: Callable[[], str]) -> Check:
+    """Run one check: what it returns was found; what it raises says what is wrong."""
     try:
         return Check(name, True, action())
-    except (UserError, ImportError) as error:
+    except (UserError, ImportError, OSError, ValueError) as error:
         return Check(name, False, str(error))

@@ -4,16 +4,17 @@ A wrong clock, an expired certificate or a name that is missing in it all look a
 SuperNode: it retries for ever. Here each has its own sentence before the node joins.
 """
 
+import errno
 import http.client
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.exceptions import InvalidSignature
 
 from fedapp.certificates import (
     CA_CERTIFICATE,
@@ -21,8 +22,9 @@ from fedapp.certificates import (
     SERVER_KEY,
     names_of,
     read_certificate,
+    read_private_key,
 )
-from fedapp.doctor import Check
+from fedapp.doctor import Check, attempt
 from fedapp.errors import UserError
 
 _RENEW_DAYS = 14
@@ -44,24 +46,17 @@ def examine_federation(
         yield from _certificates(certificates)
         yield from _private_files(certificates)
     if superlink:
-        yield _checked("SuperLink", lambda: _greet(superlink, certificates))
+        yield attempt("SuperLink", lambda: _greet(superlink, certificates))
     for port in ports:
-        yield _checked(f"port {port}", lambda port=port: _free(port))  # type: ignore[misc]
-
-
-def _checked(name: str, action: Callable[[], str]) -> Check:
-    try:
-        return Check(name, True, action())
-    except (UserError, OSError, ValueError) as error:
-        return Check(name, False, str(error))
+        yield attempt(f"port {port}", lambda port=port: _free(port))  # type: ignore[misc]
 
 
 def _certificates(folder: Path) -> Iterator[Check]:
     for file in (folder / CA_CERTIFICATE, folder / SERVER_CERTIFICATE):
         if file.exists() or file.name == CA_CERTIFICATE:
-            yield _checked(file.name, lambda file=file: _validity(file))  # type: ignore[misc]
+            yield attempt(file.name, lambda file=file: _validity(file))  # type: ignore[misc]
     if (folder / SERVER_KEY).exists():
-        yield _checked(SERVER_KEY, lambda: _pair(folder))
+        yield attempt(SERVER_KEY, lambda: _pair(folder))
 
 
 def _validity(file: Path) -> str:
@@ -78,11 +73,17 @@ def _validity(file: Path) -> str:
 
 
 def _pair(folder: Path) -> str:
-    key = load_pem_private_key((folder / SERVER_KEY).read_bytes(), None)
+    key = read_private_key(folder / SERVER_KEY)
     certificate = read_certificate(folder / SERVER_CERTIFICATE)
     if key.public_key() != certificate.public_key():
         raise UserError(f"belongs to another certificate than {SERVER_CERTIFICATE}")
-    certificate.verify_directly_issued_by(read_certificate(folder / CA_CERTIFICATE))
+    try:
+        certificate.verify_directly_issued_by(read_certificate(folder / CA_CERTIFICATE))
+    except (InvalidSignature, TypeError, ValueError):
+        # CAs of two federations have the same name: only the signature tells them apart
+        raise UserError(
+            f"{SERVER_CERTIFICATE} was issued by another CA than that of {CA_CERTIFICATE}"
+        ) from None
     return f"belongs to {SERVER_CERTIFICATE}"
 
 
@@ -101,7 +102,7 @@ def _private_files(folder: Path) -> Iterator[Check]:
 def _greet(superlink: str, certificates: Path | None) -> str:
     """Speak TLS with a SuperLink and compare the clocks."""
     host, _, port = superlink.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"--superlink is {superlink!r} but must be HOST:PORT")
     authority = certificates / CA_CERTIFICATE if certificates else None
     trust = ssl.create_default_context(cafile=str(authority) if authority else None)
@@ -116,6 +117,8 @@ def _greet(superlink: str, certificates: Path | None) -> str:
         raise UserError(f"its certificate is refused: {error.verify_message}") from None
     except ssl.SSLError:
         raise UserError(f"{superlink} does not speak TLS") from None
+    except http.client.HTTPException:
+        raise UserError(f"{superlink} does not speak HTTP: is it the control API?") from None
     finally:
         connection.close()
     if date is None:
@@ -131,6 +134,10 @@ def _free(port: int) -> str:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
-    except OSError:
+    except PermissionError:
+        raise UserError("this user may not listen on it: choose one from 1024 on") from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
         raise UserError("something listens on it already: choose another or stop that") from None
     return "free"

@@ -10,6 +10,12 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
 from typer.testing import CliRunner
 
 from fedapp import cli
@@ -73,6 +79,38 @@ def test_a_key_of_another_certificate_and_a_readable_key_are_said(pki, tmp_path)
     found = federation(pki)
     assert "another certificate" in found["superlink.key"].found
     assert found["secret node-0"].found.startswith("mode 644; others can read it")
+
+
+def test_a_certificate_of_another_federation_is_said(pki, tmp_path):
+    make_certificates(tmp_path / "other", [], 0)
+    shutil.copy(tmp_path / "other" / "ca.crt", pki / "ca.crt")
+    check = federation(pki)["superlink.key"]
+    assert not check.ok
+    assert check.found == "superlink.crt was issued by another CA than that of ca.crt"
+
+
+def test_a_key_with_a_password_is_said(pki):
+    key = ec.generate_private_key(ec.SECP384R1())
+    locked = BestAvailableEncryption(b"secret")
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked)
+    (pki / "superlink.key").write_bytes(pem)
+    check = federation(pki)["superlink.key"]
+    assert "holds no private key that can be read: Password was not given" in check.found
+
+
+def test_a_port_that_needs_rights_is_said(monkeypatch):
+    def refuse(self, address):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    check = federation(ports=[80])["port 80"]
+    assert (check.ok, "may not listen on it" in check.found) == (False, True)
+
+
+def test_a_port_that_does_not_exist_is_refused():
+    for arguments in (["--port", "70000"], ["--port", "0"]):
+        assert CliRunner().invoke(cli.app, ["doctor", *arguments]).exit_code == 2
+    assert "must be HOST:PORT" in federation(superlink="127.0.0.1:70000")["SuperLink"].found
 
 
 def test_a_port_in_use_is_said():
