@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedapp.errors import UserError
 
-_NEEDED = {"flwr": ((1, 39), (1, 42)), "torch": ((2, 11), (3, 0)), "torchvision": ((0, 26), (1, 0))}
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_PACKAGES = ("flwr", "torch", "torchvision")
 _DISK_GB = 1.0
 
 
@@ -33,32 +36,45 @@ class Check:
 
 def examine(dataset: str = "digits", data_dir: str = "") -> list[Check]:
     """Run the checks of the machine itself; a check that fails says what would be right."""
-    checks = [_python(), *(_package(name, *limits) for name, limits in _NEEDED.items())]
-    return [*checks, _devices(), *_disks(), _data(dataset, data_dir)]
+    checks = [*_versions(), attempt("devices", _devices), *_disks()]
+    return [*checks, attempt("data", lambda: _data(dataset, data_dir))]
 
 
-def _python() -> Check:
-    version = sys.version.split()[0]
-    right = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    return Check("Python", right, version if right else f"{version}; 3.11 to 3.13 is needed")
+def _versions() -> list[Check]:
+    """Check Python and packages against what fedapp says, as installed, that it needs."""
+    from packaging.requirements import Requirement  # flwr brings it
 
-
-def _package(name: str, low: tuple[int, int], high: tuple[int, int]) -> Check:
-    wanted = f">= {low[0]}.{low[1]}, < {high[0]}.{high[1]}"
     try:
-        version = importlib.metadata.version(name)
+        said = importlib.metadata.metadata("fedapp")
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, False, f"not installed; {wanted} is needed")
-    major, minor = (int(part) for part in version.split(".")[:2])
-    right = low <= (major, minor) < high
-    return Check(name, right, version if right else f"{version}; {wanted} is needed")
+        return [Check("fedapp", False, "not installed, so what it needs is not known")]
+    needed = {one.name: one for one in map(Requirement, said.get_all("Requires-Dist", []))}
+    python = Requirement(f"Python{said['Requires-Python']}")
+    return [
+        _version(python, ".".join(map(str, sys.version_info[:3]))),
+        *(_version(needed[name], _installed(name)) for name in _PACKAGES),
+    ]
 
 
-def _devices() -> Check:
+def _installed(name: str) -> str:
+    """Return the version of a package; empty if there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _version(needed: "Requirement", version: str) -> Check:
+    right = bool(version) and needed.specifier.contains(version, prereleases=True)
+    found = version or "not installed"
+    return Check(needed.name, right, found if right else f"{found}; {needed.specifier} is needed")
+
+
+def _devices() -> str:
     import torch
 
     names = [_gpu(index) for index in range(torch.cuda.device_count())]
-    return Check("devices", True, f"{os.cpu_count()} CPU cores; {', '.join(names) or 'no GPU'}")
+    return f"{os.cpu_count()} CPU cores; {', '.join(names) or 'no GPU'}"
 
 
 def _gpu(index: int) -> str:
@@ -85,14 +101,11 @@ def _disk(name: str, place: Path) -> Check:
     return Check(name, enough, text + ("" if enough else f"; {_DISK_GB:g} GB to write is needed"))
 
 
-def _data(dataset: str, data_dir: str) -> Check:
+def _data(dataset: str, data_dir: str) -> str:
     from fedapp.data.datasets import load_dataset
 
-    def load() -> str:
-        data = load_dataset(dataset, data_dir)
-        return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
-
-    return attempt("data", load)
+    data = load_dataset(dataset, data_dir)
+    return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
 
 
 def attempt(name: str, action: Callable[[], str]) -> Check:

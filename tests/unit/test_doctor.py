@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from typer.testing import CliRunner
 
-from fedapp import cli
+from fedapp import cli, doctor
 from fedapp.certificates import make_certificates, renew_server_certificate
 from fedapp.doctor import examine
 from fedapp.doctor_federation import examine_federation
@@ -168,6 +168,15 @@ def test_a_superlink_that_is_wrong_or_absent_is_said(pki, serve, tmp_path):
     assert "its certificate is refused" in stranger.found
     assert "refused" in federation(pki, "127.0.0.1:1")["SuperLink"].found
     assert "must be HOST:PORT" in federation(pki, "superlink")["SuperLink"].found
+
+
+def test_packages_are_held_against_what_the_project_asks_for(monkeypatch):
+    versions = {"flwr": "1.42.0", "torch": "2.11.0+cpu", "torchvision": ""}
+    monkeypatch.setattr(doctor, "_installed", versions.get)
+    found = {check.name: check for check in doctor._versions()}
+    assert [found[name].ok for name in ("Python", *versions)] == [True, False, True, False]
+    assert found["flwr"].found == "1.42.0; <1.42,>=1.39 is needed"
+    assert found["torchvision"].found == "not installed; >=0.26 is needed"
 
 
 def test_data_that_is_not_there_is_said(tmp_path):
