@@ -22,6 +22,7 @@ FILES = ["*.parquet", "README.md"]  # the README says which columns are images a
 CONVERTED = "refs/convert/parquet"  # where the hub keeps Parquet copies of other formats
 TEST_SPLITS = ("test", "validation", "valid", "val")
 LABELS = ("label", "fine_label", "labels")
+UNFINISHED = ".download-unfinished"  # a file beside copies that are not whole yet
 
 
 def read_hub(origin: Origin) -> Arrays:
@@ -36,11 +37,12 @@ def read_hub(origin: Origin) -> Arrays:
         raise UserError(f"dataset '{origin.name}' must be hub:OWNER/NAME or hub:OWNER/NAME:SUBSET")
     own = cache_folder() / "hub" / name.replace("/", "--")
     root = Path(origin.data_dir).expanduser().absolute() if origin.data_dir else own
-    if not any(root.rglob("*.parquet")):
+    if not _is_whole(root):
         if not origin.download:
+            part = ", but for a part" if (root / UNFINISHED).exists() else ""
             raise UserError(
-                f"dataset '{origin.name}' is not in {root}; set data-dir to a copy of its Parquet "
-                "files, or set download=true"
+                f"dataset '{origin.name}' is not in {root}{part}; set data-dir to a copy of its "
+                "Parquet files, or set download=true"
             )
         _download(name, root)
     files = sorted(path for pattern in FILES for path in root.rglob(pattern))
@@ -60,23 +62,33 @@ def _library(name: str) -> ModuleType:
         ) from error
 
 
+def _is_whole(root: Path) -> bool:
+    """Whether Parquet files are there, and not those of a download that was interrupted."""
+    return any(root.rglob("*.parquet")) and not (root / UNFINISHED).exists()
+
+
 def _download(name: str, root: Path) -> None:
-    """Fetch the Parquet files of a data set, or the hub's own conversion to Parquet."""
+    """Fetch the Parquet files of a data set, or the hub's own conversion to Parquet.
+
+    Files that an interrupted download left are not fetched again.
+    """
     hub = _library("huggingface_hub")
     with exclusive(root.parent / f".{root.name}.lock"):
-        for revision in (None, CONVERTED):
-            if any(root.rglob("*.parquet")):
-                return
-            try:
-                hub.snapshot_download(
-                    name, repo_type="dataset", revision=revision, local_dir=root,
-                    allow_patterns=FILES,
-                )  # fmt: skip
-            except Exception as error:  # network, authorisation and disk errors of all kinds
-                first = str(error).strip().partition("\n")[0]
-                raise UserError(
-                    f"could not download '{PREFIX}{name}' to {root}: {first}"
-                ) from error
+        if _is_whole(root):
+            return  # another process was faster
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            (root / UNFINISHED).touch()
+            for revision in (None, CONVERTED):
+                place = {"repo_type": "dataset", "revision": revision}
+                listed = hub.list_repo_files(name, **place)
+                hub.snapshot_download(name, **place, local_dir=root, allow_patterns=FILES)
+                if any(file.endswith(".parquet") for file in listed):
+                    break
+            (root / UNFINISHED).unlink()
+        except Exception as error:  # network, authorisation and disk errors of all kinds
+            first = str(error).strip().partition("\n")[0]
+            raise UserError(f"could not download '{PREFIX}{name}' to {root}: {first}") from error
     if not any(root.rglob("*.parquet")):
         raise UserError(f"'{PREFIX}{name}' has no Parquet files on the hub")
 

@@ -140,6 +140,43 @@ def test_an_absent_library_is_named_with_its_extra(tmp_path, monkeypatch):
         load_dataset(NAME, download=True)
 
 
+def the_hub(monkeypatch, snapshot_download, files: list[str]) -> None:
+    """Replace the hub's library by one of a data set with these files, and a converted one."""
+
+    def list_repo_files(name, *, repo_type, revision) -> list[str]:
+        return files if revision is None else ["x.parquet"]
+
+    library = SimpleNamespace(snapshot_download=snapshot_download, list_repo_files=list_repo_files)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", library)
+
+
+@pytest.mark.parametrize("listed", [["a.parquet", "b.parquet"], ["images.zip"]])
+def test_an_interrupted_download_is_finished_before_its_files_are_read(cache, monkeypatch, listed):
+    """The first file arrives and the process ends; later the rest comes."""
+    root, source = cache / "hub" / "someone--shapes", None if len(listed) == 2 else hub.CONVERTED
+    killed = True
+
+    def snapshot_download(name, *, revision, local_dir, **options) -> None:
+        if revision == source:
+            (local_dir / "a.parquet").touch()
+            if killed:
+                raise KeyboardInterrupt
+            (local_dir / "b.parquet").touch()
+
+    the_hub(monkeypatch, snapshot_download, listed)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(NAME, download=True)
+    with pytest.raises(UserError, match="is not in .*shapes, but for a part; .*download=true"):
+        load_dataset(NAME)
+    killed = False
+    with pytest.raises(UserError, match="need the package 'datasets'"):  # to read the files
+        load_dataset(NAME, download=True)
+    assert sorted(path.name for path in root.iterdir()) == ["a.parquet", "b.parquet"]
+    with pytest.raises(UserError, match="need the package 'datasets'"):
+        load_dataset(NAME)
+
+
 def test_a_download_falls_back_to_the_hubs_conversion_and_failures_are_sentences(
     monkeypatch, cache
 ):
@@ -148,12 +185,9 @@ def test_a_download_falls_back_to_the_hubs_conversion_and_failures_are_sentences
     def snapshot_download(name, *, revision, local_dir, **options) -> None:
         asked.append((name, revision, options["repo_type"], options["allow_patterns"]))
         if revision == hub.CONVERTED:
-            Path(local_dir).mkdir(parents=True)
             (Path(local_dir) / "x.parquet").write_text("no Parquet")
 
-    monkeypatch.setitem(
-        sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download)
-    )
+    the_hub(monkeypatch, snapshot_download, ["README.md", "images.zip"])
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match="need the package 'datasets'"):
         load_dataset(NAME, download=True)
@@ -166,7 +200,7 @@ def test_a_download_falls_back_to_the_hubs_conversion_and_failures_are_sentences
     def offline(name, **options) -> None:
         raise OSError("no route to host\nsee the documentation")
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=offline))
+    the_hub(monkeypatch, offline, [])
     with pytest.raises(UserError, match=r"could not download 'hub:a/b' to .*: no route to host$"):
         load_dataset("hub:a/b", download=True)
 
