@@ -22,6 +22,7 @@ from fedapp.errors import UserError
 from fedapp.launch import Resources, environment_for, fuse, program
 
 _STARTUP_SECONDS = 60
+_STOP_SECONDS = 20
 
 
 def run_with_superlink(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
@@ -80,9 +81,10 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Call
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
 
 
 def free_port() -> int:
@@ -94,16 +96,17 @@ def free_port() -> int:
 
 def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + _STARTUP_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
+    while process.poll() is None and time.monotonic() < deadline:
         try:
             with urlopen(url, timeout=1):
                 return
         except (URLError, OSError):
             time.sleep(0.1)
     tail = "\n".join(log.read_text().splitlines()[-5:]) if log.exists() else ""
-    raise UserError(f"the local SuperLink did not start within {_STARTUP_SECONDS} s: {tail}")
+    code = process.poll()
+    slow = f"did not start within {_STARTUP_SECONDS} s"
+    how = slow if code is None else f"ended at once, with exit code {code}"
+    raise UserError(f"the local SuperLink {how}: {tail}")
 
 
 def _completed(environment: Mapping[str, str]) -> bool:

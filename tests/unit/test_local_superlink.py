@@ -1,0 +1,51 @@
+"""The SuperLink around a run: what is said when it does not start, and that it never stays."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fedapp import local_superlink as module
+from fedapp.errors import UserError
+from fedapp.local_superlink import local_superlink
+
+
+@pytest.fixture
+def superlink(monkeypatch, tmp_path):
+    """Let a Python script stand for the SuperLink's program; gives its processes."""
+    started = []
+
+    def stand_in(script: str) -> list[subprocess.Popen]:
+        program = tmp_path / "program"
+        program.write_text(f"#!{sys.executable}\n{script}\n")
+        program.chmod(0o700)
+        monkeypatch.setattr(module, "program", lambda name: str(program))
+        start = subprocess.Popen
+
+        def watched(*arguments, **options):
+            started.append(start(*arguments, **options))
+            return started[-1]
+
+        monkeypatch.setattr(module.subprocess, "Popen", watched)
+        return started
+
+    return stand_in
+
+
+def test_one_that_ends_at_once_is_not_waited_for(superlink, tmp_path):
+    superlink("import sys; open('superlink.log', 'w').write('port taken'); sys.exit(7)")
+    said = pytest.raises(UserError, match="ended at once, with exit code 7: port taken")
+    with local_superlink(tmp_path, {}) as wait_until_ready, said:
+        wait_until_ready()
+
+
+def test_one_that_does_not_answer_is_said_and_killed(superlink, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_STARTUP_SECONDS", 3)
+    monkeypatch.setattr(module, "_STOP_SECONDS", 0.1)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    started = superlink(f"{deaf}open('deaf', 'w').close(); time.sleep(60)")
+    with local_superlink(tmp_path, {}) as wait_until_ready:
+        with pytest.raises(UserError, match="did not start within 3 s: $"):
+            wait_until_ready()
+        assert (tmp_path / "deaf").exists()
+    assert started[0].returncode == -9, "it is waited for after it was killed"
