@@ -39,10 +39,10 @@ def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> N
     except ProcessLookupError:
         return  # the parent had ended before it could be watched
     finally:
-        # no new message may find the socket; another worker's, bound since, stays
+        # no new message may find the socket; another worker's, bound since, stays, and so does
+        # the lock file: whoever waits for it must not hold another one than who comes next
         if path.exists() and path.stat().st_ino == inode:
             path.unlink()
-            path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _answer(connection: socket.socket) -> None:

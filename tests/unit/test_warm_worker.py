@@ -88,12 +88,16 @@ def test_a_folder_that_others_can_enter_is_not_used(in_thread, folder, capfd):
     assert "not a private folder" in capfd.readouterr().out
 
 
-def test_it_leaves_nothing_when_it_is_idle(in_thread, folder):
+def test_it_leaves_no_socket_when_it_is_idle(in_thread, folder):
+    """The lock file stays: were it made anew, two processes could both hold "the" lock."""
     app(*question())
+    (lock,) = folder.glob("*/*.lock")
+    number = lock.stat().st_ino
     in_thread[0].join()
-    assert not [path for private in folder.iterdir() for path in private.iterdir()]
+    assert list(lock.parent.iterdir()) == [lock]
     app(*question())
     assert len(in_thread) == 2
+    assert lock.stat().st_ino == number
 
 
 def test_a_users_mistake_stays_one_sentence(in_thread):
