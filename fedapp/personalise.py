@@ -112,7 +112,7 @@ def _new_folder(export: Path | None) -> Path | None:
     if export is None:
         return None
     try:
-        export.mkdir(parents=True)
+        export.mkdir(mode=0o700, parents=True)  # a personal model tells of its client's data
     except FileExistsError:
         raise UserError(f"{export} exists already; name a new folder for the models") from None
     except OSError as error:

@@ -197,6 +197,7 @@ def test_a_saved_model_gives_the_second_stage_of_its_run(finished, tmp_path):
     for key in ("mean", "std", "worst", "quartiles"):
         assert found[f"client_accuracy_{key}"] == summary[f"client_accuracy_{key}"]
     assert json.loads((finished / "personal.json").read_text())["client_count"] == 10
+    assert folder.stat().st_mode & 0o077 == 0, "personal models are private"
     models = [load_file(folder / f"client-{client}.safetensors") for client in range(10)]
     assert not np.array_equal(models[0]["extractor.0.weight"], models[1]["extractor.0.weight"])
     np.testing.assert_array_equal(models[0]["head.weight"], models[1]["head.weight"])
