@@ -105,7 +105,7 @@ def decoded(
 
     `threads` 0 takes one for each core that this process may use, up to 8.
     """
-    pool = ThreadPoolExecutor(threads or min(_MOST_THREADS, len(os.sched_getaffinity(0))))
+    pool = ThreadPoolExecutor(threads or min(_MOST_THREADS, _cores()))
     waiting: deque[list[Future[np.ndarray]]] = deque()
     try:
         for tasks in batches:
@@ -116,6 +116,10 @@ def decoded(
             yield np.stack([future.result() for future in waiting.popleft()])
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_streamed(augmentation: str) -> frozenset[str]:

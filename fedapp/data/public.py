@@ -52,10 +52,9 @@ class PublicFiles:
         return "laid out as `fedapp datasets` says; it cannot be downloaded from here"
 
     def _download(self, root: Path) -> None:
-        import torchvision.datasets
-
         if self.torchvision_class is None:
             return
+        import torchvision.datasets
 
         with exclusive(root / f".{self.name}.lock"):
             if locate(root, self.file_format):
