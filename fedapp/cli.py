@@ -7,11 +7,12 @@ Each command reads its arguments, calls one function of the package and prints a
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fedapp import cli_analysis, cli_deployment, cli_experiments, cli_personal, cli_traffic
+from fedapp.cli_options import AsJson, Overrides, Project, show, write_png
 from fedapp.errors import UserError
 from fedapp.launch import Engine, Resources, read_overrides
 from fedapp.launch import run as simulate
@@ -25,17 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(state_app, name="state")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="A preset, a TOML file or \"key=value key2='text'\"; may be repeated.",
-    ),
-]
-Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
 
 
 def main() -> None:
@@ -175,8 +165,7 @@ def partition(
     if plot is not None:
         from fedapp.results import plots
 
-        plot.write_bytes(plots.png(plots.label_distribution(counts, data.classes)))
-        print(f"wrote {plot.absolute()}", file=sys.stderr)
+        write_png(plots.label_distribution(counts, data.classes), plot)
     for note in parts.notes:
         print(f"note: {note}", file=sys.stderr)
 
@@ -220,32 +209,11 @@ def compare(
             show(title, rows, as_json)
     if plot is not None:
         lines = [(f"{run.summary().get('method')} ({run.name})", run.rounds()) for run in opened]
-        plot.write_bytes(plots.png(plots.compare_curves(lines)))
-        print(f"wrote {plot.absolute()}", file=sys.stderr)
+        write_png(plots.compare_curves(lines), plot)
     if html is not None:
         from fedapp.results.comparison_page import write_comparison
 
         print(f"wrote {write_comparison(opened, html.absolute())}", file=sys.stderr)
-
-
-def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Print rows as a table that fits the terminal, or as JSON."""
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for column in rows[0] if rows else ():
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*("-" if value is None else _text(value) for value in row.values()))
-    Console().print(table)
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 cli_experiments.register(app)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+from fedapp.cli_options import AsJson, show
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +26,6 @@ def measures(as_json: AsJson = False) -> None:
     Example: fedapp measures
     """
     from fedapp.analysis.table import MEASURES
-    from fedapp.cli import show
 
     rows = [
         {"measure": "forgetting", "title": "Forgetting of classes", "local models": "no",
@@ -89,7 +88,6 @@ def analyse(
 def _show_figures(found: dict[str, list[dict[str, Any]]]) -> None:
     """Print the headline figures of each run's last measured round, a column per run."""
     from fedapp.analysis.store import figures
-    from fedapp.cli import show
 
     last = {label: figures(entries[-1]) for label, entries in found.items() if entries}
     names = dict.fromkeys(name for values in last.values() for name in values)

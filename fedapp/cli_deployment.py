@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+from fedapp.cli_options import AsJson, show
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,6 @@ def certificates(
     Example: fedapp certificates certificates --host superlink.example.org --host 10.0.0.5 --nodes 4
     """
     from fedapp.certificates import make_certificates, renew_server_certificate
-    from fedapp.cli import show
 
     if renew:
         files = renew_server_certificate(folder, host or [], days)
@@ -67,7 +66,6 @@ def doctor(
 
     Example: fedapp doctor --certificates certificates --superlink superlink.example.org:8000
     """
-    from fedapp.cli import show
     from fedapp.doctor import examine
     from fedapp.doctor_federation import examine_federation
 

@@ -6,17 +6,13 @@ imports happen inside the commands, as there.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
+from fedapp.cli_options import AsJson, Jobs, Project, show
 
 Vary = Annotated[list[str] | None, typer.Option(help='"key=value,value"; may be repeated.')]
-Jobs = Annotated[
-    int, typer.Option(help="Runs at a time, without Flower's processes; 0: one, with Flower.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +49,7 @@ def sweep(
         sweeps.parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
     )  # fmt: skip
     if only_plan or not as_json:
-        _show("Plan", sweeps.planned(runs), as_json)
+        show("Plan", sweeps.planned(runs), as_json)
     if only_plan:
         return
     rows = sweeps.execute(project, runs, Resources(), jobs=jobs)
@@ -61,7 +57,7 @@ def sweep(
     if as_json:
         print(json.dumps({"combinations": summary, "runs": rows}, indent=2))
     else:
-        _show(f"Sweep {name}: mean ± standard deviation", sweeps.readable(summary), False)
+        show(f"Sweep {name}: mean ± standard deviation", sweeps.readable(summary), False)
     raise SystemExit(0 if all(row["status"] == "completed" for row in rows) else 1)
 
 
@@ -93,9 +89,3 @@ def bench(
     chosen = replace(chosen, models=tuple(model or chosen.models))
     found = suite.bench(project, chosen, part or [], output_dir)
     print(json.dumps(found, indent=2) if as_json else markdown(found))
-
-
-def _show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
-    from fedapp.cli import show
-
-    show(title, rows, as_json)

@@ -1,12 +1,15 @@
 """The command that makes personal models out of a finished run's global one.
 
-A module of its own because cli.py is full; heavy imports happen inside the command, as there.
+Apart from cli.py because it reads a finished run, as cli_analysis does; heavy imports happen inside
+the command, as there.
 """
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from fedapp.cli_options import AsJson, show
 
 
 def register(app: typer.Typer) -> None:
@@ -23,13 +26,12 @@ def personalise(
     export: Annotated[
         Path | None, typer.Option(help="New folder for each client's model, as safetensors.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fine-tune a run's model on every client and test it there; writes RUN/personal.json.
 
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """
-    from fedapp.cli import show
     from fedapp.launch import read_overrides
     from fedapp.personalise import personalise as fine_tune
     from fedapp.results.files import json_text

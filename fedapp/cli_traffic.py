@@ -1,14 +1,15 @@
 """The commands about clients with models of their own: what they send, where features lie."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedapp.cli_options import show, write_png
+
 Plot = Annotated[Path | None, typer.Option(help="Write accuracy against MB as a PNG here.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with every round.")]
+WithRounds = Annotated[bool, typer.Option("--json", help="Print JSON, with every round.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -20,14 +21,12 @@ def register(app: typer.Typer) -> None:
 def traffic(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
     plot: Plot = None,
-    as_json: AsJson = False,
+    as_json: WithRounds = False,
 ) -> None:
     """Say how many bytes runs sent, per round and client, and draw accuracy against them.
 
     Example: fedapp traffic runs/feddor runs/fedproto --plot traffic.png
     """
-    from fedapp.cli import show
-    from fedapp.results import plots
     from fedapp.results.run_directory import RunDirectory
     from fedapp.traffic import accuracy_against_traffic, round_rows, traffic_row
 
@@ -45,9 +44,7 @@ def traffic(
             False,
         )
     if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_bytes(plots.png(accuracy_against_traffic(opened)))
-        print(f"wrote {plot.absolute()}", file=sys.stderr)
+        write_png(accuracy_against_traffic(opened), plot)
 
 
 def features(
@@ -61,16 +58,13 @@ def features(
     Example: fedapp features runs/feddor
     """
     from fedapp.feature_map import draw, features_of
-    from fedapp.results import plots
     from fedapp.results.run_directory import RunDirectory
 
     opened = RunDirectory.load(run)
     config = opened.config()
     title = f"{config['method']} on {config['dataset']}"
     figure = draw(features_of(opened), title, int(config["seed"]))
-    path = target or opened.path / "features.png"
-    path.write_bytes(plots.png(figure))
-    print(f"wrote {path.absolute()}")
+    write_png(figure, target or opened.path / "features.png")
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedapp.cli_options import AsJson, show
 from fedapp.errors import UserError
 from fedapp.state_folder import state_folder
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="What clients keep between rounds.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StateDir = Annotated[
     Path | None,
     typer.Option(help="The folder of the states; default: $FEDAPP_STATE, or in the user's cache."),
@@ -95,8 +95,6 @@ def _sentences() -> Iterator[None]:
 
 
 def _show(title: str, rows: "list[RunState]", as_json: bool) -> None:
-    from fedapp.cli import show
-
     show(title, [_row(row, as_json) for row in rows], as_json)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedapp.cli_options import AsJson, Jobs, Project, show
 from fedapp.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from fedapp.papers.tables import Paper, Table
 
 _NOT_AVERAGED = ("diverged seeds", "unfinished seeds")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 Cells = Annotated[
     list[str] | None,
@@ -36,10 +35,6 @@ Seeds = Annotated[
 ]
 OutputDir = Annotated[
     Path | None, typer.Option(help="Where runs and results.csv go; runs/PAPER-TABLE.")
-]
-Jobs = Annotated[
-    int,
-    typer.Option(min=0, help="Runs at a time, without Flower's processes; 0: one, with Flower."),
 ]
 Html = Annotated[
     Path | None, typer.Option("--html", help="Write the page here; OUTPUT-DIR/results.html.")
@@ -69,7 +64,7 @@ def papers(
         _show_table(chosen[0], chosen[0].table(table), as_json)
         return
     rows = [_table_row(one, each) for one in chosen for each in one.tables]
-    _show("Published tables", rows, as_json)
+    show("Published tables", rows, as_json)
     if paper and not as_json:
         about = chosen[0].about
         print(f"{about['title']}. {about['venue']}.")
@@ -91,7 +86,7 @@ def reproduce(
     images_per_second: Speed = 0.0,
     jobs: Jobs = 0,
     html: Html = None,
-    project: Annotated[Path, typer.Option("--app", help="The project's folder.")] = Path("."),
+    project: Project = Path("."),
     as_json: AsJson = False,
 ) -> None:
     """Run a published table, or cells of it, and compare; the same command again continues.
@@ -128,7 +123,7 @@ def _show_plan(
     from fedapp.papers.plan import plan_rows
 
     rows = plan_rows(cells, request, images_per_second)
-    _show(_title("Plan", request), rows, as_json)
+    show(_title("Plan", request), rows, as_json)
     if as_json:
         return
     runs, millions = sum(row["runs"] for row in rows), sum(r["million images"] or 0 for r in rows)
@@ -182,7 +177,7 @@ def _show_results(rows: list[dict[str, Any]], request: Request, as_json: bool) -
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    _show(_title("Published and reproduced", request), [_result_row(row) for row in rows], False)
+    show(_title("Published and reproduced", request), [_result_row(row) for row in rows], False)
     for row in rows:
         print(_result_text(row))
 
@@ -243,7 +238,7 @@ def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
 
     cells = cells_of(paper, table)
     if as_json:
-        _show("", [_cell_object(cell) for cell in cells], True)
+        show("", [_cell_object(cell) for cell in cells], True)
         return
     rows = [
         {
@@ -254,7 +249,7 @@ def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
         }
         for cell in cells
     ]
-    _show(f"{paper.name}, {table.source}: {table.metric}", rows, False)
+    show(f"{paper.name}, {table.source}: {table.metric}", rows, False)
     print(table.caption)
 
 
@@ -278,12 +273,6 @@ def _list(title: str, lines: tuple[str, ...]) -> None:
     print(f"\n{title}:")
     for line in lines:
         print(f"- {line}")
-
-
-def _show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
-    from fedapp.cli import show
-
-    show(title, rows, as_json)
 
 
 def _say(text: str) -> None:

@@ -52,13 +52,22 @@ def test_config_shows_what_auto_becomes():
 
 
 def test_partition_prints_and_plots_the_label_distribution(tmp_path):
-    plot = tmp_path / "clients.png"
+    plot = tmp_path / "new" / "clients.png"
     table = rows("partition", "-c", "num-clients=10", "--plot", str(plot))
     assert len(table) == 10
     assert sum(row["train"] for row in table) == 1438
     for row in table:
         assert sum(row[digit] > 0 for digit in map(str, range(10))) <= 2
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    plot = tmp_path / "file" / "clients.png"
+    done = runner.invoke(cli.app, ["partition", "-c", "num-clients=10", "--plot", str(plot)])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception).startswith(f"{plot} cannot be written: ")
+    assert str(done.exception).endswith(f"File exists: '{plot.parent}'")
 
 
 def test_datasets_and_doctor_print_tables_too():
@@ -147,7 +156,7 @@ def test_compare_and_report_read_run_directories(tmp_path):
             )
         run.write_summary({"method": name, "seed": 0, "rounds": 2, "accuracy_final": accuracy})
         paths.append(str(run.path))
-    plot = tmp_path / "curves.png"
+    plot = tmp_path / "new" / "curves.png"
     done = runner.invoke(cli.app, ["compare", *paths, "--plot", str(plot), "--json"])
     assert done.exit_code == 0, done.output
     assert "0.7" in done.stdout

@@ -167,7 +167,7 @@ def test_an_interrupted_download_is_finished_before_its_files_are_read(cache, mo
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(KeyboardInterrupt):
         load_dataset(NAME, download=True)
-    with pytest.raises(UserError, match="is not in .*shapes, but for a part; .*download=true"):
+    with pytest.raises(UserError, match=r"is not in .*shapes, but for a part; .*download=true"):
         load_dataset(NAME)
     killed = False
     with pytest.raises(UserError, match="need the package 'datasets'"):  # to read the files

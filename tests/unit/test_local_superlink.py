@@ -45,7 +45,7 @@ def test_one_that_does_not_answer_is_said_and_killed(superlink, monkeypatch, tmp
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     started = superlink(f"{deaf}open('deaf', 'w').close(); time.sleep(60)")
     with local_superlink(tmp_path, {}) as wait_until_ready:
-        with pytest.raises(UserError, match="did not start within 3 s: $"):
+        with pytest.raises(UserError, match=r"did not start within 3 s: $"):
             wait_until_ready()
         assert (tmp_path / "deaf").exists()
     assert started[0].returncode == -9, "it is waited for after it was killed"
