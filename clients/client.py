@@ -15,7 +15,7 @@ from flwr.client import NumPyClient
 from torch import Tensor, nn
 
 from clients import previous_model
-from clients.arrays import floating
+from clients.arrays import Arrays, floating, to_arrays
 from clients.fine_tuning import fine_tune
 from clients.local_training import (
     Batches,
@@ -32,7 +32,6 @@ from clients.objective import Objective
 from clients.workplace import ClientData, Workplace, copy_weights
 
 Scalar = bool | bytes | float | int | str
-Arrays = dict[str, np.ndarray]
 
 
 class LocalClient(NumPyClient):
@@ -113,7 +112,7 @@ class LocalClient(NumPyClient):
 
     def get_parameters(self, config: dict[str, Scalar]) -> list[np.ndarray]:
         """Return the shared tensors of the model as it is now."""
-        return [tensor.detach().cpu().numpy().copy() for tensor in self.shared.values()]
+        return list(to_arrays(self.shared).values())
 
     def set_parameters(self, parameters: list[np.ndarray]) -> None:
         """Load received tensors in place, into the model and its frozen copy."""

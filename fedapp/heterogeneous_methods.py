@@ -6,6 +6,7 @@ configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
 
 from typing import Any
 
+from clients.arrays import to_arrays
 from clients.client import LocalClient
 from clients.fd import FDClient
 from clients.feddor import CountingFedDORClient, FedDORClient
@@ -110,9 +111,7 @@ def _codec(node: Any) -> dict[str, Any]:
 
 
 def _fedkd(node: Any) -> dict[str, Any]:
-    mentee = node.model.mentee.named_parameters()
-    initial = {name: tensor.detach().cpu().numpy().copy() for name, tensor in mentee}
-    return {**_codec(node), "mentee": initial}
+    return {**_codec(node), "mentee": to_arrays(dict(node.model.mentee.named_parameters()))}
 
 
 _NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from clients.arrays import to_arrays
 from fedapp.analysis import store
 from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config import RunConfig
@@ -44,8 +45,7 @@ class SavedRun:
         self.run = run
         self.config = RunConfig.parse({_kebab(k): v for k, v in {**config, **changes}.items()})
         self.node = Node(self.config)
-        tensors = self.node.workplace.shared
-        initial = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+        initial = to_arrays(self.node.workplace.shared)
         key = run.state_key() if self.node.keeps else ""
         self.starts: Starts = {0: lambda: Start(initial, state_key=key), **self._saved()}
 

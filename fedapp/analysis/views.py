@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from clients.arrays import load_arrays, to_arrays
 from fedapp.analysis.accuracy import class_accuracy_of
 from fedapp.node import Node
 
@@ -66,26 +67,20 @@ def look(node: Node) -> View:
         torch.cat([batch[part].float() if part < 2 else batch[part] for batch in found])
         for part in range(3)
     )
-    trained = {
-        name: parameter.detach().cpu().numpy().copy()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     return View(
         features.cpu().numpy(),
         logits.cpu().numpy(),
         labels.cpu().numpy(),
         model.head.weight.detach().cpu().numpy().copy(),
-        trained,
+        to_arrays(trained),
         model.head.normalise,
     )
 
 
-@torch.no_grad()
 def load(node: Node, arrays: Arrays) -> None:
     """Put the tensors that travel, by name, into the node's model."""
-    for name, tensor in node.workplace.shared.items():
-        tensor.copy_(torch.from_numpy(np.asarray(arrays[name])))
+    load_arrays(node.workplace.shared, arrays)
 
 
 @contextmanager
