@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fedapp.results.formatting import markdown_table
+
 START = "from fedapp.cli import main; main()"
 
 
@@ -65,5 +67,4 @@ def rounds(folder: Path) -> list[dict[str, Any]]:
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return "\n".join(markdown_table(columns, rows)) + "\n"

@@ -2,6 +2,7 @@
 
 from fedapp.method import ADD, PERTURB, Method
 from fedapp.methods import METHODS
+from fedapp.results import formatting
 
 
 def table() -> list[dict[str, str]]:
@@ -28,9 +29,8 @@ def table() -> list[dict[str, str]]:
 def markdown_table() -> str:
     """Return the method table for docs/methods.md."""
     rows = table()
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[f"`{row['method']}`", *list(row.values())[1:]] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [[f"`{row['method']}`", *list(row.values())[1:]] for row in rows]
+    return "\n".join(formatting.markdown_table(list(rows[0]), lines))
 
 
 def _combination(row: Method) -> str:

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from fedapp.results.rendering import OKABE_ITO, new_figure, plain_log_ticks, styled
+from fedapp.results.rendering import line_style, new_figure, plain_log_ticks, styled
 from fedapp.results.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_DASHES = ("-", "--", "-.", ":")
 
 
 def traffic_row(run: RunDirectory) -> dict[str, Any]:
@@ -63,13 +61,9 @@ def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
     axes = figure.subplots()
     for index, run in enumerate(runs):
         rows = [row for row in round_rows(run) if row["accuracy"] is not None]
-        axes.plot(
-            [row["total_mb"] for row in rows],
-            [100 * row["accuracy"] for row in rows],
-            _DASHES[(index + index // len(OKABE_ITO)) % len(_DASHES)],
-            color=OKABE_ITO[index % len(OKABE_ITO)],
-            label=run.name,
-        )
+        color, dash = line_style(index)
+        sent, reached = [row["total_mb"] for row in rows], [100 * row["accuracy"] for row in rows]
+        axes.plot(sent, reached, dash, color=color, label=run.name)
     axes.set(xscale="log", xlabel="MB sent in training messages, both ways", ylabel="Accuracy (%)")
     plain_log_ticks(axes.xaxis)
     axes.set_title("Test accuracy against traffic")

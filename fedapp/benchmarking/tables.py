@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedapp.results.rendering import BLUE, OKABE_ITO, RED, new_figure, styled
+from fedapp.results.formatting import markdown_table
+from fedapp.results.rendering import BLUE, RED, color_of, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,10 +43,8 @@ def _section(title: str, lines: Sequence[str]) -> str:
     return "\n".join([f"## {title}", "", *lines]) if lines else ""
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    cells = [columns, ["---"] * len(columns), *([_text(cell) for cell in row] for row in rows)]
-    return [f"| {' | '.join(line)} |" for line in cells]
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    return markdown_table(columns, [[_text(cell) for cell in row] for row in rows])
 
 
 def _tax(found: Found) -> list[str]:
@@ -63,14 +62,14 @@ def _by_model(found: Found, key: str) -> list[str]:
         return []
     methods = list(next(iter(found[key].values())))
     rows = [[model, *by_method.values()] for model, by_method in found[key].items()]
-    return table(["model", *methods], rows)
+    return _table(["model", *methods], rows)
 
 
 def _methods(found: Found) -> list[str]:
     if "method_cost" not in found:
         return []
     skipped = [f"- {name} was left out: {why}" for name, why in found["method_skipped"].items()]
-    lines = table(["method", "ratio"], list(found["method_cost"].items()))
+    lines = _table(["method", "ratio"], list(found["method_cost"].items()))
     return [*lines, "", *skipped] if skipped else lines
 
 
@@ -78,14 +77,14 @@ def _messages(found: Found) -> list[str]:
     if "messages" not in found:
         return []
     columns = ["model, MB", "s per round", "s per client", "stock Flower, s per round", "ratio"]
-    return table(columns, [[mb, *row.values()] for mb, row in found["messages"].items()])
+    return _table(columns, [[mb, *row.values()] for mb, row in found["messages"].items()])
 
 
 def _scale(found: Found) -> list[str]:
     if not found.get("scale"):
         return []
     columns = [name.replace("_", " ") for name in found["scale"][0]]
-    return table(columns, [list(point.values()) for point in found["scale"]])
+    return _table(columns, [list(point.values()) for point in found["scale"]])
 
 
 def _gpu(found: Found) -> list[str]:
@@ -127,8 +126,7 @@ def _draw_tax(axes: Axes, tax: Mapping[str, Mapping[str, float]]) -> None:
     for index, method in enumerate(methods):
         places = [place + (index + 0.5) * width - 0.4 for place in range(len(tax))]
         heights = [by_method[method] for by_method in tax.values()]
-        color = OKABE_ITO[index % len(OKABE_ITO)]
-        axes.bar(places, heights, 0.9 * width, color=color, label=method)
+        axes.bar(places, heights, 0.9 * width, color=color_of(index), label=method)
     axes.axhline(1.0, color=RED, linestyle="--", linewidth=1)
     axes.set_xticks(range(len(tax)), list(tax))
     axes.set(title="Rounds beside a plain PyTorch loop", ylabel="Images/s, ratio")

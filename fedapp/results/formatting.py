@@ -6,7 +6,7 @@ traffic is always in MB (10^6 bytes), so that lines and runs can be compared at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MISSING = "-"
@@ -81,3 +81,9 @@ def status(summary: Mapping[str, Any]) -> str:
     """Write a run's status with its reason, if it has one: "failed: no client replied"."""
     parts = [summary.get("status") or "unfinished", summary.get("reason")]
     return ": ".join(str(part) for part in parts if part)
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]

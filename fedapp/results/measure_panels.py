@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedapp.results.rendering import INK, OKABE_ITO, new_figure, styled
+from fedapp.results.rendering import INK, color_of, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,7 +117,7 @@ def _run_handles(runs: Sequence[Run]) -> list[Any]:
     """Name the colours, when there is more than one."""
     from matplotlib.patches import Patch
 
-    named = [Patch(color=_color(position), label=label) for position, (label, _) in enumerate(runs)]
+    named = [Patch(color=color_of(index), label=label) for index, (label, _) in enumerate(runs)]
     return named if len(runs) > 1 else []
 
 
@@ -147,7 +147,7 @@ def _bars(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
     width = BAR / len(panel.series)
     turn = 90 if len(runs) * len(panel.series) > 9 else 0  # side by side, they would overlap
     for position, (_, entries) in enumerate(runs):
-        color = _color(position)
+        color = color_of(position)
         for index, (part, name) in enumerate(panel.series.values()):
             height = panel.scale * _value(entries[-1], word, part, name)
             error = panel.scale * _value(entries[-1], word, "std", name)
@@ -174,11 +174,7 @@ def _curves(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
             values = [panel.scale * _value(entry, word, part, name) for entry in entries]
             axes.plot(
                 rounds, values, DASHES[index], marker="o" if len(rounds) <= 12 else None,
-                markersize=4, color=_color(position),
+                markersize=4, color=color_of(position),
             )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.set_xlabel("Round")
-
-
-def _color(position: int) -> str:
-    return OKABE_ITO[position % len(OKABE_ITO)]

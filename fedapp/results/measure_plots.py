@@ -17,7 +17,7 @@ from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, consistency
 from fedapp.results.circle_plot import unit_circle
 from fedapp.results.files import write_atomically
 from fedapp.results.measure_panels import PANELS, Run, panels
-from fedapp.results.rendering import INK, OKABE_ITO, PAPER, class_colors, new_figure, png, styled
+from fedapp.results.rendering import INK, PAPER, class_colors, color_of, new_figure, png, styled
 from fedapp.results.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def four_factors(runs: Sequence[Run]) -> Figure:
         values = [entries[-1]["measures"]["four-factors"]["model"][name] for name in FACTORS]
         places = np.arange(len(FACTORS)) + (position - (len(runs) - 1) / 2) * width
         heights = [np.nan if value is None else value for value in values]
-        bars = axes.bar(places, heights, width * 0.92, color=_color(position), label=label)
+        bars = axes.bar(places, heights, width * 0.92, color=color_of(position), label=label)
         turn = 90 if len(runs) > 3 else 0  # side by side, they would run into each other
         texts = [f"{value:.2f}" for value in heights]
         axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=turn)
@@ -85,7 +85,7 @@ def _four_factors_of_one(model: Row) -> Figure:
     for index, (key, label) in enumerate(pairs):
         values = np.array(model[f"{key}_by_class"], dtype=float)
         places = np.arange(len(values)) + (index - 0.5) * 0.4
-        third.bar(places, values, 0.38, color=_color(index), label=label)
+        third.bar(places, values, 0.38, color=color_of(index), label=label)
     third.grid(visible=False, axis="x")
     third.axhline(0, color=INK, linewidth=0.8)
     third.set(title="Within classes", xlabel="Class", ylabel="Cosine")
@@ -105,7 +105,7 @@ def divergence(runs: Sequence[Run]) -> Figure:
         words = label if last is None else f"{label}: Pearson {last:+.2f}"
         axes.plot(
             _column(clients, "distribution_distance"), _column(clients, "weight_divergence"),
-            MARKERS[position % len(MARKERS)], color=_color(position), markersize=6, alpha=0.75,
+            MARKERS[position % len(MARKERS)], color=color_of(position), markersize=6, alpha=0.75,
             label=words,
         )  # fmt: skip
     axes.set(title="Weight divergence, by distribution distance")
@@ -128,7 +128,7 @@ def landscape(runs: Sequence[Run]) -> Figure:
         rise = np.array(_column(rows, "loss")) - rows[0]["loss"]
         above[0].errorbar(
             _column(rows, "radius"), rise, _column(rows, "std"), marker="o",
-            markersize=4, capsize=3, color=_color(position), label=label,
+            markersize=4, capsize=3, color=color_of(position), label=label,
         )  # fmt: skip
     above[0].set(title="Loss under Gaussian perturbation", ylabel="Rise of the test loss")
     above[0].set(xlabel="Distance / norm of the weights")
@@ -195,7 +195,7 @@ def class_shares(rows: Sequence[Row]) -> Figure:
         figure.legend(parts, names, loc="outside lower center", ncols=5, title="Class")
     above.set(title="Share of each class in the accuracy", ylabel="Share (%)", ylim=(0, 100))
     above.margins(x=0)
-    below.plot(rounds[1:], consistency(history), color=OKABE_ITO[0])
+    below.plot(rounds[1:], consistency(history), color=color_of(0))
     below.set(title="Consistency with the round before", xlabel="Round", ylabel="Cosine")
     below.set_ylim(top=1.02)
     return figure
@@ -250,10 +250,6 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 def _column(rows: Sequence[Row], name: str) -> list[float]:
     return [np.nan if row[name] is None else row[name] for row in rows]
-
-
-def _color(position: int) -> str:
-    return OKABE_ITO[position % len(OKABE_ITO)]
 
 
 FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from fedapp.results.formatting import percent
 from fedapp.results.rendering import (
     BLUE,
-    OKABE_ITO,
     PAPER,
     RED,
+    line_style,
     new_figure,
     plain_log_ticks,
     png,
@@ -44,7 +44,6 @@ __all__ = [
 
 Row = Mapping[str, Any]
 
-DASHES = ("-", "--", "-.", ":")
 BLUES = ("#d6eaf6", BLUE, "#00304d")  # from few to many images, all visible on PAPER
 MAX_CLIENTS = 200  # columns that can still be told apart in a label distribution
 MAX_LABELS = 25  # classes whose names fit beside an axis
@@ -88,9 +87,7 @@ def compare_curves(
     highest = 0.0
     for index, (label, rows) in enumerate(runs):
         rounds, values = _points(rows, "accuracy", scale=100)
-        color = OKABE_ITO[index % len(OKABE_ITO)]
-        # The second lap through the colours starts one dash later, so 24 runs stay distinct.
-        dash = DASHES[(index + index // len(OKABE_ITO)) % len(DASHES)]
+        color, dash = line_style(index)
         axes.plot(rounds, values, dash, color=color, label=label)
         highest = max([highest, *values])
     _finish_accuracy(axes, title, highest)

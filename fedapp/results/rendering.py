@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 OKABE_ITO = (BLUE, RED, GREEN, "#cc79a7", ORANGE, "#56b4e9")
+_DASHES = ("-", "--", "-.", ":")
 PAPER = "#ffffff"
 INK = "#24292f"  # every letter and axis; a colour of its own, so that `svg` can find and replace it
 STYLE: dict[Any, Any] = {
@@ -61,6 +62,17 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
             return draw(*args, **kwargs)
 
     return run_styled
+
+
+def color_of(index: int) -> str:
+    """Return the colour of the curve or bar of this index, again from the first after the last."""
+    return OKABE_ITO[index % len(OKABE_ITO)]
+
+
+def line_style(index: int) -> tuple[str, str]:
+    """Return colour and dash of the curve of this index; those of 24 differ in one or the other."""
+    lap = index // len(OKABE_ITO)  # each through the colours starts one dash later
+    return color_of(index), _DASHES[(index + lap) % len(_DASHES)]
 
 
 def class_colors(count: int) -> np.ndarray:
