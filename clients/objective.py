@@ -55,7 +55,6 @@ BASE_LOSSES: dict[str, LossFunction] = {
 class Regulariser:
     """A pull towards the received model, and what it needs to be computed."""
 
-    title: str
     function: LossFunction
     needs_teacher: bool = True  # a forward pass of the received model on the same batch
     needs_global: bool = True  # a copy of the received model
@@ -63,50 +62,41 @@ class Regulariser:
 
 
 REGULARISERS: dict[str, Regulariser] = {
-    "norm": Regulariser(
-        "mean feature norm",
+    "norm": Regulariser(  # mean feature norm
         lambda step: losses.feature_norm(step.features),
         needs_teacher=False,
         needs_global=False,
     ),
-    "prox": Regulariser(
-        "proximal term, 1/2 ||w - w_g||^2",
+    "prox": Regulariser(  # proximal term, 1/2 ||w - w_g||^2
         lambda step: losses.proximal(step.parameters, step.global_parameters),
         needs_teacher=False,
     ),
-    "kd": Regulariser(
-        "distillation of all logits, tau^2 KL",
+    "kd": Regulariser(  # distillation of all logits, tau^2 KL
         lambda step: losses.knowledge_distillation(step.logits, step.global_logits, step.tau),
     ),
-    "ntd": Regulariser(
-        "distillation of the not-true logits, tau^2 KL",
+    "ntd": Regulariser(  # distillation of the not-true logits, tau^2 KL
         lambda step: losses.not_true_distillation(
             step.logits, step.global_logits, step.labels, step.tau
         ),
     ),
-    "ntd-mse": Regulariser(
-        "mean squared difference of the not-true logits",
+    "ntd-mse": Regulariser(  # mean squared difference of the not-true logits
         lambda step: losses.not_true_mse(step.logits, step.global_logits, step.labels),
     ),
-    "kd-ntd": Regulariser(
-        "(1 - lambda) of kd and lambda of ntd",
+    "kd-ntd": Regulariser(  # (1 - lambda) of kd and lambda of ntd
         lambda step: losses.kd_to_ntd(
             step.logits, step.global_logits, step.labels, step.tau, step.share
         ),
     ),
-    "ld": Regulariser(
-        "mean squared difference of logits",
+    "ld": Regulariser(  # mean squared difference of logits
         lambda step: losses.logit_distillation(step.logits, step.global_logits),
     ),
-    "moon": Regulariser(
-        "contrast of the received model's features to those of the own last model",
+    "moon": Regulariser(  # contrast of the received model's features to those of the own last model
         lambda step: losses.moon_contrastive(
             step.features, step.global_features, step.previous_features, step.tau
         ),
         needs_previous=True,
     ),
-    "fd": Regulariser(
-        "mean squared difference of features",
+    "fd": Regulariser(  # mean squared difference of features
         lambda step: losses.feature_distillation(step.features, step.global_features),
     ),
 }

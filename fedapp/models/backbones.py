@@ -30,13 +30,11 @@ class BackboneInfo:
     """One row of the table of backbones.
 
     Attributes:
-        description: what it is, and where it comes from.
         build: makes the extractor from (channels, image size, normalisation layer).
         feature_dim: number of features d.
         has_batch_norm: whether the choice of `bn` matters.
     """
 
-    description: str
     build: Callable[[int, int, NormLayer], nn.Module]
     feature_dim: int
     has_batch_norm: bool
@@ -53,8 +51,7 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
             reference codes do); "running" keeps running averages; "group" is GroupNorm.
 
     Returns:
-        A module that maps float32 [B, channels, H, W] to features [B, feature_dim], with the
-        attribute `feature_dim`.
+        A module that maps float32 [B, channels, H, W] to features [B, feature_dim].
 
     Raises:
         UserError: unknown name or `bn`, or images that are too small.
@@ -65,10 +62,7 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
         raise UserError(f"unknown bn '{bn}'; choose one of {', '.join(NORMS)}")
     if image_size < 8:
         raise UserError(f"model '{name}' needs images of 8x8 pixels or more, not {image_size} wide")
-    info = BACKBONES[name]
-    extractor = info.build(channels, image_size, NORMS[bn])
-    extractor.feature_dim = info.feature_dim  # type: ignore[assignment]
-    return extractor
+    return BACKBONES[name].build(channels, image_size, NORMS[bn])
 
 
 def _cnn(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
@@ -149,15 +143,11 @@ def _resnet(
 
 
 BACKBONES: dict[str, BackboneInfo] = {
-    "cnn": BackboneInfo("2 convolutions, 1 hidden layer", _cnn, 512, False),
-    "vgg11": BackboneInfo("VGG11 without batch normalisation", _vgg11, 512, False),
-    "mobilenet": BackboneInfo("MobileNet v1", _mobilenet, 1024, True),
-    "resnet10": BackboneInfo("ResNet-10", partial(_resnet, 1), 512, True),
-    "resnet18": BackboneInfo("ResNet-18", partial(_resnet, 2), 512, True),
-    "resnet18-imagenet-stem": BackboneInfo(
-        "ResNet-18 with its 7x7 stem for images of any size",
-        partial(_resnet, 2, small_image_below=0),
-        512,
-        True,
-    ),
+    "cnn": BackboneInfo(_cnn, 512, False),
+    "vgg11": BackboneInfo(_vgg11, 512, False),
+    "mobilenet": BackboneInfo(_mobilenet, 1024, True),
+    "resnet10": BackboneInfo(partial(_resnet, 1), 512, True),
+    "resnet18": BackboneInfo(partial(_resnet, 2), 512, True),
+    # with the 7x7 stem also for small images
+    "resnet18-imagenet-stem": BackboneInfo(partial(_resnet, 2, small_image_below=0), 512, True),
 }

@@ -108,9 +108,8 @@ Init = Callable[[int, int, int], tuple[Tensor, Tensor | None]]
 class HeadKind:
     """How a head of one name starts, and what of it is trained."""
 
-    title: str
     init: Init  # (num_classes, feature_dim, seed) -> weight [C, d] and bias [C] or None
-    bias: bool = False  # whether the bias is used unless asked otherwise
+    bias: bool = False
     normalise: bool = False
     frozen: bool = True
     learn_scale: bool = False
@@ -142,58 +141,35 @@ def _etf_init(num_classes: int, feature_dim: int, seed: int) -> tuple[Tensor, No
 
 
 HEADS: dict[str, HeadKind] = {
-    "linear": HeadKind("trainable linear layer", _linear_init, bias=True, frozen=False),
-    "frozen-random": HeadKind("linear layer as initialised, frozen", _linear_init, bias=True),
-    "orthonormal": HeadKind(
-        "frozen orthonormal rows on normalised features",
-        _orthonormal_init,
-        normalise=True,
-        fewer_than_classes=0,
-    ),
-    "etf": HeadKind("frozen simplex ETF", _etf_init, fewer_than_classes=1),
-    "etf-scaled": HeadKind(
-        "frozen simplex ETF on normalised features, learnable scale",
-        _etf_init,
-        normalise=True,
-        learn_scale=True,
-        fewer_than_classes=1,
-    ),
-    "normalised-linear": HeadKind(
-        "trainable linear layer on normalised features", _linear_init, normalise=True, frozen=False
-    ),
+    "linear": HeadKind(_linear_init, bias=True, frozen=False),
+    "frozen-random": HeadKind(_linear_init, bias=True),  # as it was initialised
+    "orthonormal": HeadKind(_orthonormal_init, normalise=True, fewer_than_classes=0),
+    "etf": HeadKind(_etf_init, fewer_than_classes=1),
+    "etf-scaled": HeadKind(_etf_init, normalise=True, learn_scale=True, fewer_than_classes=1),
+    "normalised-linear": HeadKind(_linear_init, normalise=True, frozen=False),
 }
 
 
 def build_head(
-    kind: str,
-    feature_dim: int,
-    num_classes: int,
-    seed: int,
-    *,
-    bias: bool | None = None,
-    scale: float = 1.0,
-    learn_scale: bool | None = None,
+    kind: str, feature_dim: int, num_classes: int, seed: int, *, scale: float = 1.0
 ) -> Head:
     """Build the head of a name in HEADS; its initial values depend on sizes and seed alone.
 
-    `scale` multiplies the logits, or is where a learnable scale starts; `bias` and `learn_scale`
-    override the kind's own choice. The global random state is not touched. Raises UserError for
-    an unknown kind, a bias on a fixed geometry, or sizes for which the geometry does not exist.
+    `scale` multiplies the logits, or is where a learnable scale starts. The global random state is
+    not touched. Raises UserError for an unknown kind, or sizes for which the geometry does not
+    exist.
     """
     if kind not in HEADS:
         raise UserError(f"there is no head {kind!r}; choose one of {', '.join(HEADS)}.")
     choice = HEADS[kind]
-    weight, offset = choice.init(num_classes, feature_dim, seed)
-    wants_bias = choice.bias if bias is None else bias
-    if wants_bias and offset is None:
-        raise UserError(f"a head of kind {kind!r} has no bias; leave the bias unset or false.")
+    weight, bias = choice.init(num_classes, feature_dim, seed)
     return Head(
         weight,
-        offset if wants_bias else None,
+        bias if choice.bias else None,
         normalise=choice.normalise,
         frozen=choice.frozen,
         scale=scale,
-        learn_scale=choice.learn_scale if learn_scale is None else learn_scale,
+        learn_scale=choice.learn_scale,
     )
 
 

@@ -177,28 +177,17 @@ def test_build_is_a_function_of_the_seed_and_leaves_global_randomness_alone(kind
     assert not torch.equal(state[0]["weight"], state[2]["weight"])
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_linear_heads_share_one_default_initialisation(bias: bool) -> None:
-    heads = [
-        build_head(kind, 64, 50, seed=3, bias=bias)
-        for kind in ("linear", "frozen-random", "normalised-linear")
-    ]
+def test_linear_heads_share_one_default_initialisation() -> None:
+    kinds = ("linear", "frozen-random", "normalised-linear")
+    heads = [build_head(kind, 64, 50, seed=3) for kind in kinds]
     assert all(torch.equal(head.weight, heads[0].weight) for head in heads)
-    assert all((head.bias is not None) == bias for head in heads)
     values = heads[0].weight.detach().flatten().numpy() * 8  # nn.Linear: uniform in +-1/sqrt(64)
     assert np.abs(values).max() <= 1
     assert abs(values.mean()) < 0.05
     assert values.std() == pytest.approx(1 / 3**0.5, rel=0.05)
-    if bias:
-        assert torch.equal(heads[0].bias, heads[1].bias)
-        assert heads[0].bias.abs().max() <= 1 / 8
-        assert heads[0].bias.std() > 0.03
-
-
-@pytest.mark.parametrize("kind", ["orthonormal", "etf", "etf-scaled"])
-def test_fixed_geometry_refuses_a_bias(kind: str) -> None:
-    with pytest.raises(UserError, match="has no bias"):
-        build_head(kind, 12, 5, 0, bias=True)
+    assert torch.equal(heads[0].bias, heads[1].bias)
+    assert heads[0].bias.abs().max() <= 1 / 8
+    assert heads[0].bias.std() > 0.03
 
 
 def test_unknown_kind_names_the_choices() -> None:
@@ -213,14 +202,14 @@ def test_scale_multiplies_the_logits(kind: str) -> None:
     torch.testing.assert_close(scaled(features), 15 * plain(features))
 
 
-@pytest.mark.parametrize("learn_scale", [False, True])
-def test_scale_is_learnt_only_where_asked(learn_scale: bool) -> None:
-    head = build_head("etf-scaled", 12, 5, 1, learn_scale=learn_scale)
+@pytest.mark.parametrize("kind", ["etf", "etf-scaled"])
+def test_scale_is_learnt_only_where_the_kind_says_so(kind: str) -> None:
+    head = build_head(kind, 12, 5, 1)
     features = torch.ones(3, 12, requires_grad=True)
     head(features).square().sum().backward()
-    assert ("scale" in head.state_dict()) == learn_scale
+    assert ("scale" in head.state_dict()) == (kind == "etf-scaled")
     assert head.weight.grad is None
-    if learn_scale:
+    if kind == "etf-scaled":
         assert isinstance(head.scale, torch.nn.Parameter)
         assert head.scale.item() == 1
         assert head.scale.grad is not None
