@@ -143,6 +143,9 @@ def partition(
     config: Overrides = None,
     project: Project = Path("."),
     plot: Annotated[Path | None, typer.Option(help="Write the distribution as a PNG here.")] = None,
+    only_kinds: Annotated[
+        bool, typer.Option("--list", help="Print the kinds of partitions instead.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print, and plot, how many training images each client has of each class.
@@ -152,10 +155,13 @@ def partition(
     import numpy as np
 
     from fedapp.config import RunConfig
-    from fedapp.data.listing import client_rows
+    from fedapp.data.listing import client_rows, kind_rows
     from fedapp.launch import default_config, read_overrides
     from fedapp.node import load_partition
 
+    if only_kinds:
+        show("Partitions", kind_rows(), as_json)
+        return
     resolved = RunConfig.parse({**default_config(project), **read_overrides(config or [])})
     data, parts = load_partition(resolved)
     counts = parts.class_counts(np.asarray(data.train_labels), data.num_classes)

@@ -1,11 +1,18 @@
-"""Rows of the `fedapp partition` and `fedapp datasets` tables."""
+"""Rows of the `fedapp partition` tables."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fedapp.data.partition import PARTITIONS
+
 MOST_COLUMNS = 20  # more classes than this do not fit a terminal, so they are summed up
+
+
+def kind_rows() -> list[dict[str, str]]:
+    """Return one row per kind of partition, the values of the key `partition`."""
+    return [{"partition": name, "meaning": kind.description} for name, kind in PARTITIONS.items()]
 
 
 def client_rows(

@@ -251,6 +251,8 @@ def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
     ]
     show(f"{paper.name}, {table.source}: {table.metric}", rows, False)
     print(table.caption)
+    if table.std_is:
+        print(f"±: {table.std_is}.")
 
 
 def _cell_object(cell: Cell) -> dict[str, Any]:

@@ -68,7 +68,6 @@ class Paper:
 
     name: str
     about: Mapping[str, Any]
-    facts: Mapping[str, Any]
     doubts: tuple[str, ...]  # where the copy may be wrong
     oddities: tuple[str, ...]  # where the paper contradicts itself
     hyperparameters: tuple[Mapping[str, Any], ...]
@@ -110,7 +109,6 @@ def _read(name: str) -> Paper:
     return Paper(
         name,
         content["paper"],
-        content["facts"],
         tuple(content["doubts"]),
         tuple(content["oddities"]),
         tuple(content["hyperparameters"]),

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedapp import cli
+from fedapp.data.partition import PARTITIONS
 from fedapp.errors import UserError
 from fedapp.launch import Resources, default_config, fuse, gpu_names, merge, read_overrides
 
@@ -59,6 +60,12 @@ def test_partition_prints_and_plots_the_label_distribution(tmp_path):
     for row in table:
         assert sum(row[digit] > 0 for digit in map(str, range(10))) <= 2
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_partition_lists_the_kinds():
+    kinds = {row["partition"]: row["meaning"] for row in rows("partition", "--list")}
+    assert kinds.keys() == PARTITIONS.keys()
+    assert kinds["shards"] == "`shards` one-class shards per client"
 
 
 def test_a_plot_that_cannot_be_written_is_one_sentence(tmp_path):

@@ -290,3 +290,5 @@ def test_the_command_lists_tables_and_numbers():
     ours = next(row for row in numbers if row["cell"] == "feddr+ cifar100 s=10")
     assert ours["config"]["lr"] == 5.0
     assert ours["mean"] == pytest.approx(48.2, abs=0.1)
+    text = CliRunner().invoke(app, ["papers", "feddr+", "table5-pfl"]).stdout
+    assert "±: spread over five seeds." in text
