@@ -42,9 +42,9 @@ class Recorder:
         self.run, self.config, self.node = run, config, node
         self.started = started
         self._last: Arrays = {}
-        self.tracker = open_tracker(config.tracker, run)
         self.analyst = Analyst(run, config, node)
         run.write_partition(*node.class_counts())
+        self.tracker = open_tracker(config.tracker, run)
 
     def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:
         """Start the clock of the rounds, which start from the model `arrays`."""
@@ -88,7 +88,11 @@ class Recorder:
         return MetricRecord({"accuracy": row["accuracy"], "loss": row["loss"]})
 
     def finish(self, status: str, reason: str = "") -> None:
-        """Write the model, the summary, the plot and the report, and print the summary."""
+        """Write the model, the summary, the plot and the report, and print the summary.
+
+        The status is "completed", "failed" (a round gave no model) or "interrupted" (by anything
+        else: an interruption, a full disk, an error in the program).
+        """
         rows = self.run.rounds()
         if status == "completed" and rows and not _finite(rows[-1]["loss"]):
             status, reason = (
@@ -104,8 +108,11 @@ class Recorder:
             write_atomically(self.run.path / "curves.png", plots.png(figure))
         write_plots(self.run)
         write_report(self.run.path)
-        self.tracker.close()
         print(progress.summary_text(summary, self.run.path), flush=True)
+
+    def close(self) -> None:
+        """Flush and close the tracker, however the run ended."""
+        self.tracker.close()
 
     def _row(self, server_round: int, evaluation: Evaluation | None) -> dict[str, Any]:
         """Return a round's line of metrics.jsonl."""

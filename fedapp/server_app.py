@@ -8,6 +8,7 @@ with one sentence, before anything is trained.
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,19 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
-    """Train, and leave a finished run directory behind, also when the run fails."""
+    """Train, and leave a finished run directory behind, also when the rounds end early."""
     config = RunConfig.parse(run_config)
     directory, saved = open_run_directory(config)
     node = Node(config, data_dir)
     for note in node.partition.notes:
         print(f"partition: {note}")
-    recorder = Recorder(directory, config, node, started)
+    with closing(Recorder(directory, config, node, started)) as recorder:
+        _train(grid, recorder, saved)
+
+
+def _train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
+    """Meet the nodes and run the rounds that are left."""
+    config, node, directory = recorder.config, recorder.node, recorder.run
     expected = {"configuration": config.fingerprint(), "head": node.head_hash(), **form(node)}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
     strategy = build_strategy(config, node, federation, directory.state_key())
@@ -71,6 +78,9 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     except RoundFailed as reason:
         recorder.finish("failed", str(reason))
         raise UserError(str(reason)) from None
+    except BaseException as error:  # Ctrl-C too: what was trained until then is kept
+        recorder.finish("interrupted", repr(error))
+        raise
     if strategy.state_key and not config.keep_state:
         forget(grid, federation, strategy.state_key)
     recorder.finish("completed")

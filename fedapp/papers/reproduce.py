@@ -78,10 +78,10 @@ def finished(run: PlannedRun) -> Summary | None:
             "another --output-dir"
         )
     summary = earlier.summary()
-    ended = (
-        summary.get("status") == "completed" or summary.get("rounds") == resolved(run).num_rounds
+    diverged = summary.get("status") == "failed" and (
+        summary.get("rounds") == resolved(run).num_rounds
     )
-    return summary if ended else None
+    return summary if diverged or summary.get("status") == "completed" else None
 
 
 def _same(earlier: RunDirectory, wanted: RunConfig) -> bool:

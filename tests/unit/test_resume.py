@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from fedapp import server_app
 from fedapp.errors import UserError
 from fedapp.in_process import InProcessGrid
+from fedapp.results import trackers
 from fedapp.results.run_directory import RunDirectory
 from strategies.federation import RoundFailed
 from strategies.rounds import ClientStrategy
@@ -79,6 +80,53 @@ def test_a_failed_run_keeps_the_model_of_its_last_round_evaluated_or_not(train, 
     run = RunDirectory.load(tmp_path / "one")
     assert [row["accuracy"] for row in run.rounds()] == [None, None]
     assert_same(checkpoint_of(run, 2), model(run.path))
+
+
+class Tracker:
+    """Notes whether it was closed."""
+
+    closed = 0
+
+    def log(self, row) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def tracker(monkeypatch) -> Tracker:
+    opened = Tracker()
+    monkeypatch.setitem(trackers.TRACKERS, "none", lambda run: opened)
+    return opened
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space left")])
+def test_an_interrupted_run_is_readable_and_can_be_resumed(
+    train, fail_in, tmp_path, tracker, error
+):
+    fail_in(2, error)
+    with pytest.raises(type(error)):
+        train(num_rounds=3)
+    run = RunDirectory.load(tmp_path / "one")
+    summary = run.summary()
+    assert (summary["status"], summary["reason"]) == ("interrupted", repr(error))
+    assert (summary["rounds"], summary["accuracy_final"]) == (1, None)
+    assert (run.path / "report.html").is_file()
+    assert_same(checkpoint_of(run, 1), model(run.path))
+    assert tracker.closed == 1
+    fail_in(0, error)
+    assert train(num_rounds=3, resume="auto").summary()["status"] == "completed"
+
+
+def test_the_tracker_is_closed_when_the_nodes_are_refused(train, tracker, monkeypatch):
+    def refuse(*arguments):
+        raise UserError("no node came")
+
+    monkeypatch.setattr(server_app, "meet_nodes", refuse)
+    with pytest.raises(UserError, match="no node came"):
+        train()
+    assert tracker.closed == 1
 
 
 def files(folder: Path) -> dict[str, bytes]:
