@@ -206,7 +206,7 @@ def _named(parent: Path, run_name: str, resume: bool) -> Path:
         if not resume:
             raise UserError(
                 f"run directory {path} already exists and is not empty; "
-                "choose another run-name, or set resume=true to go on with that run."
+                "choose another run-name, or set resume='auto' to go on with that run."
             )
         return RunDirectory.load(path).path
     path.mkdir(exist_ok=True)

@@ -51,7 +51,7 @@ def test_nameless_runs_are_named_after_method_dataset_and_time_and_stay_apart(tm
 
 def test_used_directory_is_refused_by_name_unless_resumed(run, tmp_path):
     run.log_round({"round": 1})
-    with pytest.raises(UserError, match=re.escape(str(run.path))):
+    with pytest.raises(UserError, match=rf"{re.escape(str(run.path))} .* set resume='auto' to go"):
         RunDirectory.create(tmp_path, "one", CONFIG)
     again = RunDirectory.create(tmp_path, "one", {**CONFIG, "num_rounds": 5}, resume=True)
     assert again.rounds() == [{"round": 1}]
