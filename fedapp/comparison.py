@@ -14,12 +14,9 @@ from itertools import combinations
 from typing import Any
 
 from fedapp.results.run_directory import RunDirectory, Scalar
+from fedapp.run_keys import KEEPING, RunKeys, marked_keys
 
-# Keys that say where and how a run is kept, and change none of its results.
-KEEPING_KEYS = frozenset(
-    {"run-name", "output-dir", "resume", "checkpoint-every", "tracker", "round-timeout", "download"}
-    | {"checkpoint-keep", "analyses", "analysis-every", "analysis-clients"}
-)
+KEEPING_KEYS = marked_keys(RunKeys, KEEPING)
 _SEED, _PARTITION_SEED = "seed", "partition-seed"
 _SHOWN = ("method", "seed", "rounds", "status", "accuracy_final", "accuracy_best", "seconds")
 

@@ -17,15 +17,9 @@ from fedapp.config_input import kebab, sentence, whole_floats
 from fedapp.errors import UserError
 from fedapp.method_keys import MethodKeys
 from fedapp.methods import FALLBACKS, check_regulariser, find_method
+from fedapp.run_keys import KEEPING, LOCAL, marked_keys
 from fedapp.settings import MODEL_OF, find_setting, usual_name
 from fedapp.tuned import blend_settings
-
-# Keys that say where and how fast a run happens, not what it computes: a node may differ in them.
-_LOCAL_KEYS = {"data-dir", "download", "output-dir", "run-name", "resume", "device", "threads"}
-_LOCAL_KEYS |= {"eval-every", "checkpoint-every", "client-eval-every", "analyses", "tracker"}
-_LOCAL_KEYS |= {"decode-threads", "round-timeout", "min-replies", "tolerate-failures", "num-rounds"}
-_LOCAL_KEYS |= {"state-dir", "keep-state", "state-missing"}
-_LOCAL_KEYS |= {"analysis-every", "analysis-clients", "checkpoint-keep"}
 
 
 class RunConfig(MethodKeys):
@@ -91,7 +85,8 @@ class RunConfig(MethodKeys):
 
     def fingerprint(self) -> str:
         """Return a hash of all that server and clients must agree on."""
-        agreed = {key: value for key, value in self.flat().items() if key not in _LOCAL_KEYS}
+        own = marked_keys(type(self), LOCAL, KEEPING)
+        agreed = {key: value for key, value in self.flat().items() if key not in own}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
 
     def lr_at(self, server_round: int) -> float:

@@ -4,11 +4,17 @@
 The description of a field is its help text.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedapp.config_input import kebab
+
+T = TypeVar("T")
+LOCAL, KEEPING = "local", "keeping"
+# Marks of keys in which a node may differ from the server, and a resumed run from what it was.
+Local = Annotated[T, LOCAL]  # where, how fast and how far a run goes
+Keeping = Annotated[T, KEEPING]  # how its record is kept, which changes none of its results
 
 Auto = Literal["auto"]
 Positive = Annotated[float, Field(gt=0)]
@@ -27,15 +33,17 @@ class RunKeys(BaseModel):
 
     method: str = Field("feddr+", description="a row of the method table, see `fedapp methods`")
     dataset: str = Field("digits", description="a data set, see `fedapp datasets`")
-    data_dir: str = Field("", description="folder that holds the data set")
-    download: bool = Field(False, description="fetch the data set if it is not in data-dir")
+    data_dir: Local[str] = Field("", description="folder that holds the data set")
+    download: Keeping[bool] = Field(
+        False, description="fetch the data set if it is not in data-dir"
+    )
     class_list: str = Field(
         "", description="file with imagenet100's classes, in data-dir; empty: the first 100"
     )
     classes: str = Field(
         "", description="partition own: the class names of all hosts, by label: 'cat dog'"
     )
-    decode_threads: Unsigned = Field(
+    decode_threads: Keeping[Unsigned] = Field(
         0, description="threads of a process that decode imagenet100; 0: one per core, up to 8"
     )
     model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
@@ -82,7 +90,7 @@ class RunKeys(BaseModel):
     participation: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="fraction of the clients that train in a round"
     )
-    num_rounds: Count = Field(120, description="number of rounds")
+    num_rounds: Local[Count] = Field(120, description="number of rounds")
     local_epochs: Count | Auto = Field("auto", description="epochs a client trains per round")
     batch_size: Count | Auto = Field("auto", description="local mini-batch size")
     drop_last: bool | Auto = Field(
@@ -119,36 +127,50 @@ class RunKeys(BaseModel):
         "size", description="how client models are averaged"
     )
     seed: Unsigned = Field(0, description="of everything random")
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    device: Local[str] = Field("auto", description="auto, cpu, cuda or cuda:N")
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of local training")
-    threads: Unsigned = Field(1, description="CPU threads of a client process; 0: torch's choice")
-    eval_every: Count = Field(1, description="rounds between evaluations on the global test set")
-    client_eval_every: Unsigned = Field(
+    threads: Local[Unsigned] = Field(
+        1, description="CPU threads of a client process; 0: torch's choice"
+    )
+    eval_every: Local[Count] = Field(
+        1, description="rounds between evaluations on the global test set"
+    )
+    client_eval_every: Local[Unsigned] = Field(
         0, description="rounds between evaluations on every client's own test split; 0: never"
     )
-    checkpoint_every: Unsigned = Field(0, description="rounds between checkpoints; 0: none")
-    checkpoint_keep: Unsigned = Field(2, description="newest checkpoints to keep; 0: all")
-    resume: str = Field("", description="run directory to continue, or auto: run-name's")
-    output_dir: str = Field("runs", description="where run directories are made")
-    run_name: str = Field("", description="name of the run directory; empty: method, data, time")
-    analyses: str = Field("", description="measures of the papers, see `fedapp measures`")
-    analysis_every: Unsigned = Field(
+    checkpoint_every: Keeping[Unsigned] = Field(
+        0, description="rounds between checkpoints; 0: none"
+    )
+    checkpoint_keep: Keeping[Unsigned] = Field(2, description="newest checkpoints to keep; 0: all")
+    resume: Keeping[str] = Field("", description="run directory to continue, or auto: run-name's")
+    output_dir: Keeping[str] = Field("runs", description="where run directories are made")
+    run_name: Keeping[str] = Field(
+        "", description="name of the run directory; empty: method, data, time"
+    )
+    analyses: Keeping[str] = Field("", description="measures of the papers, see `fedapp measures`")
+    analysis_every: Keeping[Unsigned] = Field(
         0, description="rounds between measures of models; 0: after the last round only"
     )
-    analysis_clients: Unsigned = Field(
+    analysis_clients: Keeping[Unsigned] = Field(
         10, description="most clients of a round that are trained again to be measured; 0: all"
     )
-    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = Field(
+    tracker: Keeping[Literal["none", "tensorboard", "wandb", "mlflow"]] = Field(
         "none", description="where else metrics go; metrics.jsonl has them always"
     )
-    round_timeout: Positive = Field(3600.0, description="seconds a round waits for its nodes")
-    min_replies: Count = Field(1, description="fewest usable client updates that make a round")
-    tolerate_failures: bool = Field(False, description="go on without clients that fail")
-    state_dir: str = Field(
+    round_timeout: Keeping[Positive] = Field(
+        3600.0, description="seconds a round waits for its nodes"
+    )
+    min_replies: Local[Count] = Field(
+        1, description="fewest usable client updates that make a round"
+    )
+    tolerate_failures: Local[bool] = Field(False, description="go on without clients that fail")
+    state_dir: Keeping[str] = Field(
         "", description="folder of what clients keep; empty: the user's cache folder"
     )
-    keep_state: bool = Field(False, description="leave clients' states in place after the run")
-    state_missing: Literal["error", "reinit"] = Field(
+    keep_state: Keeping[bool] = Field(
+        False, description="leave clients' states in place after the run"
+    )
+    state_missing: Local[Literal["error", "reinit"]] = Field(
         "error", description="when a client's state is lost: end the round, or start it afresh"
     )
     aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
@@ -163,4 +185,12 @@ class RunKeys(BaseModel):
     )
     dp_noise: Annotated[float, Field(ge=0)] = Field(
         0.0, description="differential privacy: noise multiplier"
+    )
+
+
+def marked_keys(cls: type[BaseModel], *marks: str) -> frozenset[str]:
+    """Return the run-config keys that carry one of the marks."""
+    fields = cls.model_fields.items()
+    return frozenset(
+        kebab(name) for name, field in fields if any(mark in field.metadata for mark in marks)
     )

@@ -91,7 +91,8 @@ def test_holm_never_lowers_a_p_value_and_keeps_their_order(p_values):
 def test_groups_share_everything_but_the_seed_and_where_they_are_kept(make_run):
     runs = [make_run(0.5, method=m, seed=s, lr=0.1) for m in ("fedavg", "fedntd") for s in (0, 1)]
     runs += [make_run(0.5, method="fedavg", seed=3, lr=0.2)]
-    runs += [make_run(0.5, method="fedavg", seed=2, lr=0.1, checkpoint_every=5)]
+    kept = {"checkpoint_every": 5, "keep_state": True, "state_dir": "x", "decode_threads": 2}
+    runs += [make_run(0.5, method="fedavg", seed=2, lr=0.1, **kept)]
     groups = group_runs(runs)
     assert labels(groups) == ["fedavg lr=0.1", "fedntd lr=0.1", "fedavg lr=0.2"]
     assert [list(group.by_seed("accuracy_final")) for group in groups] == [[0, 1, 2], [0, 1], [3]]

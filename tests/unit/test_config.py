@@ -137,5 +137,8 @@ def test_fingerprint_is_about_the_training_and_not_the_place():
     elsewhere = RunConfig.parse(
         {**DEFAULTS, "output-dir": "/tmp/x", "device": "cpu", "run-name": "a"}
     )
+    kept = RunConfig.parse({**DEFAULTS, "keep-state": True, "tracker": "mlflow", "threads": 2})
     other = RunConfig.parse({**DEFAULTS, "seed": 1})
-    assert base.fingerprint() == elsewhere.fingerprint() != other.fingerprint()
+    assert (
+        kept.fingerprint() == base.fingerprint() == elsewhere.fingerprint() != other.fingerprint()
+    )
