@@ -24,7 +24,13 @@ from clients.state import (
     newest,
 )
 
-_FILES = (CURRENT, PREVIOUS, TEMPORARY, LOCK)  # the lock last: the others are removed under it
+_PATIENCE = 1.0  # seconds for another process that removes the same files
+_STATES = (CURRENT, PREVIOUS, TEMPORARY)
+_FILES = (*_STATES, LOCK)  # the lock last: the others are removed under it
+
+
+class UnknownRun(StateError):  # noqa: N818 - a StateError by its base
+    """No client of the run has a state here."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,11 @@ def clean(
 ) -> list[RunState]:
     """Remove the states of one run, or of all but the `keep` last changed, and return which.
 
+    Several processes may remove the same states at once.
+
     Raises:
-        StateError: there is no such run, a run key comes with `keep`, a client is training, or a
+        UnknownRun: there is no such run.
+        StateError: a run key comes with `keep`, a client is training, or a
             file cannot be removed.
     """
     rows = list_states(root)
@@ -83,7 +92,7 @@ def clean(
         known = ", ".join(row.run_key for row in rows) or "none"
         rows = [row for row in rows if row.run_key == run_key]
         if not rows:
-            raise StateError(f"there is no run '{run_key}' in {root}; there are: {known}")
+            raise UnknownRun(f"there is no run '{run_key}' in {root}; there are: {known}")
     for row in [] if dry_run else rows:
         _remove(root / row.run_key)
     return rows
@@ -139,13 +148,23 @@ def _examine(run: Path, clients: list[Path]) -> RunState:
 def _remove(run: Path) -> None:
     """Remove a run's files, and the folders that are empty then."""
     for folder in _client_folders(run):
-        with exclusive(file_lock(folder), f"client {folder.name} of run '{run.name}'"):
-            try:
-                for name in _FILES:
-                    (folder / name).unlink(missing_ok=True)
-            except OSError as error:
-                raise StateError(f"{folder} cannot be cleaned: {error}") from error
-        with suppress(OSError):  # something else lies there
-            folder.rmdir()
-    with suppress(OSError):
+        try:
+            _remove_files(folder, f"client {folder.name} of run '{run.name}'")
+        except StateError:
+            if any((folder / file).is_file() for file in _STATES):
+                raise  # else another process was faster
+    with suppress(OSError):  # something else lies there
         run.rmdir()
+
+
+def _remove_files(folder: Path, name: str) -> None:
+    lock = file_lock(folder)
+    lock.timeout = _PATIENCE
+    with exclusive(lock, name):
+        try:
+            for file in _FILES:
+                (folder / file).unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"{folder} cannot be cleaned: {error}") from error
+    with suppress(OSError):  # something else lies there
+        folder.rmdir()

@@ -17,7 +17,7 @@ from clients.client import LocalClient, Scalar
 from clients.fedgen import COUNTS
 from clients.local_training import LossDiverged
 from clients.state import StateError
-from clients.stored_states import clean
+from clients.stored_states import UnknownRun, clean
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.identity import describe
@@ -110,13 +110,17 @@ def labels(message: Message, context: Context) -> Message:
 
 @app.query("forget")
 def forget(message: Message, context: Context) -> Message:
-    """Remove what this node's clients kept for a run that is over."""
+    """Remove what this node's clients kept for a run that is over, or say why it is still there."""
     key = str(message.content.config_records[TASK]["state_key"])
     config = RunConfig.parse(context.run_config)
     root = state_folder(str(context.node_config.get("state-dir", "")) or config.state_dir)
-    with suppress(StateError):  # another node of this machine has removed them already
-        clean(root, key)
-    return Message(RecordDict(), reply_to=message)
+    left: dict[str, Any] = {}
+    try:
+        with suppress(UnknownRun):  # another node of this machine has removed them already
+            clean(root, key)
+    except StateError as error:
+        left = {"error": str(error)}
+    return Message(RecordDict({"forgotten": ConfigRecord(left)}), reply_to=message)
 
 
 def _opened(message: Message, context: Context) -> tuple[Node, Task, Arrays, dict[str, Arrays]]:

@@ -124,15 +124,37 @@ class _Lost:
         return time.monotonic() >= self._again.get(node, 0.0)
 
 
-def forget(grid: Grid, federation: Federation, state_key: str, timeout: float = 10.0) -> None:
-    """Tell every node that a run is over, so that it removes what its clients kept."""
+def forget(
+    grid: Grid,
+    federation: Federation,
+    state_key: str,
+    timeout: float = 10.0,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Tell every node that a run is over, so that it removes what its clients kept.
+
+    What stays is said, with the reason; the run itself has not failed.
+    """
     record = ConfigRecord({"state_key": state_key})
+    silent = {*federation.nodes.values(), *federation.pool}
     messages = [
         Message(RecordDict({TASK: record}), dst_node_id=node, message_type="query.forget")
-        for node in sorted({*federation.nodes.values(), *federation.pool})
+        for node in sorted(silent)
     ]
-    for _ in exchange(grid, messages, timeout):
-        pass
+    for reply in exchange(grid, messages, timeout):
+        silent.discard(reply.metadata.src_node_id)
+        if reason := _left(reply):
+            say(f"node {reply.metadata.src_node_id} has not removed its clients' states: {reason}")
+    if silent:
+        say(f"{len(silent)} nodes have not said in time whether they removed their clients' states")
+
+
+def _left(reply: Message) -> str:
+    """Return why a node's clients still have their states; empty if they have none."""
+    if reply.has_error():
+        return (reply.error.reason or "").strip() or "it gave no reason"
+    answers = reply.content.config_records
+    return str(answers["forgotten"].get("error", "")) if "forgotten" in answers else ""
 
 
 def _question(node: int) -> Message:

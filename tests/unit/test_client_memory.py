@@ -11,6 +11,7 @@ import pytest
 from in_process import ROOT, assert_same, differ, federate, settings
 
 from clients.state import StateError
+from clients.stored_states import UnknownRun
 from fedapp import node as node_module
 from fedapp import server_app
 from fedapp.config import RunConfig
@@ -19,10 +20,10 @@ from fedapp.in_process import InProcessGrid, run_in_process
 from fedapp.launch import Resources
 from fedapp.methods import METHODS, kept_by_clients
 from fedapp.node import Node
-from fedapp.preflight import meet_nodes
+from fedapp.preflight import forget, meet_nodes
 from fedapp.results.formatting import megabytes
 from fedapp.rng import sample_clients
-from strategies.federation import RoundFailed
+from strategies.federation import Federation, RoundFailed
 from strategies.records import Task, from_array_record, to_array_record
 
 STATEFUL = [name for name, row in METHODS.items() if kept_by_clients(name) and not row.personal]
@@ -145,3 +146,32 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
     node = Node(RunConfig.parse(run))
     assert node.memory(4, task(3, client=4), 3).load() is None
     assert node.memory(5, task(3, client=5), 3).load() is not None
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (StateError("states/0 cannot be cleaned: denied"), "states: states/0 cannot be cleaned"),
+        (RuntimeError("a bug"), "states: RuntimeError('a bug')"),
+        (UnknownRun("there is no run"), ""),
+    ],
+)
+def test_states_that_a_node_could_not_remove_are_said(tmp_path, monkeypatch, capsys, problem, said):
+    def refuse(*arguments):
+        raise problem
+
+    monkeypatch.setattr("fedapp.client_app.clean", refuse)
+    run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="one")
+    assert run_in_process(ROOT, run, Resources()) == 0
+    text = capsys.readouterr().out
+    assert said in text
+    assert ("has not removed its clients' states" in text) == bool(said)
+
+
+def test_nodes_that_are_silent_at_the_end_are_counted(monkeypatch):
+    values = settings(method="scaffold")
+    grid, heard = InProcessGrid(values, 3), []
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: [])
+    federation = Federation({client: 100 + client % 3 for client in range(10)}, {})
+    forget(grid, federation, "run", 0.05, heard.append)
+    assert heard == ["3 nodes have not said in time whether they removed their clients' states"]

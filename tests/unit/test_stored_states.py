@@ -2,8 +2,10 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from state_cases import CURRENT, HEADER, arrays, same
 from typer.testing import CliRunner
 
 from clients.state import ClientState, StateError
-from clients.stored_states import clean, expected_bytes, export_state, list_states
+from clients.stored_states import UnknownRun, clean, expected_bytes, export_state, list_states
 from fedapp.cli import app
 from fedapp.errors import UserError
 from fedapp.state_command import state_folder
@@ -119,6 +121,25 @@ def test_a_client_that_is_training_is_not_cleaned_away(root):
     with state.locked(), pytest.raises(StateError, match="client 0 of run 'old' is in use"):
         clean(root, "old")
     assert same(state.load(3), arrays(2))
+
+
+def test_processes_that_clean_one_run_at_once_do_not_disturb_each_other(tmp_path):
+    def remove() -> str:
+        barrier.wait()
+        try:
+            clean(tmp_path, "run")
+        except UnknownRun:
+            return "none left"
+        return ""
+
+    for _ in range(5):
+        for client in range(10):
+            ClientState(tmp_path, "run", client, HEADER).save(arrays(1), 1)
+        barrier = Barrier(4)
+        with ThreadPoolExecutor(4) as threads:
+            waiting = [threads.submit(remove) for _ in range(4)]
+        assert {each.result() for each in waiting} <= {"", "none left"}
+        assert list_states(tmp_path) == []
 
 
 def test_the_list_command_prints_json_and_a_table(root):
