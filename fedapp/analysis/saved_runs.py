@@ -40,10 +40,10 @@ class SavedRun:
 
     def __init__(self, run: RunDirectory, places: Places) -> None:
         """Load the run's data and build its model; raises UserError where that fails."""
-        changes = {key: value for key, value in vars(places).items() if value}
-        config = {key.replace("-", "_"): value for key, value in run.config().items()}
+        asked = {"data-dir": places.data_dir, "device": places.device}
+        changes = {key: value for key, value in asked.items() if value}
         self.run = run
-        self.config = RunConfig.parse({_kebab(k): v for k, v in {**config, **changes}.items()})
+        self.config = RunConfig.parse({**run.config(), **changes})
         self.node = Node(self.config)
         initial = to_arrays(self.node.workplace.shared)
         key = run.state_key() if self.node.keeps else ""
@@ -107,10 +107,6 @@ def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
     """Return the first `limit` clients (0: all) that train in a round."""
     cohort = sample_clients(config.seed, server_round, config.num_clients, config.participation)
     return cohort[: limit or None]
-
-
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _read(path: Any) -> dict[str, np.ndarray]:
