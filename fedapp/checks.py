@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedapp.errors import UserError
+from fedapp.results.run_directory import is_folder_name
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
@@ -213,7 +214,7 @@ def _check_places(config: RunConfig) -> None:
             f"run-config key 'bottleneck' is {config.bottleneck} but the clients of method "
             f"'{config.method}' have architectures of their own; set 'feature-dim' instead"
         )
-    if "/" in config.run_name or "\\" in config.run_name or config.run_name in (".", ".."):
+    if config.run_name and not is_folder_name(config.run_name):
         raise UserError(
             f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder name"
         )

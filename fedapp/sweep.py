@@ -23,7 +23,7 @@ from fedapp.errors import UserError
 from fedapp.jobs import Runner, at_once, runner_for
 from fedapp.launch import Resources, fuse
 from fedapp.results.files import write_atomically
-from fedapp.results.run_directory import RunDirectory, Scalar
+from fedapp.results.run_directory import RunDirectory, Scalar, is_folder_name
 
 Vary = dict[str, tuple[Scalar, ...]]
 
@@ -123,7 +123,7 @@ def plan(
 
 def sweep_folder(output_dir: Path, name: str) -> Path:
     """Return the absolute folder of a sweep; raises UserError when the name is no folder name."""
-    if Path(name).name != name or name in ("", ".", ".."):
+    if not is_folder_name(name):
         raise UserError(f"--name {name!r} must be a plain folder name")
     return output_dir.expanduser().absolute() / name
 

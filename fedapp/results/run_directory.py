@@ -197,9 +197,14 @@ class RunDirectory:
         return value
 
 
+def is_folder_name(name: str) -> bool:
+    """Return whether a name stays one folder wherever it is put, on Windows too."""
+    return name not in {"", ".", ".."} and not set(name) & set("/\\\0")
+
+
 def _named(parent: Path, run_name: str, resume: bool) -> Path:
     """Make the folder the user named, refusing to write into anything but an old run."""
-    if run_name in {".", ".."} or Path(run_name).name != run_name:
+    if not is_folder_name(run_name):
         raise UserError(f"run-name '{run_name}' must be a plain folder name, without slashes.")
     path = parent / run_name
     if path.is_dir() and any(path.iterdir()):

@@ -71,7 +71,7 @@ def test_resume_never_writes_into_a_folder_that_is_no_run(tmp_path):
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", ".", "/tmp/x"])
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "/tmp/x", "a\\b", "a\0b"])
 def test_run_name_must_be_a_folder_name(tmp_path, name):
     with pytest.raises(UserError, match="plain folder name"):
         RunDirectory.create(tmp_path, name, CONFIG)
