@@ -66,6 +66,8 @@ class Node:
             config.clip_norm, config.precision,
         )  # fmt: skip
         self.keeps = kept_by_clients(config.method, config.regulariser)
+        keys = config.flat()
+        self._options = {name: keys[key] for name, key in self.method.client_options.items()}
         self.objective = self.method.objective(
             None if config.regulariser == "none" else config.regulariser,
             float(config.beta), float(config.mu), float(config.tau), config.kd_ntd_lambda,
@@ -128,10 +130,9 @@ class Node:
             class_counts=counts,
             seed=lambda r: torch_seed(self.config.seed, Stream.LOCAL, r, client),
         )
-        options = {n: self.config.flat()[key] for n, key in self.method.client_options.items()}
         return self.method.client(
             self.place(client), client, data, replace(self.objective, class_counts=counts),
-            memory, inbox, **options, **self.method.client_parts(self),
+            memory, inbox, **self._options, **self.method.client_parts(self),
         )  # fmt: skip
 
     def memory(

@@ -92,6 +92,7 @@ def build_strategy(
     """Build the strategy that the method table names; clients store states under `state_key`."""
     every = config.eval_every if node.method.accuracy != GLOBAL else 0
     every = config.num_rounds if config.finetune_epochs else every  # a stage after the last round
+    values = config.flat()
     return node.method.strategy(
         federation,
         cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
@@ -103,7 +104,7 @@ def build_strategy(
         client_evaluation_every=config.client_eval_every or every,
         state_key=state_key if node.keeps else "",
         **_rule(config),
-        **{name: config.flat()[key] for name, key in node.method.options.items()},
+        **{name: values[key] for name, key in node.method.options.items()},
         **node.method.strategy_parts(node),
     )
 
