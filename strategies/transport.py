@@ -70,8 +70,16 @@ def _named(reply: Message, asked: dict[str, Message]) -> Message:
     if not reply.has_error() or message_id not in asked:
         return reply
     question = asked[message_id]
-    question.metadata.__dict__["_message_id"] = message_id
+    set_message_id(question, message_id)
     return Message(reply.error, reply_to=question)
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Give a message its id, which a reply to it names.
+
+    `Metadata` has no setter for it: Flower's own grids write it in this way, too.
+    """
+    message.metadata.__dict__["_message_id"] = message_id
 
 
 def payload_bytes(message: Message) -> int:
