@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from fedapp.errors import UserError
 from fedapp.results.files import safetensors_bytes, write_atomically
 
-KEEP = 2
 _MODEL, _STATE = "model/", "strategy/"
 
 
@@ -28,7 +27,7 @@ class Checkpoint:
     strategy: dict[str, np.ndarray]
 
 
-def save(folder: Path, checkpoint: Checkpoint, keep: int = KEEP) -> Path:
+def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint atomically, drop all but the newest `keep` (0: none), return its path."""
     path = folder / f"round-{checkpoint.server_round:06d}.safetensors"
     tensors = {_MODEL + name: array for name, array in checkpoint.arrays.items()}

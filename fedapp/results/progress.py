@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedapp.results.formatting import clock, decimal, headline, megabytes, percent, status
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def round_line(
@@ -42,32 +39,14 @@ def round_line(
     )
 
 
-def summary_items(summary: Mapping[str, Any], run_dir: str | Path) -> list[tuple[str, str]]:
-    """List the end-of-run table's lines as (label, text) pairs."""
+def summary_text(summary: Mapping[str, Any], run_dir: str | Path) -> str:
+    """Write the end-of-run table as plain text, one aligned line per entry."""
     run = " on ".join(str(summary[key]) for key in ("method", "dataset") if key in summary)
-    return [
+    items = [
         ("Run", run),
         ("Status", status(summary)),
         *headline(summary),
         ("Run directory", str(run_dir)),
     ]
-
-
-def summary_text(summary: Mapping[str, Any], run_dir: str | Path) -> str:
-    """Write the end-of-run table as plain text, one aligned line per entry."""
-    items = summary_items(summary, run_dir)
     width = max(len(label) for label, _ in items)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in items)
-
-
-def summary_table(summary: Mapping[str, Any], run_dir: str | Path) -> Table:
-    """Build the end-of-run table for a Rich console."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")  # a path is shown whole, never with an ellipsis
-    for label, text in summary_items(summary, run_dir):
-        table.add_row(label, Text(text))  # Text: brackets in a reason are no Rich markup
-    return table

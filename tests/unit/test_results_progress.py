@@ -1,14 +1,11 @@
 """Console lines say what happened, in words and units that do not change between rounds."""
 
-import io
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from fedapp.results import formatting
-from fedapp.results.progress import round_line, summary_table, summary_text
+from fedapp.results.progress import round_line, summary_text
 
 ROW = {
     "round": 12,
@@ -120,15 +117,3 @@ def test_summary_text():
 def test_summary_of_a_run_without_results_is_dashes():
     text = summary_text({"status": "failed"}, "/runs/one")
     assert "Final accuracy              -\n" in text
-
-
-def test_summary_table_shows_long_paths_whole_and_no_markup():
-    path = "/very/long/path" * 10
-    console = Console(file=io.StringIO(), width=80)
-    console.print(summary_table(SUMMARY, path))
-    shown = console.file.getvalue()
-    assert "loss [/bold] is not finite" in shown
-    assert path in "".join(
-        line.strip("│ ┌└├").split("│")[-1].strip() for line in shown.splitlines()
-    )
-    assert max(map(len, shown.splitlines())) <= 80
