@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from clients.arrays import load_arrays
 from clients.state import StateError
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
@@ -36,10 +37,13 @@ class Features:
     labels: np.ndarray
     prototypes: np.ndarray
     classes: np.ndarray
+    clients: tuple[int, ...]  # whose images and models these are
 
 
 def features_of(run: RunDirectory) -> Features:
-    """Compute the features of all clients' test images in their stored models.
+    """Compute the features of clients' test images in their stored models.
+
+    Clients that were never drawn, or whose models lie on other machines, are left out.
 
     Raises:
         UserError: the run's clients have no models of their own, or did not keep them.
@@ -53,12 +57,20 @@ def features_of(run: RunDirectory) -> Features:
         )
     rounds = run.rounds()
     last = rounds[-1]["round"] if rounds else 0
-    found = [
-        _of_client(node, client, last, run.state_key()) for client in range(config.num_clients)
-    ]
-    rows, labels = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    found = {
+        client: features
+        for client in range(config.num_clients)
+        if (features := _of_client(node, client, last, run.state_key())) is not None
+    }
+    if not found:
+        raise UserError(
+            f"no client of run '{run.name}' has a model on this machine; run with keep-state=true "
+            "to keep the models"
+        )
+    rows, labels = (np.concatenate(parts) for parts in zip(*found.values(), strict=True))
     order = numpy_rng(config.seed, Stream.ANALYSIS).permutation(len(labels))[:MOST_IMAGES]
-    return Features(rows[order], labels[order], *_prototypes(run, rows.shape[1]))
+    prototypes, classes = _prototypes(run, rows.shape[1])
+    return Features(rows[order], labels[order], prototypes, classes, tuple(found))
 
 
 def draw(features: Features, title: str, seed: int) -> Figure:
@@ -90,16 +102,19 @@ def _scatter(points: np.ndarray, features: Features, title: str) -> Figure:
 
 
 @torch.no_grad()
-def _of_client(node: Node, client: int, last: int, key: str) -> tuple[np.ndarray, np.ndarray]:
-    task = Task(last, (client,), 0.0, "size", 1, state_key=key, known=(client,))
+def _of_client(
+    node: Node, client: int, last: int, key: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return features and labels of a client's test images; None if it has stored no model."""
+    task = Task(last, (client,), 0.0, "size", 1, state_key=key)
     numpy_client = node.client(client, node.memory(client, task, last + 1))
     try:
-        numpy_client.personalise(last, 0.0)
+        stored = numpy_client.recalled
     except StateError as error:
-        raise UserError(
-            f"client {client}'s model cannot be read ({error}); run with keep-state=true to keep "
-            "the models, on this machine"
-        ) from None
+        raise UserError(f"client {client}'s model cannot be read: {error}") from None
+    if not stored:
+        return None
+    load_arrays(numpy_client.model.state_dict(), stored)
     model = numpy_client.model.eval()
     seen = [(model(inputs)[0].cpu(), labels.cpu()) for inputs, labels in numpy_client.data.test()]
     return (

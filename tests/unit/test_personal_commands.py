@@ -12,6 +12,7 @@ from fedapp.feature_map import features_of
 from fedapp.in_process import run_in_process
 from fedapp.launch import Resources
 from fedapp.results.run_directory import RunDirectory
+from fedapp.rng import sample_clients
 from fedapp.traffic import accuracy_against_traffic, traffic_row
 
 QUICK = {"num_clients": 4, "partition": "dirichlet", "participation": 1.0, "feature_dim": 16}
@@ -19,18 +20,20 @@ QUICK = {"num_clients": 4, "partition": "dirichlet", "participation": 1.0, "feat
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs that kept their clients' models, and one that did not."""
+    """Runs that kept the models of all clients, of those that were drawn, or of nobody."""
     folder = tmp_path_factory.mktemp("runs")
     states = str(tmp_path_factory.mktemp("states"))
     found = {}
-    for name, method, keep in (
-        ("feddor", "feddor", True),
-        ("fedproto", "fedproto", True),
-        ("gone", "feddor", False),
+    for name, method, changes in (
+        ("feddor", "feddor", {}),
+        ("fedproto", "fedproto", {}),
+        ("drawn", "fedgh", {"participation": 0.25, "eval_when": "after-download"}),
+        ("gone", "feddor", {"keep_state": False}),
     ):
+        usual = {**QUICK, "keep_state": True, "num_rounds": 2}
         config = settings(
-            method=method, keep_state=keep, state_dir=states, output_dir=str(folder),
-            run_name=name, num_rounds=2, **QUICK,
+            method=method, state_dir=states, output_dir=str(folder), run_name=name,
+            **{**usual, **changes},
         )  # fmt: skip
         assert run_in_process(ROOT, config, Resources(nodes=4)) == 0
         found[name] = RunDirectory.load(folder / name)
@@ -77,9 +80,17 @@ def test_the_features_command_maps_the_stored_models(runs):
     features = features_of(runs["feddor"])
     assert features.rows.shape == (len(features.labels), 16)
     assert features.prototypes.shape == (10, 16)
+    assert features.clients == (0, 1, 2, 3)
     shown = CliRunner().invoke(cli.app, ["features", str(runs["feddor"].path)])
     assert shown.exit_code == 0, shown.output
     assert (runs["feddor"].path / "features.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_clients_that_were_never_drawn_are_not_on_the_map(runs):
+    drawn = {client for r in (1, 2) for client in sample_clients(0, r, 4, 0.25)}
+    features = features_of(runs["drawn"])
+    assert features.clients == tuple(sorted(drawn))
+    assert len(drawn) < 4
 
 
 def test_models_that_were_not_kept_are_asked_for(runs):
