@@ -146,7 +146,7 @@ class Node:
         header = {
             "method": config.method,
             "model": config.model if self.personal is None else self.personal.name(client),
-            "classes": str(self.dataset.num_classes),
+            "classes": f"{self.dataset.num_classes} ({self.dataset.classes_hash()})",
             "seed": str(config.seed),
         }
         state = ClientState(root, task.state_key, client, header)

@@ -5,6 +5,7 @@ run that goes on from a checkpoint must give the bits of one that was never inte
 """
 
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,15 @@ def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
         trained_client(Node(RunConfig.parse(run)), 4, known=(3,), remember=False)
     fresh = Node(RunConfig.parse({**run, "state-missing": "reinit"}))
     trained_client(fresh, 4, known=(3,), remember=False)
+
+
+def test_a_state_of_the_same_classes_in_another_order_is_refused():
+    config = RunConfig.parse(settings(method="scaffold", lr=0.05))
+    trained_client(Node(config), 1)
+    other = Node(config)
+    other.dataset = replace(other.dataset, classes=other.dataset.classes[::-1])
+    with pytest.raises(StateError, match=r"has classes '10 \(\w+\)', but this run has '10 \("):
+        other.memory(3, task(2, known=(3,)), 2).load()
 
 
 def resumed(run, rounds, more, nodes=3):
