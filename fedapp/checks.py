@@ -13,6 +13,7 @@ from fedapp.results.run_directory import is_folder_name
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
+    from fedapp.method import Method
 
 
 def check_config(config: RunConfig) -> None:
@@ -25,26 +26,29 @@ def check_config(config: RunConfig) -> None:
     from fedapp.models.backbones import BACKBONES
     from fedapp.models.groups import check_group
 
+    row = find_method(config.method)
     _check_data(config)
     _one_of("model", config.model, BACKBONES)
     _one_of("partition", config.partition, PARTITIONS)
     _check_own(config)
     _words("analyses", config.analyses, MEASURE_WORDS)
     check_measures(config.method, config.analyses, config.bottleneck)
-    _check_blend(config)
-    _check_head(config)
-    _check_model(config)
-    _check_initial(config)
-    check_stage(config, find_method(config.method))
-    check_group(config, find_method(config.method))
+    _check_blend(config, row)
+    _check_head(config, row)
+    _check_model(config, row)
+    _check_initial(config, row)
+    check_stage(config, row)
+    check_group(config, row)
     _check_sampling(config)
-    _check_places(config)
-    _check_aggregation(config)
+    _check_device(config)
+    _check_personal(config, row)
+    _check_run_name(config)
+    _check_aggregation(config, row)
     _check_states(config)
 
 
 def _check_data(config: RunConfig) -> None:
-    from fedapp.data.batches import AUGMENTATIONS, parse_augmentation
+    from fedapp.data.batches import parse_augmentation
     from fedapp.data.datasets import DATASETS, find_dataset, row_name
     from fedapp.data.encoded import check_streamed
 
@@ -55,7 +59,6 @@ def _check_data(config: RunConfig) -> None:
             f"run-config key 'class-list' is '{config.class_list}', but dataset '{config.dataset}' "
             "has one list of classes; leave it empty"
         )
-    _words("augmentation", config.augmentation.replace("none", ""), AUGMENTATIONS)
     parse_augmentation(config.augmentation)
     if info.streams:
         check_streamed(config.augmentation)
@@ -78,7 +81,7 @@ def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_own(config: RunConfig) -> None:
-    from fedapp.analysis.table import MEASURES
+    from fedapp.analysis.table import measures_of_models
     from fedapp.data.own_images import class_names
 
     if config.classes:
@@ -90,7 +93,7 @@ def _check_own(config: RunConfig) -> None:
             "partition 'own' (every client has a folder of its own), dataset 'images' and the "
             "key 'classes' (their names) belong together: set all three or none"
         )
-    measures = [word for word in config.analyses.split() if word in MEASURES]
+    measures = measures_of_models(config.analyses)
     if config.classes and measures:
         raise UserError(
             f"measure '{measures[0]}' needs the clients' data, which with partition 'own' stays on "
@@ -110,11 +113,9 @@ def _check_states(config: RunConfig) -> None:
         )
 
 
-def _check_blend(config: RunConfig) -> None:
+def _check_blend(config: RunConfig, row: Method) -> None:
     from fedapp.method import BLEND
-    from fedapp.methods import find_method
 
-    row = find_method(config.method)
     if config.regulariser == "none":
         return
     blended = config.regulariser != row.regulariser or row.combine == BLEND
@@ -125,24 +126,20 @@ def _check_blend(config: RunConfig) -> None:
         )
 
 
-def _check_model(config: RunConfig) -> None:
-    from fedapp.methods import find_method
-
-    models = find_method(config.method).models
-    if models and config.model not in models:
+def _check_model(config: RunConfig, row: Method) -> None:
+    if row.models and config.model not in row.models:
         raise UserError(
             f"method '{config.method}' looks into the blocks of a ResNet: its model must be one of "
-            f"{', '.join(models)}, not '{config.model}'"
+            f"{', '.join(row.models)}, not '{config.model}'"
         )
 
 
-def _check_initial(config: RunConfig) -> None:
-    from fedapp.methods import find_method
+def _check_initial(config: RunConfig, row: Method) -> None:
     from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
 
     if not config.initial_model:
         return
-    if find_method(config.method).personal is not None:
+    if row.personal is not None:
         raise UserError(
             f"run-config key 'initial-model' is '{config.initial_model}' but the clients of method "
             f"'{config.method}' have architectures of their own; leave it empty"
@@ -154,9 +151,8 @@ def _check_initial(config: RunConfig) -> None:
         )
 
 
-def _check_head(config: RunConfig) -> None:
+def _check_head(config: RunConfig, row: Method) -> None:
     from fedapp.data.datasets import find_dataset
-    from fedapp.methods import find_method
     from fedapp.models.backbones import BACKBONES
     from fedapp.models.heads import HEADS
 
@@ -164,7 +160,7 @@ def _check_head(config: RunConfig) -> None:
         return
     classes = find_dataset(config.dataset).num_classes
     width = config.bottleneck or BACKBONES[config.model].feature_dim
-    need = HEADS[find_method(config.method).head].fewest_features(classes or 1)
+    need = HEADS[row.head].fewest_features(classes or 1)
     if width < need:
         raise UserError(
             f"method '{config.method}' needs at least {need} features for its head of {classes} "
@@ -193,16 +189,18 @@ def _check_sampling(config: RunConfig) -> None:
         )
 
 
-def _check_places(config: RunConfig) -> None:
+def _check_device(config: RunConfig) -> None:
     if config.device not in ("auto", "cpu", "cuda") and not (
         config.device.startswith("cuda:") and config.device[5:].isdigit()
     ):
         raise UserError(
             f"run-config key 'device' is '{config.device}' but must be auto, cpu, cuda or cuda:N"
         )
-    from fedapp.methods import find_method
 
-    has_own = find_method(config.method).personal is not None
+
+def _check_personal(config: RunConfig, row: Method) -> None:
+    """Keys about the clients' models fit a method with a model per client, or one for all."""
+    has_own = row.personal is not None
     if not has_own and (config.model_group or config.feature_dim != "auto"):
         raise UserError(
             "run-config keys 'model-group' and 'feature-dim' belong to methods with a model per "
@@ -214,15 +212,17 @@ def _check_places(config: RunConfig) -> None:
             f"run-config key 'bottleneck' is {config.bottleneck} but the clients of method "
             f"'{config.method}' have architectures of their own; set 'feature-dim' instead"
         )
+
+
+def _check_run_name(config: RunConfig) -> None:
     if config.run_name and not is_folder_name(config.run_name):
         raise UserError(
             f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder name"
         )
 
 
-def _check_aggregation(config: RunConfig) -> None:
+def _check_aggregation(config: RunConfig, row: Method) -> None:
     """Robust and private means need a server step that starts from a mean of whole models."""
-    from fedapp.methods import find_method
     from fedapp.rng import cohort_size
     from strategies.fedavg import FedAvg
     from strategies.fedavgm import FedAvgM
@@ -236,7 +236,6 @@ def _check_aggregation(config: RunConfig) -> None:
             )
         return
     asked = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
-    row = find_method(config.method)
     if row.strategy not in (FedAvg, FedAvgM) or row.sends == "nothing":
         raise UserError(
             f"{asked} works with methods whose server averages whole models, and method "
