@@ -115,14 +115,12 @@ class LocalClient(NumPyClient):
         return list(to_arrays(self.shared).values())
 
     def set_parameters(self, parameters: list[np.ndarray]) -> None:
-        """Load received tensors in place, into the model and its frozen copy."""
+        """Load received tensors in place."""
         if len(parameters) != len(self.shared):
             raise ValueError(f"received {len(parameters)} arrays instead of {len(self.shared)}")
         with torch.no_grad():
             for tensor, array in zip(self.shared.values(), parameters, strict=True):
                 tensor.copy_(torch.from_numpy(array))
-        if self.objective.needs_global:
-            copy_weights(self.model, self.place.teacher)
 
     def fit(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
@@ -131,6 +129,7 @@ class LocalClient(NumPyClient):
         server_round, lr = int(config["server_round"]), float(config["lr"])
         self.set_parameters(parameters)
         self.prepare(server_round)
+        self.keep_start()
         result = self.run(server_round, lr)
         trained = dict(zip(self.shared, self.get_parameters({}), strict=True))
         check_finite(trained, "the model", result.steps)
@@ -212,6 +211,15 @@ class LocalClient(NumPyClient):
             settings or self.settings,
             self.gradients,
         )
+
+    def keep_start(self) -> None:
+        """Copy the model to the teacher: what was received, with the client's own part beside it.
+
+        Before any training on an objective with a regulariser, and after the own part is recalled:
+        until then that part is what the process's client before this one left there.
+        """
+        if self.objective.needs_global:
+            copy_weights(self.model, self.place.teacher)
 
     def watchers(self, objective: Objective) -> Watchers:
         """Return the frozen models that an objective looks at."""

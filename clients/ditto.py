@@ -67,6 +67,7 @@ class DittoClient(LocalClient):
     def personalise(self, server_round: int, lr: float) -> None:
         """Take the personal model; one that was never trained is trained now."""
         if not self._recall():
+            self.keep_start()
             self._train_own(self.data.tuning(server_round), lr, _copies(self.model))
         self.model = self.place.copy("own")
 

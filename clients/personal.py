@@ -58,6 +58,7 @@ class FedRepClient(PersonalPartClient):
     def personalise(self, server_round: int, lr: float) -> None:
         """Do one more local update from the new body, which is forgotten after the evaluation."""
         super().personalise(server_round, lr)
+        self.keep_start()
         self._update(self.data.tuning(server_round), lr)
 
     def _update(self, epoch: Callable[[], Batches], lr: float) -> TrainingResult:

@@ -47,6 +47,7 @@ def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later):
         node, client = client_of(run, 5, known=(3,))
     moved = [array + np.float32(0.01) for array in received]  # the model of a later round
     client.set_parameters(moved)
+    client.keep_start()
     inputs, labels = next(iter(client.data.training(5)()))
     seen = []
     client.gradients = lambda forward, objective: seen.append(objective(forward())) or seen[-1]

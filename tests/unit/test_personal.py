@@ -15,6 +15,7 @@ from clients.parts import still_statistics, training_only
 from clients.sgd import FusedSGD
 from clients.state import ClientState, StateError
 from fedapp.config import RunConfig
+from fedapp.methods import METHODS
 from fedapp.models import build_model
 from fedapp.node import Node
 
@@ -202,6 +203,31 @@ def test_personal_accuracies_are_those_of_all_clients_for_any_number_of_nodes():
     few, many = (federate(run, nodes=n, seed=n)[1].report.client_accuracy for n in (2, 7))
     assert few == many
     assert few["client-count"] == 10
+
+
+@pytest.mark.parametrize(
+    ("method", "regulariser"),
+    [
+        ("fedper", "prox"), ("fedrep", "kd"), ("local", "kd"), ("ditto", "prox"),
+        ("per-fedavg", "kd"), ("feddor", "prox"),
+    ],
+)  # fmt: skip
+def test_a_regulariser_never_looks_at_another_clients_private_part(method, regulariser):
+    more = {"feature_dim": 16} if METHODS[method].personal else {}
+    run = settings(method=method, regulariser=regulariser, beta=0.5, lr=0.05, **more)
+    (one, a, _), (other, b, _) = (federate(run, nodes=n) for n in (1, 10))
+    assert_same(one, other)
+    assert a.report.train_loss == b.report.train_loss
+    assert a.report.client_accuracy == b.report.client_accuracy
+
+
+def test_the_pull_starts_from_the_clients_own_part_beside_the_received_one():
+    node = Node(RunConfig.parse(settings(method="fedper", regulariser="prox", beta=0.5)))
+    received = node.client(0).get_parameters({})
+    node.client(1).fit(received, {"server_round": 1, "lr": 0.1})
+    node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
+    for name, tensor in node.new_model().state_dict().items():
+        assert torch.equal(node.workplace.teacher.state_dict()[name], tensor)
 
 
 def test_only_the_named_part_trains_and_everything_is_put_back():
