@@ -25,6 +25,7 @@ from fedapp.results import checkpoint, plots, progress
 from fedapp.results.files import write_atomically
 from fedapp.results.formatting import megabytes
 from fedapp.results.measure_plots import write_plots
+from fedapp.results.rendering import png
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
@@ -105,7 +106,7 @@ class Recorder:
         title = f"{self.config.method} on {self.config.dataset}"
         if rows:
             figure = plots.curves(rows, title)
-            write_atomically(self.run.path / "curves.png", plots.png(figure))
+            write_atomically(self.run.path / "curves.png", png(figure))
         write_plots(self.run)
         write_report(self.run.path)
         print(progress.summary_text(summary, self.run.path), flush=True)

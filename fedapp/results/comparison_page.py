@@ -15,6 +15,7 @@ from fedapp.analysis import store
 from fedapp.results import measure_plots, page, plots
 from fedapp.results.files import write_atomically
 from fedapp.results.formatting import percent
+from fedapp.results.rendering import svg
 from fedapp.results.run_directory import RunDirectory
 
 
@@ -53,7 +54,7 @@ def _curves(runs: Sequence[RunDirectory]) -> str:
         for (label, _), run in zip(lines, runs, strict=True)
     )
     figure = plots.compare_curves(lines)
-    return page.plot(plots.svg(figure, f"Test accuracy by round; at the end: {finals}."))
+    return page.plot(svg(figure, f"Test accuracy by round; at the end: {finals}."))
 
 
 def _measures(runs: Sequence[RunDirectory]) -> str:
@@ -63,7 +64,7 @@ def _measures(runs: Sequence[RunDirectory]) -> str:
     figures = measure_plots.drawn(measured) if len(measured) > 1 else {}
     return page.beside(
         *(
-            page.plot(plots.svg(figure, f"{word}: {_in_words(word, measured)}"))
+            page.plot(svg(figure, f"{word}: {_in_words(word, measured)}"))
             for word, figure in figures.items()
         )
     )

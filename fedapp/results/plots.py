@@ -1,7 +1,7 @@
 """The plots of a run: learning curves, per-class accuracy, the clients' label distribution.
 
-Each function draws one matplotlib figure, which `png` and `svg` turn into a file or a part of a
-page. Figures are narrow with large type, so that they can be read on a phone;
+Each function draws one matplotlib figure, which `rendering` turns into a file or a part of a page.
+Figures are narrow with large type, so that they can be read on a phone;
 curves differ in dash as well as in colour.
 """
 
@@ -22,25 +22,12 @@ from fedapp.results.rendering import (
     line_style,
     new_figure,
     plain_log_ticks,
-    png,
     styled,
-    svg,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "accuracy_curve",
-    "class_accuracy",
-    "compare_curves",
-    "curves",
-    "label_distribution",
-    "loss_curve",
-    "png",
-    "svg",
-]
 
 Row = Mapping[str, Any]
 

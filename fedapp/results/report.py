@@ -17,6 +17,7 @@ from fedapp.analysis import store
 from fedapp.results import measure_plots, page, plots
 from fedapp.results.files import write_atomically
 from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
+from fedapp.results.rendering import svg
 from fedapp.results.run_directory import RunDirectory
 
 Rows = Sequence[Mapping[str, Any]]
@@ -110,10 +111,8 @@ def _lead(name: str, summary: Mapping[str, Any]) -> str:
 def _curves(rows: Rows) -> str:
     if not rows:
         return page.paragraph("No round has finished.")
-    accuracy = plots.svg(
-        plots.accuracy_curve(rows), describe("Test accuracy", rows, "accuracy", percent)
-    )
-    loss = plots.svg(plots.loss_curve(rows), describe("Test loss", rows, "loss", decimal))
+    accuracy = svg(plots.accuracy_curve(rows), describe("Test accuracy", rows, "accuracy", percent))
+    loss = svg(plots.loss_curve(rows), describe("Test loss", rows, "loss", decimal))
     return page.beside(page.plot(accuracy), page.plot(loss))
 
 
@@ -142,9 +141,7 @@ def _classes(rows: Rows, class_names: Sequence[str]) -> str:
         f"After round {measured[-1]['round']}: lowest {percent(worst[0])} (class {worst[1]}), "
         f"highest {percent(best[0])} (class {best[1]})."
     )
-    figure = page.plot(
-        plots.svg(plots.class_accuracy(values, names), f"Accuracy of each class. {words}")
-    )
+    figure = page.plot(svg(plots.class_accuracy(values, names), f"Accuracy of each class. {words}"))
     if len(values) > plots.MAX_LABELS:
         figure = page.details(f"All {len(values)} classes", figure)
     return page.paragraph(words) + figure
@@ -161,7 +158,7 @@ def _labels(partition: Mapping[str, Any]) -> str:
         f"(median {np.median(images):,.0f}) of {_span(classes)} classes."
     )
     figure = plots.label_distribution(counts, partition["class_names"])
-    return page.paragraph(words) + page.plot(plots.svg(figure, f"Label distribution: {words}"))
+    return page.paragraph(words) + page.plot(svg(figure, f"Label distribution: {words}"))
 
 
 def _measures(run: RunDirectory, rows: Rows) -> str:
@@ -169,7 +166,7 @@ def _measures(run: RunDirectory, rows: Rows) -> str:
     entries = store.read(run)
     figures = measure_plots.of_run(run, entries, rows)
     plotted = [
-        page.plot(plots.svg(figure, measure_plots.in_words(word, entries)))
+        page.plot(svg(figure, measure_plots.in_words(word, entries)))
         for word, figure in figures.items()
     ]
     return page.beside(*plotted)
