@@ -95,8 +95,8 @@ def to_array_record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
 
 
 def from_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """Unpack a Flower record into named arrays."""
-    return {name: array.numpy() for name, array in record.items()}
+    """Unpack a Flower record into named arrays; raises ValueError for bytes that are no array."""
+    return {name: array.copy() for name, array in view_array_record(record).items()}
 
 
 def view_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
@@ -104,7 +104,7 @@ def view_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
 
     Raises ValueError for bytes that are no array.
     """
-    return {name: _view(array) for name, array in record.items()}
+    return {name: _view(name, array) for name, array in record.items()}
 
 
 def extra_records(content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
@@ -125,11 +125,19 @@ def pack_uploads(uploads: Mapping[int, Mapping[str, np.ndarray]]) -> ArrayRecord
 
 def unpack_uploads(record: ArrayRecord) -> dict[int, dict[str, np.ndarray]]:
     """Return the arrays of each client; raises ValueError for a name without a client."""
-    uploads: dict[int, dict[str, np.ndarray]] = {}
-    for label, array in from_array_record(record).items():
+    return {client: from_array_record(own) for client, own in split_uploads(record).items()}
+
+
+def split_uploads(record: ArrayRecord) -> dict[int, ArrayRecord]:
+    """Return the record of each client, not unpacked yet: the bytes of one may be no arrays.
+
+    Raises ValueError for a name without a client.
+    """
+    uploads: dict[int, dict[str, Array]] = {}
+    for label, array in record.items():
         client, _, name = label.partition("/")
         uploads.setdefault(int(client), {})[name] = array
-    return uploads
+    return {client: ArrayRecord(arrays) for client, arrays in uploads.items()}
 
 
 def pack_report(results: list[ClientResult], failures: list[ClientFailure]) -> RecordDict:
@@ -153,14 +161,21 @@ def unpack_failures(content: RecordDict) -> list[ClientFailure]:
     return _rows(ClientFailure, content.config_records.get(FAILURES))
 
 
-def _view(array: Array) -> np.ndarray:
-    """Return what `array.numpy()` returns, without copying what Flower itself has written."""
-    text = io.BytesIO(array.data)
-    if np.lib.format.read_magic(text) != (1, 0):
-        return array.numpy()
-    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(text)
-    values = np.frombuffer(array.data, dtype, offset=text.tell())
-    return values.reshape(shape, order="F" if is_fortran else "C")
+def _view(name: str, array: Array) -> np.ndarray:
+    """Return what `array.numpy()` returns, without a copy, of what `numpy.save` has written.
+
+    Nothing but the bytes that came decides how much memory is used; raises ValueError for others.
+    """
+    try:
+        text = io.BytesIO(array.data)
+        version = np.lib.format.read_magic(text)
+        if version != (1, 0):
+            raise ValueError(f"format {version}")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(text)
+        values = np.frombuffer(array.data, dtype, offset=text.tell())
+        return values.reshape(shape, order="F" if is_fortran else "C")
+    except Exception as error:  # what a sender made up may break the reading anywhere
+        raise ValueError(f"'{name}' is no array: {error}") from None
 
 
 def _columns(kind: type, rows: Sequence[Any]) -> Any:

@@ -5,7 +5,7 @@ What one client sends can be refused without touching the others, also when they
 
 from typing import Any, Generic, TypeVar
 
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.records import (
@@ -14,7 +14,8 @@ from strategies.records import (
     ClientFailure,
     ClientResult,
     Task,
-    unpack_uploads,
+    from_array_record,
+    split_uploads,
 )
 from strategies.rounds import ClientStrategy
 
@@ -43,15 +44,23 @@ class UploadRounds(ClientStrategy, Generic[U]):
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Keep the good uploads of a node's clients."""
         record = content.array_records.get(UPLOADS)
-        uploads = unpack_uploads(record) if record is not None else {}
+        uploads = split_uploads(record) if record is not None else {}
         good: dict[int, U] = {}
         refused: list[ClientFailure] = []
         for client in (result.client for result in results):
             try:
-                good[client] = self.read(client, uploads.get(client, {}))
+                good[client] = self.read(client, _arrays(uploads.get(client)))
             except UpdateRefused as refusal:
                 reason = f"its upload was refused: {refusal}"
                 refused.append(ClientFailure(client, REFUSED, reason))
         self._read |= good
         results[:] = [result for result in results if result.client in good]
         self.report.failures += refused
+
+
+def _arrays(record: ArrayRecord | None) -> Arrays:
+    """Return the arrays of one client's record; raises `UpdateRefused` if they are none."""
+    try:
+        return from_array_record(record) if record is not None else {}
+    except ValueError as error:
+        raise UpdateRefused(str(error)) from None

@@ -1,11 +1,13 @@
 """What a node may send that nobody asked for: it is refused by name, and a tolerant run goes on."""
 
+import io
 import re
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from in_process import federate, settings
+from personal_runs import run as personal_run
 from small_clients import strategy_of
 
 from fedapp.models.low_rank import LowRank
@@ -102,6 +104,54 @@ def test_numbers_that_no_training_gives_are_refused(method, changes, words):
     report = report_of({**RUN, "method": method}, TRAIN, columns(**changes))
     assert [(f.client, f.kind) for f in report.failures] == [(1, ERROR)]
     assert re.search(words, report.failures[0].reason), report.failures[0].reason
+
+
+def archive() -> bytes:
+    """An archive of arrays, which numpy reads as something that is no array."""
+    text = io.BytesIO()
+    np.savez(text, np.zeros(3))
+    return text.getvalue()
+
+
+def huge() -> bytes:
+    """A whole header that promises 4 TiB, and nothing after it."""
+    text = io.BytesIO()
+    promised = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
+    np.lib.format.write_array_header_1_0(text, promised)
+    return text.getvalue()
+
+
+NO_ARRAYS = {"empty": b"", "zip": b"PK\x03\x04..", "archive": archive(), "huge": huge()}
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("data", NO_ARRAYS.values(), ids=NO_ARRAYS)
+def test_bytes_that_are_no_array_are_refused_by_client_and_no_run_ends(data, nodes):
+    """Not even one that tolerates no failures, whatever numpy would make of them."""
+
+    def tamper(reply: Message) -> Message:
+        uploads = reply.content.array_records.get(UPLOADS, {})
+        if "2/proto" in uploads:
+            uploads["2/proto"] = Array("float32", (1,), "numpy.ndarray", data)
+        return reply
+
+    strategy = federate(personal_run(method="feddor", num_rounds=1), nodes=nodes, tamper=tamper)[1]
+    assert [(f.client, f.kind) for f in strategy.report.failures] == [(2, REFUSED)]
+    assert "its upload was refused: 'proto' is no array" in strategy.report.failures[0].reason
+    assert [result.client for result in strategy.report.results] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("data", NO_ARRAYS.values(), ids=NO_ARRAYS)
+def test_bytes_beside_a_model_that_are_no_array_are_a_failure_of_its_client(data):
+    bad = Array("float32", (1,), "numpy.ndarray", data)
+
+    def change(content: RecordDict) -> None:
+        name = next(iter(content["control"]))
+        content["control"][name] = bad
+
+    report = report_of({**RUN, "method": "scaffold"}, TRAIN, change)
+    assert [(f.client, f.kind) for f in report.failures] == [(1, ERROR)]
+    assert "is no array" in report.failures[0].reason
 
 
 @pytest.mark.parametrize("bad", [np.zeros((8, 1)), np.full((8, 1), "x")])
