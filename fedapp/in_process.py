@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedapp.errors import UserError
-from strategies.transport import exchange
+from strategies.transport import exchange, set_message_id
 
 if TYPE_CHECKING:
     from fedapp.launch import Resources
@@ -71,7 +71,7 @@ class InProcessGrid(Grid):
         for message in messages:
             self.sent += 1
             message_id = f"message-{self.sent}"
-            message.metadata.__dict__["_message_id"] = message_id
+            set_message_id(message, message_id)
             self.waiting[message_id] = message
             ids.append(message_id)
         return ids

@@ -75,6 +75,7 @@ def _run_on_workers(
 
     grid = WorkerGrid(server.run_config, resources, clientapp)
     checking.result()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server notes that it was stopped
     server.main(grid, Context(1, 1, {}, RecordDict(), {}))
 
 
@@ -183,6 +184,8 @@ def main() -> None:
             task["values"], Resources(**task["resources"]), task["engine"],
             task["serverapp"], task["clientapp"],
         )  # fmt: skip
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except Exception:
         traceback.print_exc()
         code = FAILED

@@ -1,5 +1,6 @@
 """`fedapp run`: the same simulation on worker processes or Ray directly, and how it ends."""
 
+import json
 import os
 import signal
 import subprocess
@@ -80,6 +81,12 @@ def test_its_processes_end_with_it(tmp_path, engine, how):
     while (left := [pid for pid in mine if alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left
+    if (engine, how) == ("workers", signal.SIGINT):  # its server could still write down what it has
+        assert run.returncode == 130
+        summary = json.loads((tmp_path / "long" / "summary.json").read_text())
+        assert (summary["status"], summary["reason"]) == ("interrupted", "KeyboardInterrupt()")
+        assert summary["rounds"] == len(metrics.read_text().splitlines())
+        assert load_file(tmp_path / "long" / "model.safetensors")
 
 
 def processes(pid: int) -> list[int]:
