@@ -23,7 +23,9 @@ from strategies.records import (
     UPLOADS,
     ClientResult,
     Task,
+    from_array_record,
     pack_uploads,
+    to_array_record,
 )
 
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, tolerate_failures=True)
@@ -172,6 +174,25 @@ def test_fedkd_refuses_an_upload_of_another_type_and_keeps_the_others(bad):
     assert [(f.client, f.kind) for f in strategy.report.failures] == [(1, REFUSED)]
     assert "not float32" in strategy.report.failures[0].reason
     assert len(strategy.uploads()) == 2
+
+
+@pytest.mark.parametrize("change", [lambda n: n + 1, lambda n: np.full_like(n, 2**62)])
+def test_fedgen_refuses_label_counts_that_are_not_of_the_clients_examples(change):
+    """With counts of 2**62 the sum over classes is negative, and no distribution of labels."""
+
+    def tamper(reply: Message) -> Message:
+        if UPLOADS in reply.content and reply.metadata.src_node_id == 102:
+            uploads = from_array_record(reply.content.array_records[UPLOADS])
+            changed = {name: change(counts) for name, counts in uploads.items()}
+            reply.content = RecordDict({**reply.content, UPLOADS: to_array_record(changed)})
+        return reply
+
+    config = personal_run(method="fedgen", tolerate_failures=True, num_rounds=1)
+    strategy = federate(config, nodes=4, tamper=tamper)[1]
+    (failure,) = strategy.report.failures
+    assert (failure.client, failure.kind) == (2, ERROR)
+    assert re.search(r"counts \d+ labels but has \d+ examples", failure.reason)
+    assert sorted(strategy._heard) == [0, 1, 3]
 
 
 def test_a_node_whose_uploads_break_off_leaves_nothing_behind():
