@@ -176,6 +176,7 @@ class ClientStrategy(FlowerFedAvg):
         every = self.client_evaluation_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
+        arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
         self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
         return [
             self._message(

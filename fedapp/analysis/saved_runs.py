@@ -23,6 +23,7 @@ from fedapp.results import checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
 from strategies.federation import Federation
+from strategies.rounds import ClientStrategy
 
 Starts = dict[int, Callable[[], Start]]  # by the round before
 
@@ -50,12 +51,16 @@ class SavedRun:
         self.starts: Starts = {0: lambda: Start(initial, state_key=key), **self._saved()}
 
     def _saved(self) -> Starts:
-        """Find the final model and the checkpoints, which win over it."""
+        """Find the final model and the checkpoints, which win over it.
+
+        A method that evaluates another model than it trains on saves that one: no round's start.
+        """
         found: Starts = {}
         missing = "what the server remembers" if self.node.keeps else ""
         final = self.run.path / "model.safetensors"
         rows = self.run.rounds()
-        if final.exists() and rows:
+        trained_on = self.node.method.strategy.model_to_evaluate is ClientStrategy.model_to_evaluate
+        if final.exists() and rows and trained_on:
             found[rows[-1]["round"]] = lambda: Start(_read(final), missing=missing)
         for path in sorted(self.run.checkpoints.glob("round-*.safetensors")):
             number = int(path.stem.removeprefix("round-"))

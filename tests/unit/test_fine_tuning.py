@@ -13,6 +13,7 @@ from clients.client import evaluate
 from clients.fine_tuning import fine_tune
 from clients.local_training import LossDiverged
 from fedapp import server_app
+from fedapp.analysis.saved_runs import Places, SavedRun
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.methods import METHODS
@@ -206,6 +207,20 @@ def test_a_saved_model_gives_the_second_stage_of_its_run(finished, tmp_path):
         personalise(finished, {}, folder)
     with pytest.raises(UserError, match="'shards' cannot differ"):
         personalise(finished, {"shards": 3})
+
+
+def test_clients_test_and_tune_the_model_that_the_method_evaluates(tmp_path):
+    """FedExP's is the average of the last two, which is also what the run saves."""
+    config = settings(
+        method="fedexp", finetune_epochs=1, output_dir=str(tmp_path), run_name="exp",
+        checkpoint_every=0,
+    )  # fmt: skip
+    server_app.run(InProcessGrid(config, 2), config, "", 0.0)
+    run = RunDirectory.load(tmp_path / "exp")
+    again, during = personalise(run.path, {}), run.rounds()[-1]
+    for key in ("client_accuracy_mean", "client_loss_mean"):
+        assert again[key] == during[key]
+    assert list(SavedRun(run, Places()).starts) == [0]  # no round starts from it, nor ends with it
 
 
 @pytest.mark.parametrize(
