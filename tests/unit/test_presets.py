@@ -12,12 +12,12 @@ from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.launch import default_config, read_overrides
 from fedapp.preset_files import preset_path, preset_rows
-from fedapp.settings import MODEL_OF, SETTINGS
+from fedapp.settings import MODEL_OF, SETTINGS, find_setting
 from fedapp.tuned import BETAS, ORDER
 
 ROOT = Path(__file__).parents[2]
 DEFAULTS = default_config(ROOT)
-ALONE = {"local", "feddor"}  # protocols for one method, which may pin what belongs to it
+ALONE = {"feddor"}  # protocols for one paper's methods, all with one learning rate
 ON_TOP = ("feddor-100-server-epochs", "htfllib")  # of a protocol
 NAMES = [row["preset"] for row in preset_rows() if row["preset"] not in ON_TOP]
 
@@ -33,10 +33,10 @@ def test_a_preset_resolves_and_pins_nothing_that_depends_on_the_method(name):
     assert resolved.method == paper or rest.startswith("synergy")
     assert rest.startswith((resolved.dataset, "synergy"))
     pinned = read_overrides([name])
+    assert "auto" not in (resolved.lr, resolved.beta)
     if paper in ALONE:
         return
     assert not pinned.keys() & {"lr", "beta", "mu", "tau", "weights", "seed", "data-dir"}
-    assert "auto" not in (resolved.lr, resolved.beta)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.split("-")[0] not in ALONE])
@@ -44,7 +44,7 @@ def test_a_preset_resolves_and_pins_nothing_that_depends_on_the_method(name):
 def test_methods_can_be_changed_on_top_of_a_preset(name, method):
     resolved = resolve(name, f"method='{method}' regulariser='auto'")
     assert resolved.method == method
-    row = SETTINGS[resolved.dataset, resolved.model]
+    row = find_setting(resolved.dataset, resolved.model)
     assert resolved.lr == row.lr_of.get(method, row.lr)
 
 
@@ -80,7 +80,12 @@ def test_presets_have_the_protocols_of_their_papers():
     assert (plus.partition, plus.alpha, plus.lr_schedule) == ("lda", 0.1, "step")
     fn = resolve("fedfn-cifar100-shards")
     assert (fn.lr, fn.local_epochs, fn.augmentation) == (0.5, 5, "flip")
-    assert resolve("fedfn-cifar10-resnet18").lr == 0.1
+    random = resolve("fedfn-cifar10-resnet18")
+    assert (random.lr, random.bn, random.model) == (0.1, "running", "resnet18-imagenet-stem")
+    assert resolve("fedfn-cifar10-resnet18", "initial-model='imagenet'").model == random.model
+    for method, rate in (("local", 0.1), ("local-etf", 0.1), ("local-dr", 5.0)):
+        alone = resolve("local-cifar100-shards", f"method='{method}'")
+        assert (alone.lr, alone.num_rounds, alone.weight_decay) == (rate, 160, 0.0)
     cinic = resolve("fedntd-cinic10-shards")
     assert (cinic.num_clients, cinic.participation, cinic.augmentation) == (200, 0.05, "crop flip")
     assert resolve("fedntd-mnist-lda").local_epochs == 3
