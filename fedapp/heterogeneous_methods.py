@@ -29,9 +29,13 @@ from strategies.server_training import FeatureGenerator, gaussian_embedding
 
 
 def _sizes(node: Any) -> dict[str, Any]:
-    """Return the sizes of a table of prototypes."""
-    width = int(node.config.feature_dim)
-    return {"num_classes": node.dataset.num_classes, "width": width}
+    """Return the sizes of a table of prototypes, and of what one is the mean of."""
+    config = node.config
+    return {
+        "num_classes": node.dataset.num_classes,
+        "width": int(config.feature_dim),
+        "passes": int(config.local_epochs) if config.proto_collect == "during" else 1,
+    }
 
 
 def _server(node: Any) -> dict[str, Any]:

@@ -25,10 +25,15 @@ class PrototypeRounds(UploadRounds[Upload]):
 
     counted = False  # whether clients also upload their numbers of images
 
-    def __init__(self, *args: Any, num_classes: int, width: int, **kwargs: Any) -> None:
-        """Prepare rounds over `num_classes` prototypes of `width` values; else as the base."""
+    def __init__(
+        self, *args: Any, num_classes: int, width: int, passes: int = 1, **kwargs: Any
+    ) -> None:
+        """Prepare rounds over `num_classes` prototypes of `width` values; else as the base.
+
+        A client makes its prototypes in at most `passes` passes over its images.
+        """
         super().__init__(*args, **kwargs)
-        self.num_classes, self.width = num_classes, width
+        self.num_classes, self.width, self.passes = num_classes, width, passes
         self.table = Table.empty(width)
 
     def update(self, uploads: list[Upload]) -> Table:
@@ -44,8 +49,9 @@ class PrototypeRounds(UploadRounds[Upload]):
         return self.extras(clients)
 
     def read(self, client: int, arrays: Arrays) -> Upload:
-        """Check one client's prototypes."""
-        return read_upload(client, arrays, self.num_classes, self.width, self.counted)
+        """Check one client's prototypes, and that it counts no more images than it has seen."""
+        most = self.passes * self.federation.examples[client] if self.counted else None
+        return read_upload(client, arrays, self.num_classes, self.width, most)
 
     def close_round(self, received: Arrays) -> Arrays:
         """Make the next table; without any prototype the old one stays."""

@@ -54,28 +54,31 @@ class Table:
 
 
 def read_upload(
-    client: int, arrays: Mapping[str, np.ndarray], num_classes: int, width: int, counted: bool
+    client: int,
+    arrays: Mapping[str, np.ndarray],
+    num_classes: int,
+    width: int,
+    counted: int | None = None,
 ) -> Upload:
     """Check one client's upload; raises `UpdateRefused` with a sentence that says what is wrong.
 
     Args:
         client: its id.
-        arrays: "proto" [n, K] float32, "proto-classes" [n] int64 ascending and, if `counted`,
-            "proto-counts" [n] int64; n may be 0.
+        arrays: "proto" [n, K] float32, "proto-classes" [n] int64 ascending and, where the method
+            needs them, "proto-counts" [n] int64; n may be 0.
         num_classes: C.
         width: K, or C where the rows are logits.
-        counted: whether the method needs the counts.
+        counted: the most images that the counts may add up to; None: the method needs no counts.
     """
-    names = {PROTOTYPES, CLASSES} | ({COUNTS} if counted else set())
+    names = {PROTOTYPES, CLASSES} | ({COUNTS} if counted is not None else set())
     if arrays.keys() != names:
         raise UpdateRefused(f"it uploads {sorted(arrays)} instead of {sorted(names)}")
     rows, classes = arrays[PROTOTYPES], arrays[CLASSES]
     _check_classes(classes, num_classes)
     _check_rows(rows, len(classes), width)
-    counts = arrays.get(COUNTS)
-    if counts is not None:
-        _check_counts(counts, len(classes))
-    return Upload(client, rows, classes, counts)
+    if counted is not None:
+        _check_counts(arrays[COUNTS], len(classes), counted)
+    return Upload(client, rows, classes, arrays.get(COUNTS))
 
 
 def _check_classes(classes: np.ndarray, num_classes: int) -> None:
@@ -107,11 +110,13 @@ def _check_rows(rows: np.ndarray, expected: int, width: int) -> None:
         raise UpdateRefused(f"its prototypes have a value of {peak:.3g}, more than {LARGEST:g}")
 
 
-def _check_counts(counts: np.ndarray, expected: int) -> None:
+def _check_counts(counts: np.ndarray, expected: int, most: int) -> None:
     if counts.shape != (expected,) or counts.dtype != np.int64:
         raise UpdateRefused(f"its counts are {counts.dtype} of shape {counts.shape}, not int64")
     if (counts < 1).any():
         raise UpdateRefused(f"it counts {counts.min()} examples of a class it has a prototype of")
+    if (total := sum(counts.tolist())) > most:  # in Python's integers, which do not overflow
+        raise UpdateRefused(f"it counts {total} examples, and cannot have seen more than {most}")
 
 
 def pairs(uploads: Iterable[Upload]) -> tuple[np.ndarray, np.ndarray]:

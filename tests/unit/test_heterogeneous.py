@@ -15,7 +15,7 @@ from fedapp.errors import UserError
 from fedapp.node import Node
 from strategies.federation import Federation
 from strategies.prototypes import Upload
-from strategies.records import UPLOADS, from_array_record, to_array_record
+from strategies.records import REFUSED, UPLOADS, from_array_record, to_array_record
 
 
 @pytest.mark.parametrize("method", PERSONAL)
@@ -109,6 +109,18 @@ def test_a_malformed_upload_is_refused_by_client_and_the_round_goes_on(change, w
         raise AssertionError(strategy.report.failures[0].reason)
     assert [result.client for result in strategy.report.results] == [0, 1, 3]
     assert np.isfinite(strategy.table.rows).all()
+
+
+def test_a_client_cannot_outweigh_the_others_by_counts_it_has_not_seen():
+    config = run(method="fedproto", num_rounds=1, local_epochs=2)
+    honest = federate(config, nodes=4, tamper=spoiled(2, proto_counts=lambda counts: counts))[1]
+    assert honest.report.failures == []
+    strategy = federate(config, nodes=4, tamper=spoiled(2, proto_counts=lambda n: 2 * n))[1]
+    [failure] = strategy.report.failures
+    assert (failure.client, failure.kind) == (2, REFUSED)
+    assert "cannot have seen more than" in failure.reason
+    twice = {**config, "proto-collect": "during"}  # counts what both epochs saw
+    assert federate(twice, nodes=4)[1].report.failures == []
 
 
 @pytest.mark.parametrize("method", ["feddor", "fedproto", "fedtgp", "fedgh"])

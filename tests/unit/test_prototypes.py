@@ -19,11 +19,13 @@ def upload(rows=None, classes=(0, 2), **changes):
     if rows is None:
         rows = np.ones((len(classes), 3), np.float32)
     arrays = {"proto": rows, "proto-classes": np.array(classes, np.int64)} | changes
-    return read_upload(7, arrays, num_classes=4, width=3, counted="proto-counts" in changes)
+    counted = 5 if "proto-counts" in changes else None
+    return read_upload(7, arrays, num_classes=4, width=3, counted=counted)
 
 
 def test_a_good_upload_is_taken():
     assert upload().classes.tolist() == [0, 2]
+    assert upload(**{"proto-counts": np.array([2, 3])}).counts.tolist() == [2, 3]
     assert upload(classes=(), rows=np.zeros((0, 3), np.float32)).rows.shape == (0, 3)
 
 
@@ -43,6 +45,8 @@ def test_a_good_upload_is_taken():
         ({"proto-classes": np.array([0.0, 2.0])}, "float64"),
         ({"proto-counts": np.array([3, 0])}, "counts 0 examples"),
         ({"proto-counts": np.array([3])}, "shape"),
+        ({"proto-counts": np.array([3, 3])}, "counts 6 examples, and cannot .* more than 5"),
+        ({"proto-counts": np.array([1 << 62, 1 << 62])}, "counts 9223372036854775808 examples"),
         ({"labels": np.array([3])}, "instead of"),
     ],
 )
