@@ -15,13 +15,14 @@ from clients.personal_model import PersonalClient
 
 # As strategies.fedgen has them; neither side imports the other.
 INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
+UNHEARD = "unheard"
 
 
 class FedGenClient(PersonalClient):
     """CE(h(f), y) + CE(h(Gen(ε, ỹ)), ỹ) from the received head on; the head is sent.
 
     The generator is frozen here and skipped in the first `warmup` rounds, in which it knows
-    nothing. The first upload also carries the label counts. Source: Zhu et al., ICML 2021.
+    nothing. Clients whose label counts the server lacks upload them. Source: Zhu et al., ICML 2021.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class FedGenClient(PersonalClient):
     def finish(
         self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
     ) -> Arrays:
-        """Store the model and return the head; upload label counts until the server has them."""
-        if self.memory is None or not self.memory.known:
+        """Store the model and return the head; upload label counts if the server lacks them."""
+        if self.client in self.inbox[INBOX].get(UNHEARD, ()):
             self.uploads = {COUNTS: self.data.class_counts.cpu().numpy().copy()}
         return super().finish(received, trained, result, lr)

@@ -1,5 +1,7 @@
 """FedProto's client, which is also FedTGP's but for the counts."""
 
+from typing import Any
+
 from torch import Tensor
 
 from clients.objective import Step
@@ -22,6 +24,9 @@ class FedTGPClient(PrototypeClient):
 
 
 class FedProtoClient(FedTGPClient):
-    """The same, with the numbers of images, by which the server weighs (FedProto, equation 6)."""
+    """The same, with the numbers of images if the server weighs by them (FedProto, equation 6)."""
 
-    counted = True
+    def __init__(self, *args: Any, weighting: str = "count", **kwargs: Any) -> None:
+        """Prepare a client; `weighting` is "count" or "uniform", for which counts stay away."""
+        super().__init__(*args, **kwargs)
+        self.counted = weighting == "count"

@@ -182,7 +182,7 @@ HETEROGENEOUS: dict[str, Method] = {
     "fedproto": _prototypes(
         "Prototypes averaged by class",
         "Tan et al. 2022, AAAI, equations 3-6",
-        FedProtoClient, {"weight": "fedproto-lambda"},
+        FedProtoClient, {"weight": "fedproto-lambda", "weighting": "fedproto-weighting"},
         strategy=FedProto, strategy_parts=_sizes, also_sends="prototypes, counts",
         options={"weighting": "fedproto-weighting", "memory": "fedproto-memory"},
     ),

@@ -17,6 +17,7 @@ from strategies.server_training import FeatureGenerator, diversity_loss, ensembl
 from strategies.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
+UNHEARD = "unheard"  # ids of clients whose label counts are still to come
 _STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
 
 
@@ -70,8 +71,11 @@ class FedGen(FedAvg):
                     self._heard |= self._counts(reply.content, asked[reply.metadata.src_node_id])
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send the generator, and from which labels to draw."""
-        return {EXTRA: {**module_arrays(self.generator), LABELS: self._distribution()}}
+        """Send the generator, from which labels to draw, and whose label counts are lacking."""
+        sent = {**module_arrays(self.generator), LABELS: self._distribution()}
+        if unheard := sorted(set(clients) - self._heard.keys()):
+            sent[UNHEARD] = np.array(unheard, np.int64)
+        return {EXTRA: sent}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add the heads, and note the label counts of clients that send them."""

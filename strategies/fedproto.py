@@ -14,17 +14,15 @@ class FedProto(PrototypeRounds):
     Classes that nobody uploads in a round are forgotten, unless `memory` keeps their last value.
     """
 
-    counted = True
-
     def __init__(
         self, *args: Any, weighting: str = "count", memory: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.weighting, self.memory = weighting, memory
+        self.counted, self.memory = weighting == "count", memory
 
     def update(self, uploads: list[Upload]) -> Table:
         """Return the means of this round."""
-        means = class_means(uploads, self.weighting == "count")
+        means = class_means(uploads, self.counted)
         if not self.memory:
             return means
         rows = dict(zip(self.table.classes.tolist(), self.table.rows, strict=True))

@@ -55,7 +55,7 @@ def test_a_resumed_federation_ends_with_the_same_bits_and_has_learnt(method):
     assert accuracy.get("client-accuracy-head-total", accuracy["client-accuracy-total"]) > 0.25
 
 
-@pytest.mark.parametrize("method", ["feddor", "fedtgp", "fedorgp", "fedgh"])
+@pytest.mark.parametrize("method", ["feddor", "fedtgp", "fedorgp", "fedgh", "fedproto"])
 def test_only_prototypes_and_class_ids_travel(method):
     seen = []
 
@@ -68,7 +68,7 @@ def test_only_prototypes_and_class_ids_travel(method):
             seen.append((len(records["arrays"]), names, widths))
         return reply
 
-    federate(run(method=method), nodes=4, tamper=watch)
+    federate(run(method=method, fedproto_weighting="uniform"), nodes=4, tamper=watch)
     assert seen == [(0, {"proto", "proto-classes"}, {16})] * 8
 
 

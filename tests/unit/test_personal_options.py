@@ -156,9 +156,18 @@ def test_images_can_be_taken_in_their_order():
 def test_fedgen_can_ask_all_clients_for_their_labels_before_the_first_round():
     config = run(method="fedgen", participation=0.25, num_rounds=1)
     counts = Node(RunConfig.parse(config)).class_counts()[0]
+    sent: list[set[str]] = []
+
+    def watch(reply):
+        if reply.metadata.message_type == "train":
+            sent.append({n for n in reply.content.array_records if n == UPLOADS})
+        return reply
+
     one, many = (
-        federate({**config, "fedgen-label-query": True}, nodes=nodes)[1] for nodes in (1, 4)
+        federate({**config, "fedgen-label-query": True}, nodes=nodes, tamper=watch)[1]
+        for nodes in (1, 4)
     )
+    assert sent == [set(), set()]  # what was told once is not sent again
     for strategy in (one, many):
         np.testing.assert_array_equal([strategy._heard[c] for c in range(4)], counts)
         assert len(strategy.report.results) == 1
