@@ -65,7 +65,7 @@ class RunConfig(MethodKeys):
             **partition_settings(self),
             "local_epochs": setting.local_epochs,
             "batch_size": setting.batch_size,
-            "lr": setting.lr_of.get(name, setting.lr),
+            "lr": setting.rate(name, self.local_epochs, self.augmentation),
             "lr_schedule": setting.lr_schedule,
             "augmentation": setting.augmentation,
             "regulariser": row.regulariser or "none",

@@ -7,6 +7,8 @@ than cross-entropy; a method without a number of its own takes the row's general
 
 from dataclasses import dataclass, field, replace
 
+Protocol = tuple[object, object]  # local epochs and augmentation
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -19,7 +21,13 @@ class Setting:
     augmentation: str = "none"
     batch_size: int = 50
     extras: dict[str, dict[str, float]] = field(default_factory=dict)  # by method, then key
+    other_lr_of: dict[Protocol, dict[str, float]] = field(default_factory=dict)  # another paper's
     source: str = ""
+
+    def rate(self, method: str, local_epochs: object, augmentation: object) -> float:
+        """Return a method's learning rate; "auto" is the row's own protocol, no other paper's."""
+        other = self.other_lr_of.get((local_epochs, augmentation), {})
+        return other.get(method, self.lr_of.get(method, self.lr))
 
 
 MODEL_OF = {
@@ -89,6 +97,7 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ),
     ("cifar100", "mobilenet"): Setting(
         3, 0.1, _MOBILENET_RATES, "step", "crop flip", extras=_FEDDR_EXTRAS,
+        other_lr_of={(5, "flip"): {"spherefed": 4.5}},  # FedFN appendix
         source="FedDr+ tables 7-8; FedFN appendix for fedfn",
     ),
     ("imagenet100", "resnet18"): Setting(

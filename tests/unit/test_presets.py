@@ -45,7 +45,8 @@ def test_methods_can_be_changed_on_top_of_a_preset(name, method):
     resolved = resolve(name, f"method='{method}' regulariser='auto'")
     assert resolved.method == method
     row = find_setting(resolved.dataset, resolved.model)
-    assert resolved.lr == row.lr_of.get(method, row.lr)
+    fedfns = {"spherefed": 4.5} if name.startswith("fedfn-cifar100") else {}
+    assert resolved.lr == {**row.lr_of, **fedfns}.get(method, row.lr)
 
 
 @pytest.mark.parametrize("method", ["feddor", "fedproto", "fedkd", "lg-fedavg", "local-hetero"])
@@ -80,6 +81,8 @@ def test_presets_have_the_protocols_of_their_papers():
     assert (plus.partition, plus.alpha, plus.lr_schedule) == ("lda", 0.1, "step")
     fn = resolve("fedfn-cifar100-shards")
     assert (fn.lr, fn.local_epochs, fn.augmentation) == (0.5, 5, "flip")
+    assert resolve("fedfn-cifar100-lda", "method='spherefed-ft'").lr == 4.5
+    assert resolve("feddr+-cifar100-lda", "method='spherefed' local-epochs=5").lr == 6.5
     random = resolve("fedfn-cifar10-resnet18")
     assert (random.lr, random.bn, random.model) == (0.1, "running", "resnet18-imagenet-stem")
     assert resolve("fedfn-cifar10-resnet18", "initial-model='imagenet'").model == random.model
