@@ -61,11 +61,15 @@ def perturbation(
 ) -> list[Tensor]:
     """Return rho A g / (||g|| + 1e-12) for the gradients g that the weights have, one per weight.
 
-    The norm is that of all gradients together. Where w = w_g, A is 0 and nothing moves.
+    The norm is that of all gradients together. Where w = w_g nothing moves: A is 0, and without it
+    g is what rounding leaves of 0, which no length may be given to.
     """
     gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
     length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     factor = rho / (length + 1e-12)
+    if not adaptive:
+        apart = [(w != a).any() for w, a in zip(weights, anchors, strict=True)]
+        factor = factor * torch.stack(apart).any()
     moves = torch._foreach_mul(gradients, factor)
     if adaptive:
         shares = [

@@ -45,6 +45,22 @@ def test_at_the_received_model_nothing_moves_and_nothing_is_nan():
         assert torch.equal(perturbation([weight], [weight], 2.0, adaptive)[0], torch.zeros(3, 2))
 
 
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_the_first_step_of_a_round_is_fedavgs(adaptive):
+    """The pull's gradient at the received model is a rounding error, which has no direction."""
+    run = {"batch_size": 1000, "lr": 0.05, "dataset": "digits"}
+    one, other = (
+        Node(RunConfig.parse(settings(method=method, fedsol_adaptive=adaptive, **run))).client(0)
+        for method in ("fedsol", "fedavg")
+    )
+    received = [array + np.float32(0.02) for array in one.get_parameters({})]
+    config = {"server_round": 1, "lr": 0.05}
+    sent, plain = one.fit(received, config), other.fit(received, config)
+    assert sent[2]["steps"] == plain[2]["steps"] == 1
+    for array, expected in zip(sent[0], plain[0], strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
 def test_one_step_is_the_rule_written_in_plain_pytorch():
     node = Node(RunConfig.parse(settings(method="fedsol", lr=0.05, momentum=0.0)))
     client = node.client(0)
