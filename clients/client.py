@@ -145,6 +145,7 @@ class LocalClient(NumPyClient):
             "squared_distance": distance,
             "extra": self.extra,
             "images": result.images,
+            "reinitialised": self.reinitialised,
         }
         return list(sent.values()), self.data.num_examples, metrics
 
@@ -173,6 +174,11 @@ class LocalClient(NumPyClient):
     def recalled(self) -> Arrays:
         """What was kept when this round began, {} if nothing yet; raises `StateError`."""
         return self._stored[0]
+
+    @property
+    def reinitialised(self) -> bool:
+        """Whether what it kept in this run was lost, so that it started afresh."""
+        return self.memory is not None and self.memory.known and not any(self._stored)
 
     def remember(self) -> None:
         """Store `kept`, once the update is known to be usable; raises `StateError`."""

@@ -194,6 +194,7 @@ def _fit(client: LocalClient, received: Arrays, task: Task) -> tuple[Arrays, Cli
         float(metrics["squared_distance"]),
         float(metrics["extra"]),
         int(metrics["images"]),
+        int(metrics["reinitialised"]),
     )
     return dict(zip(client.shared, arrays, strict=True)), result
 

@@ -135,6 +135,8 @@ class Recorder:
             "failures": [f"client {f.client}: {f.reason}" for f in report.failures],
             "class_accuracy": evaluation and evaluation.class_accuracy,
         }
+        if afresh := [result.client for result in report.results if result.reinitialised]:
+            row["reinitialised"] = afresh
         row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
         if evaluation is not None and self.node.method.accuracy != GLOBAL:
             row |= {"global_accuracy": evaluation.accuracy, "global_loss": evaluation.loss}

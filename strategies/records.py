@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"
@@ -78,6 +78,7 @@ class ClientResult:
     squared_distance: float  # ||w_i - w_g||^2 over trained parameters
     extra: float = 0.0  # the method's own number, such as FedNova's a_i
     images: int = 0  # trained on, one counted as often as it was in a batch
+    reinitialised: int = 0  # 1: what it kept was lost, and it started afresh
 
 
 @dataclass(frozen=True)

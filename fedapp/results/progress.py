@@ -26,6 +26,8 @@ def round_line(
     number = row["round"]
     remaining = elapsed / (number - first_round + 1) * (total_rounds - number)
     failed = f"  failed {row['failed']}" if row.get("failed") else ""
+    if afresh := row.get("reinitialised"):
+        failed += f"  started afresh {len(afresh)}"
     model = f"  global model {percent(row['global_accuracy'])}" if "global_accuracy" in row else ""
     return (
         f"round {number:>{len(str(total_rounds))}}/{total_rounds}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from in_process import ROOT, assert_same, differ, federate, settings
 
-from clients.state import StateError
+from clients.state import ClientState, StateError
 from clients.stored_states import UnknownRun
 from fedapp import node as node_module
 from fedapp import server_app
@@ -23,6 +23,7 @@ from fedapp.methods import METHODS, kept_by_clients
 from fedapp.node import Node
 from fedapp.preflight import forget, meet_nodes
 from fedapp.results.formatting import megabytes
+from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
 from strategies.federation import Federation, RoundFailed
 from strategies.records import Task, from_array_record, to_array_record
@@ -72,7 +73,20 @@ def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
     with pytest.raises(StateError, match="has trained before in this run but its state is gone"):
         trained_client(Node(RunConfig.parse(run)), 4, known=(3,), remember=False)
     fresh = Node(RunConfig.parse({**run, "state-missing": "reinit"}))
-    trained_client(fresh, 4, known=(3,), remember=False)
+    assert trained_client(fresh, 4, known=(3,)).reinitialised
+    assert not trained_client(fresh, 5, known=(3,)).reinitialised
+    assert not trained_client(Node(fresh.config), 6, known=()).reinitialised
+
+
+def test_clients_that_start_afresh_are_named_in_the_rounds_metrics(tmp_path, monkeypatch, capsys):
+    run = settings(method="scaffold", participation=1.0, state_missing="reinit",
+                   output_dir=str(tmp_path), run_name="lost")  # fmt: skip
+    monkeypatch.setattr(ClientState, "load", lambda state, server_round: None)
+    assert run_in_process(ROOT, run, Resources()) == 0
+    first, second = RunDirectory.load(tmp_path / "lost").rounds()
+    assert "reinitialised" not in first
+    assert second["reinitialised"] == list(range(10))
+    assert capsys.readouterr().out.count("started afresh 10") == 1
 
 
 def test_a_state_of_the_same_classes_in_another_order_is_refused():

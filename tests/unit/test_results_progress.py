@@ -47,6 +47,11 @@ def test_round_line_names_failed_clients_only_when_there_are_some():
     )
 
 
+def test_round_line_counts_the_clients_whose_states_were_lost():
+    line = round_line({**ROW, "failed": 1, "reinitialised": [3, 7]}, 60, elapsed=1)
+    assert "clients 20  failed 1  started afresh 2  0.84 s" in line
+
+
 def test_round_line_without_evaluation_has_dashes_in_the_same_columns():
     line = round_line({**ROW, "accuracy": None, "loss": None}, 60, elapsed=10.0)
     full = round_line(ROW, 60, elapsed=10.0)
