@@ -25,6 +25,7 @@ class Architecture:
 
     build: Callable[[int, int], nn.Module]
     width: int
+    smallest: int = 8  # side of the smallest images in pixels of which something is left
 
 
 def build_personal_extractor(
@@ -35,7 +36,7 @@ def build_personal_extractor(
     Args:
         name: a key of `ARCHITECTURES`.
         channels: of the images, 1 or 3.
-        image_size: side of the square images in pixels, 8 or more.
+        image_size: side of the square images in pixels, `smallest` or more.
         feature_dim: K, the number of features that all clients of the federation give.
         feature_map: "pool" averages or repeats neighbouring native features (no parameters, the
             lineage's way); "linear" is a linear layer without activation.
@@ -46,15 +47,24 @@ def build_personal_extractor(
     Raises:
         UserError: unknown name or feature map, or images that are too small.
     """
+    check_architecture(name, image_size)
+    row = ARCHITECTURES[name]
+    extractor = row.build(channels, image_size)
+    return nn.Sequential(extractor, _feature_map(feature_map, row.width, feature_dim))
+
+
+def check_architecture(name: str, image_size: int) -> None:
+    """Raise UserError for an unknown name, or for images that are too small for the network."""
     if name not in ARCHITECTURES:
         raise UserError(
             f"there is no architecture '{name}'; choose one of {', '.join(ARCHITECTURES)}"
         )
-    if image_size < 8:
-        raise UserError(f"'{name}' needs images of 8x8 pixels or more, not {image_size} wide")
-    row = ARCHITECTURES[name]
-    extractor = row.build(channels, image_size)
-    return nn.Sequential(extractor, _feature_map(feature_map, row.width, feature_dim))
+    side = ARCHITECTURES[name].smallest
+    if image_size < side:
+        raise UserError(
+            f"architecture '{name}' needs images of {side}x{side} pixels or more, not "
+            f"{image_size} wide"
+        )
 
 
 def _feature_map(kind: str, width: int, feature_dim: int) -> nn.Module:
@@ -157,6 +167,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "resnet50": Architecture(partial(_resnet, "resnet50"), 2048),
     "resnet101": Architecture(partial(_resnet, "resnet101"), 2048),
     "resnet152": Architecture(partial(_resnet, "resnet152"), 2048),
-    "googlenet": Architecture(_googlenet, 1024),
+    "googlenet": Architecture(_googlenet, 1024, smallest=15),
     "mobilenetv2": Architecture(_mobilenetv2, 1280),
 }

@@ -96,6 +96,7 @@ def check_group(config: RunConfig, method: Method) -> None:
     if method.personal is None or not config.model_group:
         return
     group = find_group(config.model_group)
+    _check_images(config, group)
     if method.personal.same_heads and not group.same_heads:
         fitting = ", ".join(name for name, each in GROUPS.items() if each.same_heads)
         raise UserError(
@@ -112,3 +113,14 @@ def check_group(config: RunConfig, method: Method) -> None:
             "run-config key 'batch-size' is 1, but the networks of model groups have BatchNorm, "
             "which needs 2 images or more"
         )
+
+
+def _check_images(config: RunConfig, group: ModelGroup) -> None:
+    """Raise UserError if a client's network cannot take the data set's images, as far as known."""
+    from fedapp.data.datasets import find_dataset
+    from fedapp.models.architectures import check_architecture
+
+    side = find_dataset(config.dataset).image_size
+    if side is not None:
+        for name in group.architectures[: config.num_clients]:
+            check_architecture(name, side)

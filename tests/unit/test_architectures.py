@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from in_process import settings
 from torch import nn
 
+from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.models.architectures import ARCHITECTURES, build_personal_extractor
 from fedapp.models.groups import GROUPS, find_group
@@ -45,6 +47,24 @@ def test_quick_networks_give_k_features_of_any_image(name):
 def test_large_networks_take_grey_images_too(name):
     extractor = build_personal_extractor(name, 1, 32, 128)
     assert extractor(torch.rand(2, 1, 32, 32)).shape == (2, 128)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_network_takes_the_smallest_images_that_its_row_names(name):
+    side = ARCHITECTURES[name].smallest
+    with torch.device("meta"):
+        extractor = build_personal_extractor(name, 3, side, 64)
+        assert extractor(torch.empty(2, 3, side, side)).shape == (2, 64)
+
+
+def test_images_that_are_too_small_for_a_clients_network_are_refused_before_the_run():
+    group = {"method": "feddor", "model_group": "MHMG4", "partition": "dirichlet"}
+    with pytest.raises(UserError, match=r"'googlenet' needs images of 15x15 .* not 14 wide"):
+        build_personal_extractor("googlenet", 3, 14, 64)
+    with pytest.raises(UserError, match=r"'googlenet' needs images of 15x15 .* not 8 wide"):
+        RunConfig.parse(settings(**group))
+    RunConfig.parse(settings(**group, num_clients=1))
+    RunConfig.parse(settings(**group, dataset="mnist"))
 
 
 @pytest.mark.parametrize(("side", "inputs"), [(32, 1600), (64, 10816), (28, 1024), (8, 256)])
@@ -105,6 +125,6 @@ def test_unknown_names_are_named():
     with pytest.raises(UserError, match="resnet4"):
         build_personal_extractor("resnet5", 3, 32, 64)
     with pytest.raises(UserError, match="8x8"):
-        build_personal_extractor("resnet4", 3, 4, 64)
+        build_personal_extractor("resnet4", 3, 7, 64)
     with pytest.raises(UserError, match="pool, linear"):
         build_personal_extractor("resnet4", 3, 32, 64, "max")

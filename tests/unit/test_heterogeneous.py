@@ -181,7 +181,7 @@ def test_feddor_sends_no_more_than_fedproto_and_fedkd_less_than_fml():
 
 
 def test_heads_of_four_shapes_run_where_heads_are_not_averaged():
-    config = run(method="fedgh", model_group="MHMG8-HtC4", num_rounds=1)
+    config = run(method="fedgh", model_group="Res34-HtC4", num_rounds=1)
     node = Node(RunConfig.parse({**config, "num-clients": 4}))
     assert [node.personal.group.hidden_of(c) for c in range(4)] == [0, 512, 256, 128]
     strategy = server_app.build_strategy(

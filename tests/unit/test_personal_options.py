@@ -231,7 +231,8 @@ def test_feddors_embedding_starts_at_the_rows_of_all_or_at_orthogonal_ones_of_it
 def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():
     with pytest.raises(UserError, match="those of model group 'tiny' are alike"):
         RunConfig.parse(run(method="fedproto", head_final_relu=True))
-    node = Node(RunConfig.parse(run(method="fml", model_group="MHMG8-HtC4", head_final_relu=True)))
+    config = run(method="fml", model_group="MHMG8-HtC4", head_final_relu=True, num_clients=1)
+    node = Node(RunConfig.parse(config))
     pair, features = node.place(0).model, torch.randn(20, 16)
     assert float(pair.head(features).detach().min()) == 0.0
     assert float(pair.mentee.head(features).detach().min()) < 0.0
