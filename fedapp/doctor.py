@@ -42,7 +42,7 @@ def examine(dataset: str = "digits", data_dir: str = "") -> list[Check]:
 
 def _versions() -> list[Check]:
     """Check Python and packages against what fedapp says, as installed, that it needs."""
-    from packaging.requirements import Requirement  # flwr brings it
+    from packaging.requirements import Requirement
 
     try:
         said = importlib.metadata.metadata("fedapp")

@@ -20,7 +20,7 @@ from fedapp.benchmarking.federated import Runner, configuration, measured_run, r
 from fedapp.benchmarking.machine import best_seconds, memory_bandwidth
 from fedapp.benchmarking.messages import random_model
 from fedapp.benchmarking.plan import Plan, Workload
-from fedapp.benchmarking.tax import ratio, say
+from fedapp.benchmarking.tax import rounded_median, say
 from fedapp.errors import UserError
 from fedapp.jobs import stdout_to_stderr
 from fedapp.launch import Engine, Resources, cores, environment_for, run
@@ -76,7 +76,7 @@ def measure_startup(project: Path, data_dir: Path, repeats: int) -> dict[str, fl
         } | {"baseline_seconds": baseline}
         for name, value in (seconds | {"ratio": seconds["seconds"] / baseline}).items():
             found.setdefault(name, []).append(value)
-    return {name: ratio(values) for name, values in found.items()}
+    return {name: rounded_median(values) for name, values in found.items()}
 
 
 def measure_messages(plan: Plan) -> dict[str, dict[str, float]]:
@@ -180,10 +180,10 @@ def _baseline_seconds(statements: str) -> float:
 
 def _compare(ours: Sequence[float], stock: Sequence[float], clients: int) -> dict[str, float]:
     return {
-        "seconds": ratio(ours),
-        "seconds_per_client": ratio(ours) / clients,
-        "stock_seconds": ratio(stock),
-        "ratio": ratio([own / other for own, other in zip(ours, stock, strict=True)]),
+        "seconds": rounded_median(ours),
+        "seconds_per_client": rounded_median(ours) / clients,
+        "stock_seconds": rounded_median(stock),
+        "ratio": rounded_median([own / other for own, other in zip(ours, stock, strict=True)]),
     }
 
 

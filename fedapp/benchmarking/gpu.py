@@ -12,7 +12,7 @@ import torch
 
 from fedapp.benchmarking.federated import configuration, measured_in_process, resources
 from fedapp.benchmarking.plan import Plan
-from fedapp.benchmarking.tax import measure_tax, ratio, say
+from fedapp.benchmarking.tax import measure_tax, rounded_median, say
 from fedapp.launch import gpu_names
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -52,7 +52,7 @@ def measure_precisions(project: Path, data_dir: Path, plan: Plan, device: str) -
             seconds[precision] = found.speed().seconds
         for precision, value in seconds.items():
             ratios[precision].append(value / seconds[PRECISIONS[0]])
-    return {precision: ratio(values) for precision, values in ratios.items()}
+    return {precision: rounded_median(values) for precision, values in ratios.items()}
 
 
 def measure_memory(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:

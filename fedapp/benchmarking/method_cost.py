@@ -11,7 +11,7 @@ from typing import Any
 from fedapp.benchmarking.federated import configuration, measured_in_process, resources
 from fedapp.benchmarking.machine import benchmark_images
 from fedapp.benchmarking.plan import Plan
-from fedapp.benchmarking.tax import ratio, say
+from fedapp.benchmarking.tax import rounded_median, say
 from fedapp.errors import UserError
 from fedapp.methods import METHODS
 
@@ -38,7 +38,7 @@ def measure_methods(project: Path, plan: Plan) -> dict[str, Any]:
             except UserError as reason:
                 skipped[method] = str(reason)
     return {
-        "method_cost": {method: ratio(ratios) for method, ratios in cost.items()},
+        "method_cost": {method: rounded_median(ratios) for method, ratios in cost.items()},
         "method_skipped": skipped,
     }
 

@@ -64,11 +64,11 @@ def measure_tax(
         found["fl_tax_tuned"][model] = _tax(methods[0], runs, tuned)
         found["round_cost"][model] = {m: _cost(m, methods[0], runs) for m in methods}
         found["fl_tax"][model] = found["fl_tax_by_method"][model][methods[0]]
-        found["images_per_second"][model] = ratio(plain)
+        found["images_per_second"][model] = rounded_median(plain)
     return found
 
 
-def ratio(values: Sequence[float]) -> float:
+def rounded_median(values: Sequence[float]) -> float:
     """Return the median, rounded to what a repetition may confirm."""
     return round(statistics.median(values), 4)
 
@@ -80,8 +80,8 @@ def say(text: str) -> None:
 
 def _tax(method: str, runs: Sequence[Repeat], plain: Sequence[float]) -> float:
     rates = [run[method].images_per_second for run in runs]
-    return ratio([rate / best for rate, best in zip(rates, plain, strict=True)])
+    return rounded_median([rate / best for rate, best in zip(rates, plain, strict=True)])
 
 
 def _cost(method: str, reference: str, runs: Sequence[Repeat]) -> float:
-    return ratio([run[method].seconds / run[reference].seconds for run in runs])
+    return rounded_median([run[method].seconds / run[reference].seconds for run in runs])
