@@ -39,7 +39,7 @@ def traffic(
         print(json.dumps(detailed, indent=2))
     else:
         show(
-            "Traffic: kB per round, arrays of one client in kB, MB of the run",
+            "Traffic: kB per round, arrays of one client in kB, MB of the run's training and tests",
             [_readable(row) for row in rows],
             False,
         )
@@ -77,6 +77,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         "down kB": f"{row['down_kb_per_round']:,.2f}",
         "client kB": f"{row['arrays_kb_per_client']:,.2f}",
         "MB": f"{row['total_mb']:,.2f}",
+        "eval MB": f"{row['eval_mb']:,.2f}",
         "best": percent(row["accuracy_best"]),
         "final": percent(row["accuracy_final"]),
     }

@@ -205,7 +205,8 @@ HETEROGENEOUS: dict[str, Method] = {
     "fedgh": _row(
         "A header for all, trained on the server with prototypes",
         "Yi et al. 2023, ACM MM, algorithm 1",
-        strategy=FedGH, strategy_parts=_fedgh, options={"epochs": "fedgh-server-epochs"},
+        strategy=FedGH, strategy_parts=_fedgh,
+        options={"epochs": "fedgh-server-epochs", **_WHEN},
         client=FedGHClient, client_options=_COLLECTS, also_sends="prototypes, header",
     ),
     "fedgen": _row(

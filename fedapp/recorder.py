@@ -135,6 +135,9 @@ class Recorder:
             "failures": [f"client {f.client}: {f.reason}" for f in report.failures],
             "class_accuracy": evaluation and evaluation.class_accuracy,
         }
+        if report.eval_bytes_down:
+            row["eval_bytes_down"] = report.eval_bytes_down
+            row["eval_bytes_up"] = report.eval_bytes_up
         if afresh := [result.client for result in report.results if result.reinitialised]:
             row["reinitialised"] = afresh
         row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}

@@ -1,8 +1,9 @@
 """What methods send, measured: bytes per round and client, and accuracy against megabytes.
 
-Bytes are those of the training messages as Flower counts them, both ways; evaluation is not
-counted. What one client sends is counted in its arrays alone, so that it does not depend on how
-many clients share a node (specification of the heterogeneous methods, section 7).
+Bytes are those of the training messages as Flower counts them, both ways; those of evaluations on
+the clients' own test splits are counted apart. What one client sends is counted in its arrays
+alone, so that it does not depend on how many clients share a node (specification of the
+heterogeneous methods, section 7).
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 
 def traffic_row(run: RunDirectory) -> dict[str, Any]:
-    """Return what one run sent: means per round in kB (1000 bytes), and the sum in MB."""
+    """Return what one run sent: means per round in kB (1000 bytes), and sums in MB."""
     rows = run.rounds()
     count = max(len(rows), 1)
     updates = max(sum(row["clients"] for row in rows), 1)
     accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     sent = sum(row["bytes_up"] + row["bytes_down"] for row in rows)
+    evaluated = sum(row.get("eval_bytes_up", 0) + row.get("eval_bytes_down", 0) for row in rows)
     return {
         "run": run.name,
         "method": run.config()["method"],
@@ -33,13 +35,14 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
         "down_kb_per_round": sum(row["bytes_down"] for row in rows) / count / 1e3,
         "arrays_kb_per_client": sum(row["client_bytes_up"] for row in rows) / updates / 1e3,
         "total_mb": sent / 1e6,
+        "eval_mb": evaluated / 1e6,
         "accuracy_best": max(accuracies, default=None),
         "accuracy_final": accuracies[-1] if accuracies else None,
     }
 
 
 def round_rows(run: RunDirectory) -> list[dict[str, Any]]:
-    """Return the bytes of every round of a run, and their running sum in MB."""
+    """Return the bytes of every round of a run, and the running sum in MB, of training only."""
     rows = run.rounds()
     sums = accumulate(row["bytes_up"] + row["bytes_down"] for row in rows)
     return [
@@ -47,6 +50,8 @@ def round_rows(run: RunDirectory) -> list[dict[str, Any]]:
             "round": row["round"],
             "bytes_up": row["bytes_up"],
             "bytes_down": row["bytes_down"],
+            "eval_bytes_up": row.get("eval_bytes_up", 0),
+            "eval_bytes_down": row.get("eval_bytes_down", 0),
             "total_mb": total / 1e6,
             "accuracy": row["accuracy"],
         }

@@ -72,8 +72,10 @@ class RoundReport:
     server_round: int
     results: list[ClientResult] = field(default_factory=list)
     failures: list[ClientFailure] = field(default_factory=list)
-    bytes_down: int = 0
+    bytes_down: int = 0  # of messages that train
     bytes_up: int = 0
+    eval_bytes_down: int = 0  # of messages that evaluate on the clients' own test splits
+    eval_bytes_up: int = 0
     client_accuracy: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -32,10 +32,15 @@ class FedGH(PrototypeRounds):
         lr_server: float = 0.01,
         epochs: int = 1,
         batch_size: int = 32,
+        evaluate_when: str = "round-end",
         **kwargs: Any,
     ) -> None:
-        """Prepare; `headers` by width of their hidden layer, `hidden_of` a client's width."""
+        """Prepare; `headers` by width of their hidden layer, `hidden_of` a client's width.
+
+        Clients are evaluated with heads of their own or, "after-download", with the new header.
+        """
         super().__init__(*args, **kwargs)
+        self.tests_header = evaluate_when == "after-download"
         self.headers, self.hidden_of, self.draw = dict(headers), hidden_of, draw
         self.lr_server, self.epochs, self.batch_size = lr_server, epochs, batch_size
 
@@ -43,6 +48,10 @@ class FedGH(PrototypeRounds):
         """Send each node the headers of its clients' shapes."""
         widths = sorted({self.hidden_of(client) for client in clients})
         return {f"{EXTRA}{width}": module_arrays(self.headers[width]) for width in widths}
+
+    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send the headers where they are what is evaluated."""
+        return self.extras(clients) if self.tests_header else {}
 
     def update(self, uploads: list[Upload]) -> Table:
         """Train every header; there is no table."""

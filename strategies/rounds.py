@@ -178,12 +178,14 @@ class ClientStrategy(FlowerFedAvg):
             return []
         arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
         self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
-        return [
+        messages = [
             self._message(
                 MessageType.EVALUATE, node, task, arrays, self.evaluation_extras(task.clients)
             )
             for node, task in tasks.items()
         ]
+        self.report.eval_bytes_down = sum(map(payload_bytes, messages))
+        return messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -195,6 +197,7 @@ class ClientStrategy(FlowerFedAvg):
         waiting, rows = dict(self._evaluating), {}
 
         def judge(reply: Message, task: Task) -> None:
+            self.report.eval_bytes_up += payload_bytes(reply)
             scores, failures = read_scores(reply.content, task.clients)
             rows.update(scores)
             self.report.failures += failures

@@ -46,6 +46,11 @@ def test_traffic_counts_what_was_sent_and_feddor_sends_less_than_fedproto(runs):
     assert feddor["total_mb"] == pytest.approx(
         sum(row["bytes_up"] + row["bytes_down"] for row in rows) / 1e6
     )
+    assert feddor["eval_mb"] == pytest.approx(
+        sum(row["eval_bytes_up"] + row["eval_bytes_down"] for row in rows) / 1e6
+    )
+    assert all(row["eval_bytes_down"] > 4 * 10 * (4 * 16 + 8) for row in rows)  # the table, to all
+    assert all(row["eval_bytes_up"] > 4 * 8 * 5 for row in rows)  # five scores of four clients
     assert feddor["arrays_kb_per_client"] < fedproto["arrays_kb_per_client"]
     assert feddor["up_kb_per_round"] < fedproto["up_kb_per_round"]
     width, most = 16, 10

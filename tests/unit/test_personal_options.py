@@ -31,6 +31,14 @@ def test_a_method_can_be_evaluated_as_if_the_next_round_had_begun(method):
     assert strategy.report.client_accuracy["client-count"] == 4
 
 
+@pytest.mark.parametrize(("when", "travels"), [("round-end", False), ("after-download", True)])
+def test_fedghs_header_travels_to_an_evaluation_only_if_it_is_evaluated(when, travels):
+    strategy = federate(run(method="fedgh", eval_when=when, num_rounds=1), nodes=4)[1]
+    header = 4 * (10 * 16 + 10)  # bytes
+    assert strategy.report.bytes_down > 4 * header
+    assert (strategy.report.eval_bytes_down > 4 * header) == travels
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedgh", "fedkd", "lg-fedavg"])
 def test_the_nearest_prototype_needs_prototypes(method):
     with pytest.raises(UserError, match=f"clients of method '{method}' receive no prototypes"):
