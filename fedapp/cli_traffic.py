@@ -1,6 +1,7 @@
 """The commands about clients with models of their own: what they send, where features lie."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +54,9 @@ def features(
         Path | None, typer.Option("--plot", help="The PNG; default: features.png in the run.")
     ] = None,
 ) -> None:
-    """Map the features of all clients' own test images by t-SNE, coloured by class.
+    """Map the features of the clients' own test images by t-SNE, coloured by class.
+
+    A client that was never drawn has no model to map with and is left out.
 
     Example: fedapp features runs/feddor
     """
@@ -63,8 +66,10 @@ def features(
     opened = RunDirectory.load(run)
     config = opened.config()
     title = f"{config['method']} on {config['dataset']}"
-    figure = draw(features_of(opened), title, int(config["seed"]))
+    found = features_of(opened)
+    figure = draw(found, title, int(config["seed"]))
     write_png(figure, target or opened.path / "features.png")
+    print(f"models of {len(found.clients)} of {config['num-clients']} clients", file=sys.stderr)
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:

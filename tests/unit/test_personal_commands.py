@@ -88,6 +88,7 @@ def test_the_features_command_maps_the_stored_models(runs):
     assert features.clients == (0, 1, 2, 3)
     shown = CliRunner().invoke(cli.app, ["features", str(runs["feddor"].path)])
     assert shown.exit_code == 0, shown.output
+    assert "models of 4 of 4 clients" in shown.output
     assert (runs["feddor"].path / "features.png").read_bytes().startswith(b"\x89PNG")
 
 
