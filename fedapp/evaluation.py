@@ -1,5 +1,6 @@
 """Evaluating the global model on the global test set, class by class."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,3 +33,13 @@ def evaluate_classes(model: nn.Module, batches: Batches, num_classes: int) -> Ev
     with np.errstate(invalid="ignore"):
         by_class = right / seen
     return Evaluation(float(right.sum() / seen.sum()), loss / seen.sum(), by_class.tolist())
+
+
+def at_chance(accuracy: float, labels: np.ndarray) -> bool:
+    """Return whether an accuracy on the test labels [m] is no better than a guess's.
+
+    A guess names the commonest class, and may be lucky by two standard deviations of m draws. A
+    model of dead features ends there: training has diverged, though its loss stays finite.
+    """
+    share = np.bincount(labels).max() / len(labels)
+    return bool(accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)))

@@ -18,7 +18,7 @@ from clients.arrays import load_arrays
 from fedapp.analysis import class_accuracy_measures
 from fedapp.analysis.during import Analyst
 from fedapp.config import RunConfig
-from fedapp.evaluation import Evaluation, evaluate_classes
+from fedapp.evaluation import Evaluation, at_chance, evaluate_classes
 from fedapp.method import CLIENT_MEAN, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
@@ -33,6 +33,8 @@ from fedapp.state_folder import state_folder
 from strategies.aggregate import Arrays
 from strategies.records import from_array_record
 from strategies.rounds import ClientStrategy
+
+_CHANCE = "the final accuracy is no better than chance"
 
 
 class Recorder:
@@ -204,6 +206,7 @@ class Recorder:
         best = max(evaluated, key=lambda row: row["accuracy"], default=None)
         seconds = sum(row["seconds"] for row in rows)
         ok = status == "completed"
+        chance = ok and self._at_chance(evaluated)
         return {
             "method": self.config.method,
             "dataset": self.config.dataset,
@@ -214,7 +217,8 @@ class Recorder:
             "accuracy_best": best and best["accuracy"],
             "best_round": best and best["round"],
             "status": status,
-            "reason": reason,
+            "reason": _CHANCE if chance else reason,
+            "at_chance": chance,
             "seconds": seconds,
             "seconds_total": time.monotonic() - self.started,
             "images_per_second": sum(row["images"] for row in rows) / seconds if seconds else None,
@@ -227,6 +231,12 @@ class Recorder:
             **class_accuracy_measures(self.config.analyses, evaluated),
             **self.analyst.summary(),
         }
+
+    def _at_chance(self, evaluated: list[dict[str, Any]]) -> bool:
+        """Return whether the global model ended no better than a guess, as a diverged one does."""
+        labels = self.node.dataset.test_labels
+        is_global = self.node.method.accuracy == GLOBAL
+        return is_global and bool(evaluated) and at_chance(evaluated[-1]["accuracy"], labels)
 
 
 def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedapp.papers.plan import Request
     from fedapp.papers.tables import Paper, Table
 
-_NOT_AVERAGED = ("diverged seeds", "unfinished seeds")
+_REMARKABLE = ("at-chance seeds", "diverged seeds", "unfinished seeds")
 
 Cells = Annotated[
     list[str] | None,
@@ -194,7 +194,7 @@ def _result_row(row: dict[str, Any]) -> dict[str, Any]:
         "difference": None if difference is None else f"{difference:+.2f}",
         "seeds": ", ".join(
             f"{word} {row[key]}".strip()
-            for word, key in (("", "seeds"), *((k.split()[0], k) for k in _NOT_AVERAGED))
+            for word, key in (("", "seeds"), *((k.split()[0], k) for k in _REMARKABLE))
             if row[key]
         ),
     }

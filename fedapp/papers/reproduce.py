@@ -94,8 +94,9 @@ def _same(earlier: RunDirectory, wanted: RunConfig) -> bool:
 
 
 def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Return published and own figures of a cell: means over the seeds that converged.
+    """Return published and own figures of a cell: means over the seeds whose losses stayed finite.
 
+    Seeds that ended at chance are in the mean, as FedNTD's tables have them (10.00 %), and named.
     The spread is the standard deviation over seeds, the sample's unless the metric's row says
     otherwise; None for fewer than two.
     """
@@ -118,6 +119,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "std": measure.spread(values) if len(values) > 1 else None,
         "difference": None if mean is None or published is None else mean - published,
         "seeds": _seeds(run for run, _ in done),
+        "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),
         "diverged seeds": _seeds(run for run, summary in ended if summary["status"] != "completed"),
         "unfinished seeds": _seeds(run for run in runs if finished(run) is None),
         **_accuracies([summary for _, summary in done]),

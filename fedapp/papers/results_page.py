@@ -54,6 +54,7 @@ def _row(row: Row) -> dict[str, Any]:
         "ours": plus_minus(row["mean"], row["std"]),
         "difference": None if row["difference"] is None else f"{row['difference']:+.2f}",
         "seeds": row["seeds"] or None,
+        "at chance": row["at-chance seeds"] or None,
         "diverged": row["diverged seeds"] or None,
         "final %": _number(row["final accuracy %"]),
         "best % (round)": _best(row),

@@ -9,6 +9,7 @@ from in_process import ROOT, settings
 from safetensors.numpy import load_file
 
 from fedapp.errors import UserError
+from fedapp.evaluation import at_chance
 from fedapp.in_process import InProcessGrid, run_in_process
 from fedapp.launch import Resources
 from fedapp.results.run_directory import RunDirectory
@@ -61,6 +62,25 @@ def test_a_rounds_images_are_those_that_were_trained_on(tmp_path, method, change
 def test_a_mistake_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match="'metod' does not exist; did you mean 'method'"):
         run_in_process(ROOT, {"metod": "fedavg"}, Resources())
+
+
+@pytest.mark.parametrize(
+    ("method", "lr", "chance"),
+    [("fedavg", 1e-9, True), ("fedavg", 0.05, False), ("local", 1e-9, False)],
+)
+def test_a_run_that_ends_at_chance_says_so(tmp_path, method, lr, chance):
+    summary = train(tmp_path, "run", method=method, lr=lr).summary()
+    assert (summary["status"], summary["at_chance"]) == ("completed", chance)
+    assert summary["reason"] == ("the final accuracy is no better than chance" if chance else "")
+
+
+def test_chance_is_the_commonest_class_and_some_luck():
+    labels = np.repeat([0, 1, 2], [5000, 3000, 2000])
+    assert at_chance(0.5, labels)
+    assert at_chance(0.509, labels)
+    assert not at_chance(0.511, labels)
+    assert at_chance(0.1, np.arange(10_000) % 10)
+    assert not at_chance(0.11, np.arange(10_000) % 10)
 
 
 def test_a_failing_run_says_so(tmp_path, capsys):

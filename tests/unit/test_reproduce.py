@@ -65,6 +65,7 @@ def simulated(monkeypatch):
                 "seconds": 2.0,
                 "device": "cpu",
                 "forgetting": 0.5,
+                "at_chance": config.seed == 1,
             }
         )
         return 0 if status == "completed" else 1
@@ -167,8 +168,8 @@ def test_runs_are_compared_with_the_published_number(simulated, tmp_path):
     assert (row["published mean"], row["mean"]) == (40.14, pytest.approx(42.0))
     assert row["std"] == pytest.approx(2.0)  # of 40, 42 and 44
     assert row["difference"] == pytest.approx(42.0 - 40.14)
-    assert (row["seeds"], row["best round"], row["seconds"]) == ("0 1 2", "7 8 9", 6.0)
-    assert row["changes"] == "rounds x 0.5"
+    assert (row["seeds"], row["best round"], row["at-chance seeds"]) == ("0 1 2", "7 8 9", "1")
+    assert (row["changes"], row["seconds"]) == ("rounds x 0.5", 6.0)
 
 
 def test_a_metric_other_than_accuracy_is_read_from_the_summary(simulated, tmp_path):
@@ -252,8 +253,7 @@ def test_the_command_runs_a_cell_and_says_what_is_not_as_published(
     done = reproduce(*arguments)
     assert done.exit_code == 0
     assert "not the published setting: rounds x 0.01" in " ".join(done.stdout.split())
-    assert "40.14" in done.stdout
-    assert "41.00 ± 1.41" in done.stdout
+    assert all(text in done.stdout for text in ("40.14", "41.00 ± 1.41", "at-chance"))
     assert 'fedapp run -c "method=' in done.stdout
     (row,) = json.loads(reproduce(*arguments, "--json").stdout)
     assert len(simulated.calls) == 2  # the second call found both

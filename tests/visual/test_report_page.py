@@ -113,9 +113,10 @@ def table(tmp_path_factory):
         "paper": "fedntd", "table": "table1-sharding", "cell": "fedavg cifar10 s=2",
         "changes": "rounds x 0.1", "metric": "accuracy_percent", "published mean": 40.14,
         "published std": 1.15, "published failed": False, "mean": 38.2, "std": 0.9,
-        "difference": -1.94, "seeds": "0 1", "diverged seeds": "", "final accuracy %": 38.2,
-        "best accuracy %": 39.1, "best round": "18 19", "rounds": 20, "seconds": 412.5,
-        "device": "cpu", "note": "a value that is ours", "command": "fedapp run -c ... " * 20,
+        "difference": -1.94, "seeds": "0 1", "at-chance seeds": "", "diverged seeds": "",
+        "final accuracy %": 38.2, "best accuracy %": 39.1, "best round": "18 19",
+        "rounds": 20, "seconds": 412.5, "device": "cpu",
+        "note": "a value that is ours", "command": "fedapp run -c ... " * 20,
     }  # fmt: skip
     lost = {**row, "cell": "moon cifar10 s=2", "mean": None, "std": None, "difference": None}
     folder = tmp_path_factory.mktemp("table")
