@@ -104,8 +104,10 @@ def test_with_one_client_nothing_is_lost_by_keeping_parts_at_home(method, tmp_pa
     assert_same(whole, {name: {**sent, **kept}[name] for name in whole})
 
 
-def header(method, seed=0):
-    return {"method": method, "model": "cnn", "classes": "10", "seed": str(seed)}
+def header(method):
+    digits = Node(RunConfig.parse(settings(method=method))).dataset
+    classes = f"10 ({digits.classes_hash()})"
+    return {"method": method, "model": "cnn", "classes": classes, "seed": "0"}
 
 
 def test_dittos_global_branch_is_fedavg_and_without_a_pull_it_trains_alone(tmp_path):
