@@ -89,14 +89,21 @@ class RoundReport:
         self.results.sort(key=lambda result: result.client)
         self.failures.sort(key=lambda failure: failure.client)
 
-    def check(self, min_replies: int, tolerate_failures: bool) -> None:
-        """Raise `RoundFailed` on an error that is not tolerated or on too few usable clients."""
+    def check(self, min_replies: int, tolerate_failures: bool, may_be_empty: bool = False) -> None:
+        """Raise `RoundFailed` on an error that is not tolerated or on too few usable clients.
+
+        A round that `may_be_empty` needs none, if its clients have answered and more than one are
+        not asked for.
+        """
         errors = [failure for failure in self.failures if failure.kind == ERROR]
         if errors and not tolerate_failures:
             first = errors[0]
             raise RoundFailed(
                 f"client {first.client} failed in round {self.server_round}: {first.reason}"
             )
+        answered = any(failure.kind != ERROR for failure in self.failures)
+        if may_be_empty and min_replies == 1 and answered:
+            return
         if len(self.results) < min_replies:
             reasons = "; ".join(
                 f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]

@@ -37,6 +37,7 @@ class ClientStrategy(FlowerFedAvg):
     """One round after the other; what is made of the replies is the method's own."""
 
     separate = False  # whether a node sends each client's model by itself, not their sum
+    goes_on_empty = False  # whether a round in which all clients diverge leaves all as it was
     uniform = False  # whether the method counts each client once, whatever `weights` says
 
     def __init__(
@@ -163,7 +164,7 @@ class ClientStrategy(FlowerFedAvg):
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer in time")
         self.report.sort()
-        self.report.check(self.min_replies, self.tolerate_failures)
+        self.report.check(self.min_replies, self.tolerate_failures, self.goes_on_empty)
         self._known |= {result.client for result in self.report.results}
         arrays = self.close_round(self._global)
         check_finite(arrays, server_round)
@@ -194,7 +195,7 @@ class ClientStrategy(FlowerFedAvg):
 
         A client without an accuracy is named in the round's failures.
         """
-        waiting, rows = dict(self._evaluating), {}
+        waiting, self._evaluating, rows = self._evaluating, {}, {}
 
         def judge(reply: Message, task: Task) -> None:
             self.report.eval_bytes_up += payload_bytes(reply)
@@ -208,7 +209,6 @@ class ClientStrategy(FlowerFedAvg):
                 self._use(reply, task, judge)
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer the evaluation in time")
-        self._evaluating = {}
         return MetricRecord(summarise_clients(rows)) if rows else None
 
     def start(

@@ -23,7 +23,12 @@ U = TypeVar("U")
 
 
 class UploadRounds(ClientStrategy, Generic[U]):
-    """Reads each client's upload; a bad one is refused by its client's id and the round goes on."""
+    """Reads each client's upload; a bad one is refused by its client's id and the round goes on.
+
+    So it does without any upload, for the server's work can wait for the next round's.
+    """
+
+    goes_on_empty = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

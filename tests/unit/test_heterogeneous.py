@@ -5,17 +5,28 @@ import uuid
 import numpy as np
 import pytest
 from flwr.app import RecordDict
-from in_process import InProcessGrid, assert_same, federate
+from in_process import ROOT, InProcessGrid, assert_same, federate
 from personal_runs import PERSONAL, outcome, run, strategy_of
 
 from clients.arrays import to_arrays
 from fedapp import server_app
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
+from fedapp.in_process import run_in_process
+from fedapp.launch import Resources
 from fedapp.node import Node
-from strategies.federation import Federation
+from fedapp.results.run_directory import RunDirectory
+from strategies.federation import Federation, RoundFailed, RoundReport
 from strategies.prototypes import Upload
-from strategies.records import REFUSED, UPLOADS, from_array_record, to_array_record
+from strategies.records import (
+    DIVERGED,
+    ERROR,
+    REFUSED,
+    UPLOADS,
+    ClientFailure,
+    from_array_record,
+    to_array_record,
+)
 
 
 @pytest.mark.parametrize("method", PERSONAL)
@@ -131,6 +142,29 @@ def test_a_round_without_any_prototype_leaves_the_server_as_it_was(method):
     strategy._read = {2: Upload(2, np.zeros((0, 16), np.float32), nothing, nothing)}
     strategy.close_round({})
     assert_same(before, strategy.save())
+
+
+@pytest.mark.parametrize("method", ["fedgh", "fedkd"])
+def test_a_run_goes_on_when_all_clients_diverge_and_its_metrics_say_so(method, tmp_path):
+    config = run(method=method, lr=1e9, output_dir=str(tmp_path), run_name="wild")
+    assert run_in_process(ROOT, config, Resources()) == 0
+    wild = RunDirectory.load(tmp_path / "wild")
+    assert [(row["clients"], row["failed"]) for row in wild.rounds()] == [(0, 4), (0, 4)]
+    assert all(row["train_loss"] is None for row in wild.rounds())
+    assert "loss is nan" in wild.rounds()[0]["failures"][0]
+    assert wild.summary()["status"] == "completed"
+    with pytest.raises(RoundFailed, match="needs 2"):
+        federate({**config, "min-replies": 2})
+
+
+def test_a_run_ends_when_no_node_answers():
+    lost = RoundReport(3, failures=[ClientFailure(0, ERROR, "gone")])
+    with pytest.raises(RoundFailed, match="0 usable updates of 1 and needs 1"):
+        lost.check(1, tolerate_failures=True, may_be_empty=True)
+    lost.failures.append(ClientFailure(1, DIVERGED, "wild"))
+    lost.check(1, tolerate_failures=True, may_be_empty=True)
+    with pytest.raises(RoundFailed, match="client 0 failed"):
+        lost.check(1, tolerate_failures=False, may_be_empty=True)
 
 
 def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():
