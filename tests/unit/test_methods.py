@@ -1,9 +1,11 @@
 """Every method of the table: trains, reduces to its parent, keeps frozen parts, survives order."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
-from in_process import assert_same, differ, federate, settings
+from in_process import ROOT, assert_same, differ, federate, settings
 
 from clients.objective import BASE_LOSSES, REGULARISERS
 from fedapp.config import RunConfig
@@ -119,3 +121,12 @@ def test_the_table_is_whole():
         assert row.sends != "w" or not frozen, name
         assert ("scale" in row.also_sends) == HEADS[row.head].learn_scale, name
         assert set(row.defaults) <= {"beta", "mu", "tau"}
+
+
+def test_the_security_page_says_once_of_every_method_what_it_reveals():
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.partition("| a client sends |")[2].splitlines()]
+    cells = " ".join(row[2] for row in rows if len(row) == 5)
+    words = " ".join(re.findall("`([^`]+)`", cells)).split()
+    named = sorted(word for word in words if word in METHODS)
+    assert named == sorted(name for name in METHODS if not name.endswith("-ft"))
