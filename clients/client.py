@@ -8,6 +8,7 @@ to the process and stay where they are. A method with a local procedure of its o
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ Scalar = bool | bytes | float | int | str
 
 class LocalClient(NumPyClient):
     """One client: a set of examples, and the model and objective it trains them with."""
+
+    takes_regulariser: ClassVar[bool] = True  # whether its loss is the objective's
 
     def __init__(
         self,

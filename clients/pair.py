@@ -48,6 +48,8 @@ class Pair(nn.Module):
 class PairClient(PersonalClient):
     """Trains both models on the sum of their losses, each module's gradient clipped to norm 10."""
 
+    takes_regulariser = False
+
     def losses(self, features: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the personal model's loss and the mentee's."""
         raise NotImplementedError

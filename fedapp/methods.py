@@ -204,6 +204,11 @@ def check_regulariser(name: str, regulariser: str) -> None:
         raise UserError(
             f"regulariser '{regulariser}' is unknown; choose one of {', '.join(REGULARISERS)}"
         )
+    if not row.client.takes_regulariser:
+        raise UserError(
+            f"method '{name}' trains two models on losses of its own and takes no regulariser; set "
+            "regulariser on a base method such as fedavg or dr"
+        )
     if row.regulariser is not None and row.regulariser != regulariser:
         raise UserError(
             f"method '{name}' already has the regulariser '{row.regulariser}', so it cannot also "

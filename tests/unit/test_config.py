@@ -103,6 +103,8 @@ def test_a_resolved_configuration_resolves_to_itself():
         ({"beta": 1.5}, "so it must be between 0 and 1"),
         ({"regulariser": "fp"}, "regulariser 'fp' is unknown"),
         ({"method": "fedntd", "regulariser": "fd"}, "already has the regulariser 'ntd'"),
+        ({"method": "fedkd", "regulariser": "kd"}, "losses of its own and takes no regulariser"),
+        ({"method": "fml", "regulariser": "prox"}, "losses of its own and takes no regulariser"),
         ({"augmentation": "crop rotate"}, "unknown augmentation 'rotate'"),
         ({"augmentation": "nonecrop"}, "unknown augmentation 'nonecrop'"),
         ({"analyses": "magic"}, "has the word 'magic'"),
