@@ -1,0 +1,166 @@
+"""Whole rounds of clients with models of their own, and what each server makes of their uploads."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import RecordDict
+from in_process import InProcessGrid, assert_same
+from personal_runs import PERSONAL, outcome, run
+from small_clients import strategy_of
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.local_training import LocalSettings
+from clients.objective import Objective, Step
+from clients.pair import Pair, PairClient
+from clients.workplace import ClientData, Workplace
+from fedapp.config import RunConfig
+from fedapp.models import groups
+from fedapp.node import Node
+from strategies.feddor import FedDORWithoutGenerator
+from strategies.fedkd import FML, FedKD
+from strategies.fedtgp import FedTGP
+from strategies.prototypes import Upload
+from strategies.records import ARRAYS, ClientResult, Task, to_array_record, weight_of
+
+ANY_HEADS = [name for name in PERSONAL if name not in ("fedgen", "lg-fedavg")]
+
+
+@pytest.mark.parametrize("method", PERSONAL)
+def test_a_training_that_is_asked_for_twice_changes_no_bit(method, monkeypatch):
+    """As after a lost reply: the client has stored its model, and starts from the one before."""
+    config = run(method=method, participation=0.5)
+    once, _ = outcome(config, nodes=2)
+    answer, again = InProcessGrid.answer, []
+
+    def twice(grid: InProcessGrid, message: Any) -> Any:
+        if message.metadata.message_type == "train":
+            again.append(answer(grid, message))
+        return answer(grid, message)
+
+    monkeypatch.setattr(InProcessGrid, "answer", twice)
+    assert_same(dict(sorted(once.items())), dict(sorted(outcome(config, nodes=2)[0].items())))
+    assert again
+
+
+@pytest.mark.parametrize("method", ANY_HEADS)
+def test_heads_with_a_hidden_layer_train(method, monkeypatch):
+    four = groups.ModelGroup(("fedavgcnn", "resnet4"), (0, 24, 12, 6))
+    monkeypatch.setitem(groups.GROUPS, "tiny-HtC4", four)
+    config = run(method=method, model_group="tiny-HtC4", num_rounds=1)
+    _, strategy = outcome(config, nodes=2, state_key="hidden")
+    assert [result.client for result in strategy.report.results] == [0, 1, 2, 3]
+    assert strategy.report.client_accuracy["client-count"] == 4
+    node = Node(RunConfig.parse(config))
+    for client, width in ((1, 24), (2, 12), (3, 6)):
+        task = Task(1, (client,), 0.0, "size", 1, state_key="hidden")
+        built = node.client(client, node.memory(client, task, 2))
+        (name,) = (n for n in built.recalled if n.endswith("head.hidden.weight"))
+        assert built.recalled[name].shape == (width, 16)
+        start = node.place(client).model.state_dict()[name].numpy()
+        assert not np.array_equal(built.recalled[name], start)
+
+
+def upload(client: int, rows: list, classes: list, counts: list | None = None) -> Upload:
+    """One client's prototypes."""
+    number = None if counts is None else np.array(counts)
+    return Upload(client, np.array(rows, np.float32), np.array(classes), number)
+
+
+def test_feddor_without_its_generator_replaces_uploaded_classes_by_counted_means():
+    first = np.array([[0, 1], [1, 0]], np.float32)
+    strategy = strategy_of(FedDORWithoutGenerator, num_classes=2, width=2, first=first)
+    np.testing.assert_array_equal(strategy.table.rows, first)
+    strategy._read = {0: upload(0, [[3, 0]], [0], [1]), 2: upload(2, [[0, 4]], [0], [3])}
+    strategy.close_round({})
+    mean = np.array([0.75, 3.0])
+    np.testing.assert_allclose(strategy.table.rows[0], mean / np.linalg.norm(mean), rtol=1e-6)
+    np.testing.assert_array_equal(strategy.table.rows[1], first[1])
+
+
+def test_fedkds_server_sends_the_plain_mean_of_the_mentees_compressed():
+    compressed = []
+
+    def compress(arrays: Any, server_round: int) -> Any:
+        compressed.append(server_round)
+        return {f"{name}.u": array for name, array in arrays.items()}
+
+    mentee = {"w": np.zeros(2, np.float32)}
+    strategy = strategy_of(FedKD, mentee=mentee, compress=compress, decompress=None)
+    strategy.server_round = 4
+    strategy._read = {0: {"w": np.float32([1, 2])}, 1: {"w": np.float32([4, -3])}}
+    strategy.close_round({})
+    np.testing.assert_array_equal(strategy.extras([0])["mentee"]["w.u"], [2.5, -0.5])
+    assert compressed == [4]
+
+
+def test_fmls_server_counts_every_client_once():
+    strategy = strategy_of(FML, weights="size")
+    received = {"w": np.zeros(2, np.float32)}
+    strategy.open_round(received, 2, 2)
+    for client, values in ((0, [1, 2]), (1, [4, -3])):
+        examples = 10 ** (1 + client)
+        content = RecordDict({ARRAYS: to_array_record({"w": np.float32(values)})})
+        result = ClientResult(client, examples, 1, 0.0, 0.0, 0, 0.0)
+        assert weight_of(strategy.weights, examples) == 1
+        strategy.take(content, Task(1, (client,), 0.1, strategy.weights, 2, 2), [result])
+    np.testing.assert_allclose(strategy.close_round(received)["w"], [2.5, -0.5], rtol=1e-6)
+
+
+class Steep(PairClient):
+    """Losses of slope 1000 for the personal model, and of a hundredth for the mentee."""
+
+    def losses(self, features: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        pair: Any = self.model
+        return 1e3 * pair.personal.weight.sum(), 1e-2 * pair.mentee.weight.sum()
+
+
+def test_each_model_of_a_pair_has_its_own_gradients_clipped_to_ten():
+    model = Pair(nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(2, 2))
+    place = Workplace(model, {}, LocalSettings(1), lambda: model)
+    fields: dict[str, Any] = dict.fromkeys(ClientData.__dataclass_fields__)
+    client = Steep(place, 0, ClientData(**fields), Objective())
+    step = Step(torch.tensor([0]), torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(3, 2))
+    client.gradients(lambda: step, Objective())
+    own, other = model.personal.weight.grad, model.mentee.weight.grad
+    assert float(own.norm()) == pytest.approx(10.0, rel=1e-5)
+    torch.testing.assert_close(other, torch.full((3, 2), 1e-2))
+
+
+def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
+    """Q^c, delta = min(max_c min_c' |Q^c - Q^c'|, tau), then SGD on CE(-(D + delta [c = y]), y)."""
+    rng = np.random.default_rng(0)
+    embedding = rng.normal(size=(3, 4)).astype(np.float32)
+    rows = rng.normal(size=(5, 4)).astype(np.float32)
+    classes = [0, 1, 2, 0, 2]
+    strategy = strategy_of(
+        FedTGP, num_classes=3, width=4, embedding=embedding.copy(), seed=1, lr_server=0.1,
+        epochs=3, draw=lambda server_round: torch.Generator().manual_seed(server_round),
+    )  # fmt: skip
+    values = [p.detach().clone().requires_grad_() for p in strategy.maker.parameters()]
+    names = [name for name, _ in strategy.maker.named_parameters()]
+    part = dict(zip(names, values, strict=True))
+
+    def made() -> Tensor:
+        hidden = F.relu(F.linear(part["embedding"], part["first.weight"], part["first.bias"]))
+        return F.linear(hidden, part["second.weight"], part["second.bias"])
+
+    labels, prototypes = torch.tensor(classes), torch.from_numpy(rows)
+    centres = torch.stack([prototypes[labels == c].mean(0) for c in range(3)])
+    gaps = torch.cdist(centres, centres) + torch.diag(torch.full((3,), torch.inf))
+    margin = min(float(gaps.min(1).values.max()), 100.0)
+    for _ in range(3):
+        logits = -(torch.cdist(prototypes, made()) + margin * F.one_hot(labels, 3))
+        gradients = torch.autograd.grad(F.cross_entropy(logits, labels), values)
+        with torch.no_grad():
+            for value, gradient in zip(values, gradients, strict=True):
+                value -= 0.1 * gradient
+    strategy._read = {
+        0: upload(0, rows[:3].tolist(), classes[:3]), 1: upload(1, rows[3:].tolist(), classes[3:]),
+    }  # fmt: skip
+    strategy.close_round({})
+    np.testing.assert_allclose(strategy.table.rows, made().detach().numpy(), atol=1e-5)
+    assert strategy.margin == pytest.approx(margin, rel=1e-5)
+    assert not np.allclose(strategy.table.rows, strategy.maker.embedding.detach().numpy())
