@@ -14,7 +14,7 @@ import typer
 from fedapp import cli_analysis, cli_deployment, cli_experiments, cli_personal, cli_traffic
 from fedapp.cli_options import AsJson, Overrides, Project, show, write_png
 from fedapp.errors import UserError
-from fedapp.launch import Engine, Resources, read_overrides
+from fedapp.launch import Engine, Resources, default_config, read_overrides
 from fedapp.launch import run as simulate
 from fedapp.papers import commands as papers_commands
 from fedapp.state_command import app as state_app
@@ -95,7 +95,6 @@ def config(config: Overrides = None, project: Project = Path("."), as_json: AsJs
     Example: fedapp config -c "dataset='cifar10' method='fedntd'"
     """
     from fedapp.config import RunConfig
-    from fedapp.launch import default_config, read_overrides
 
     resolved = RunConfig.parse({**default_config(project), **read_overrides(config or [])})
     fields = {name.replace("_", "-"): field for name, field in RunConfig.model_fields.items()}
@@ -156,7 +155,6 @@ def partition(
 
     from fedapp.config import RunConfig
     from fedapp.data.listing import client_rows, kind_rows
-    from fedapp.launch import default_config, read_overrides
     from fedapp.node import load_partition
 
     if only_kinds:

@@ -29,7 +29,7 @@ Overrides = Annotated[
 Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
 Jobs = Annotated[
     int,
-    typer.Option(min=0, help="Runs at a time, without Flower's processes; 0: one, with Flower."),
+    typer.Option(min=0, help="Runs at a time, each in one process; 0: one, on worker processes."),
 ]
 
 

@@ -1,8 +1,7 @@
-"""Starting many runs: one after the other with Flower, or several at once without its processes.
+"""Starting many runs: one after the other, or several at once in one process each.
 
-A federation of its own for every run costs 17 s of start-up, and a small run leaves most
-of a machine idle. `run_apart` is a runner for both: each run is one process with one federation
-inside, with the same bits, so as many can train at once as there are cores.
+A small run on workers of its own leaves most of a machine idle. `run_apart` makes each run one
+process with one federation inside, with the same bits: as many train at once as there are cores.
 """
 
 import os
@@ -25,9 +24,9 @@ R = TypeVar("R")
 
 
 def runner_for(jobs: int) -> Runner:
-    """Return how runs are started: with Flower, or (jobs above 0) each in a process of its own."""
+    """Return how runs are started: on workers, or (jobs above 0) each in one process."""
     if jobs < 0:
-        raise UserError(f"--jobs is {jobs} but must be 0 (with Flower) or more")
+        raise UserError(f"--jobs is {jobs} but must be 0 (one after the other, on workers) or more")
     return run_apart if jobs else run_in_sight
 
 
@@ -49,7 +48,7 @@ def run_in_sight(project: Path, overrides: Mapping[str, Any], resources: Resourc
 
 
 def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run without Flower in a process of its own; returns its exit code.
+    """Run in one process, apart from this one; returns its exit code.
 
     What it prints goes to NAME.log beside the run directory. Raises UserError with the sentence in
     which the run says why it could not start.

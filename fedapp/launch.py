@@ -20,6 +20,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from fedapp.cpus import cores
 from fedapp.errors import UserError
 from fedapp.preset_files import preset_path
 
@@ -80,7 +81,7 @@ class Resources:
         return f"{text} init-args-num-cpus={total}" if total else text
 
     def cpus_per_worker(self) -> int:
-        """Return the CPUs that Ray sets aside for each worker: an equal share."""
+        """Return the CPUs that each worker has for itself: an equal share."""
         return max(1, cores() // self.workers)
 
     def total_cpus(self) -> int:
@@ -97,11 +98,6 @@ class Resources:
 def default_engine() -> Engine:
     """Return worker processes, or Ray where a Ray cluster runs (RAY_ADDRESS)."""
     return Engine.RAY if os.environ.get("RAY_ADDRESS") else Engine.WORKERS
-
-
-def cores() -> int:
-    """Return the CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpu_names() -> list[str]:

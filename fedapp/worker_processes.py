@@ -42,11 +42,6 @@ class WorkerGrid(InProcessGrid):
         }
         self.replies: dict[str, Message] = {}
 
-    def close(self) -> None:
-        """End the workers, whatever they are doing."""
-        for worker in self.workers:
-            worker.process.kill()
-
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that are there, after a short wait if there is none."""
         asked = list(message_ids)

@@ -16,14 +16,15 @@ from typing import Any
 
 import tomli_w
 
-from fedapp.benchmarking.federated import Runner, configuration, measured_run, resources
+from fedapp.benchmarking.federated import configuration, measured_run, resources
 from fedapp.benchmarking.machine import best_seconds, memory_bandwidth
 from fedapp.benchmarking.messages import random_model
 from fedapp.benchmarking.plan import Plan, Workload
 from fedapp.benchmarking.tax import rounded_median, say
+from fedapp.cpus import cores
 from fedapp.errors import UserError
-from fedapp.jobs import stdout_to_stderr
-from fedapp.launch import Engine, Resources, cores, environment_for, run
+from fedapp.jobs import Runner, stdout_to_stderr
+from fedapp.launch import Engine, Resources, environment_for, run
 from fedapp.local_superlink import flower_run, local_superlink, run_with_superlink
 from strategies.aggregate import ExactSum
 

@@ -1,26 +1,26 @@
 """Real runs of the app, and how fast their rounds were.
 
-A run is simulated by `flwr run`, or takes place in this process where only its arithmetic is
-compared. Either way the figures are those that the run itself wrote down.
+A run is simulated, by default as `fedapp run` does, or takes place in this process where only its
+arithmetic is compared. Either way the figures are those that the run itself wrote down.
 """
 
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedapp.benchmarking.plan import Workload
+from fedapp.cpus import cores
 from fedapp.errors import UserError
 from fedapp.in_process import run_in_process
-from fedapp.jobs import stdout_to_stderr
-from fedapp.launch import Resources, cores, run
+from fedapp.jobs import Runner, stdout_to_stderr
+from fedapp.launch import Resources, run
 from fedapp.results.run_directory import RunDirectory
 
 NAME = "bench"
-Runner = Callable[[Path, Mapping[str, Any], Resources], int]
 
 
 @dataclass(frozen=True)

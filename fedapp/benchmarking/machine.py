@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedapp.launch import cores
+from fedapp.cpus import cores
 
 CLASSES, SIDE, CHANNELS = 10, 32, 3
 _MARK = "FEDAPP_BENCH_MARK"

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedapp.allocator import keep_memory
 from fedapp.benchmarking.machine import CHANNELS, CLASSES, SIDE
-from fedapp.launch import cores
+from fedapp.cpus import cores
 from fedapp.models import build_model
 
 _GPU_PROCESSES = 4

@@ -7,7 +7,7 @@ from fedapp.benchmarking.federated import configuration, measured_run, resources
 from fedapp.benchmarking.machine import PeakMemory, benchmark_images
 from fedapp.benchmarking.plan import Plan, Point, Workload
 from fedapp.benchmarking.tax import say
-from fedapp.launch import cores
+from fedapp.cpus import cores
 
 MODEL = "cnn"
 

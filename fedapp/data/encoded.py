@@ -7,7 +7,6 @@ to a photo depends on numbers that are drawn beforehand, so threads change no bi
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.cpus import cores
 from fedapp.data.batches import (
     Batch,
     Normaliser,
@@ -105,7 +105,7 @@ def decoded(
 
     `threads` 0 takes one for each core that this process may use, up to 8.
     """
-    pool = ThreadPoolExecutor(threads or min(_MOST_THREADS, _cores()))
+    pool = ThreadPoolExecutor(threads or min(_MOST_THREADS, cores()))
     waiting: deque[list[Future[np.ndarray]]] = deque()
     try:
         for tasks in batches:
@@ -116,10 +116,6 @@ def decoded(
             yield np.stack([future.result() for future in waiting.popleft()])
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_streamed(augmentation: str) -> frozenset[str]:

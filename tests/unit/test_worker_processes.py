@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from in_process import settings
 
 from fedapp.launch import Resources
-from fedapp.worker_processes import WorkerGrid, visible_gpu
+from fedapp.worker_processes import WorkerGrid, kill_workers, visible_gpu
 
 CLIENTAPP = "fedapp.client_process:app"
 
@@ -18,7 +18,7 @@ CLIENTAPP = "fedapp.client_process:app"
 def grid():
     made = WorkerGrid(settings(), Resources(4, 2, 0.0), CLIENTAPP)
     yield made
-    made.close()
+    kill_workers()
 
 
 def question(node: int, kind: str = "query") -> Message:
