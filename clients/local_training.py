@@ -34,7 +34,7 @@ class LocalSettings:
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0: no clipping
-    precision: str = "fp32"
+    precision: str = "fp32"  # or "tf32", "bf16", or "bf16-teacher": only the frozen models
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,16 @@ class Watchers:
 
     teacher: nn.Module | None = None  # the received model
     previous: nn.Module | None = None  # this client's own last model
+
+    @torch.no_grad()
+    def see(self, step: Step, inputs: Tensor, objective: Objective) -> Step:
+        """Return the step with what the objective looks at of these models' passes, in float32."""
+        if objective.needs_teacher and self.teacher is not None:
+            features, logits = self.teacher(inputs)
+            step = replace(step, global_features=features.float(), global_logits=logits.float())
+        if objective.needs_previous and self.previous is not None:
+            step = replace(step, previous_features=self.previous(inputs)[0].float())
+        return step
 
 
 def backward(forward: Forward, objective: Objective) -> Tensor:
@@ -85,9 +95,11 @@ def train(
     steps = images = 0
     for _ in range(settings.epochs):
         for inputs, labels in epoch():
-            forward = partial(_forward, model, watchers, objective, inputs, labels, parameters)
+            forward = partial(
+                _forward, model, watchers, objective, inputs, labels, parameters, settings.precision
+            )
             optimiser.zero_grad()
-            with _autocast(settings.precision, inputs.device.type):
+            with _bfloat16(inputs.device.type, settings.precision == "bf16"):
                 total += gradients(forward, objective)
             if settings.clip_norm:
                 nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
@@ -108,6 +120,7 @@ def _forward(
     inputs: Tensor,
     labels: Tensor,
     parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
+    precision: str,
     part: slice = slice(None),
     watched: bool = True,
 ) -> Step:
@@ -124,13 +137,8 @@ def _forward(
     )  # fmt: skip
     if not watched:
         return step
-    with torch.no_grad():
-        if objective.needs_teacher and watchers.teacher is not None:
-            global_features, global_logits = watchers.teacher(inputs)
-            step = replace(step, global_features=global_features, global_logits=global_logits)
-        if objective.needs_previous and watchers.previous is not None:
-            step = replace(step, previous_features=watchers.previous(inputs)[0])
-    return step
+    with _bfloat16(inputs.device.type, precision == "bf16-teacher"):
+        return watchers.see(step, inputs, objective)
 
 
 def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -140,5 +148,5 @@ def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], lis
     return [own for own, _ in kept], [received for _, received in kept]
 
 
-def _autocast(precision: str, device: str) -> AbstractContextManager:
-    return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
+def _bfloat16(device: str, enabled: bool) -> AbstractContextManager:
+    return torch.autocast(device, torch.bfloat16) if enabled else nullcontext()

@@ -68,7 +68,9 @@ def bench(
     model: Annotated[list[str] | None, typer.Option(help="A backbone; may be repeated.")] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(help="tax, methods, engine, scale or gpu; may be repeated; default: all."),
+        typer.Option(
+            help="tax, methods, precision, engine, scale or gpu; may be repeated; default: all."
+        ),
     ] = None,
     output_dir: Annotated[
         Path, typer.Option(help="Where bench.json, bench.md and bench.png go.")

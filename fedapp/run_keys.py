@@ -128,7 +128,9 @@ class RunKeys(BaseModel):
     )
     seed: Unsigned = Field(0, description="of everything random")
     device: Local[str] = Field("auto", description="auto, cpu, cuda or cuda:N")
-    precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of local training")
+    precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
+        "fp32", description="of local training; bf16-teacher: of the frozen models beside it only"
+    )
     threads: Local[Unsigned] = Field(
         1, description="CPU threads of a client process; 0: torch's choice"
     )

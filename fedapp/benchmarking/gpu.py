@@ -12,10 +12,10 @@ import torch
 
 from fedapp.benchmarking.federated import configuration, measured_in_process, resources
 from fedapp.benchmarking.plan import Plan
-from fedapp.benchmarking.tax import measure_tax, rounded_median, say
+from fedapp.benchmarking.precision import measure_precisions
+from fedapp.benchmarking.tax import measure_tax
 from fedapp.launch import gpu_names
 
-PRECISIONS = ("fp32", "tf32", "bf16")
 MEMORY_ROUNDS = 20
 FLAT = 1.01  # memory of the last rounds over that of the first ones
 
@@ -24,35 +24,16 @@ def measure_gpu(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any] | s
     """Measure on the first GPU, or return why that was skipped.
 
     Returns:
-        What `measure_tax` returns, "precision_cost": by precision, seconds per round over fp32's,
-        and "memory": "peak_megabytes" over 20 rounds and "growth", the peak of the last ten over
-        that of the first ten.
+        What `measure_tax` and `measure_precisions` return, and "memory": "peak_megabytes" over 20
+        rounds and "growth", the peak of the last ten over that of the first ten.
     """
     if not len(gpu_names()):
         return "skipped: no GPU was found"
     return {
         **measure_tax(project, data_dir, plan, plan.methods, "cuda"),
-        "precision_cost": measure_precisions(project, data_dir, plan, "cuda"),
+        **measure_precisions(project, data_dir, plan, "cuda"),
         "memory": measure_memory(project, data_dir, plan),
     }
-
-
-def measure_precisions(project: Path, data_dir: Path, plan: Plan, device: str) -> dict[str, float]:
-    """Return seconds per round of each precision over fp32's, without Flower's processes."""
-    ratios: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
-    for _ in range(plan.repeats):
-        seconds = {}
-        for precision in PRECISIONS:
-            say(f"{device} {plan.models[0]} in {precision}")
-            config = configuration(
-                data_dir, plan.cost, model=plan.models[0], method="fedavg", device=device,
-                precision=precision,
-            )  # fmt: skip
-            found = measured_in_process(project, config, resources(device))
-            seconds[precision] = found.speed().seconds
-        for precision, value in seconds.items():
-            ratios[precision].append(value / seconds[PRECISIONS[0]])
-    return {precision: rounded_median(values) for precision, values in ratios.items()}
 
 
 def measure_memory(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:

@@ -15,7 +15,7 @@ class Workload:
     images: int = 500
     epochs: int = 5
     batch_size: int = 50
-    rounds: int = 4  # of one run; the first is not counted
+    rounds: int = 3  # of one run; the first is not counted
     plain_seconds: float = 15.0  # for each layout of the plain loop
 
 
@@ -39,7 +39,7 @@ class Plan:
     models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18")
     methods: tuple[str, ...] = ("fedavg", "fedntd", "feddr+", "scaffold", "feddor")
     tax: Workload = Workload()
-    heavy: Workload = Workload(epochs=1)  # of every model but the first
+    heavy: Workload = Workload(clients=4, images=250, epochs=1)  # of larger models than the CNN
     cost: Workload = Workload(clients=4, images=250, epochs=1)
     megabytes: tuple[float, ...] = (0.001, 1, 4, 40, 100)
     message_clients: int = 10
@@ -55,7 +55,7 @@ class Plan:
 
     def workload(self, model: str) -> Workload:
         """Return the FL tax's workload for a model."""
-        return self.tax if model == self.models[0] else self.heavy
+        return self.tax if model == "cnn" else self.heavy
 
 
 FULL = Plan()
@@ -64,7 +64,8 @@ QUICK = replace(
     repeats=1,
     models=("cnn",),
     methods=("fedavg", "feddr+"),
-    tax=Workload(rounds=3, plain_seconds=5.0),
+    tax=Workload(plain_seconds=5.0),
+    heavy=replace(FULL.heavy, plain_seconds=5.0),
     cost=Workload(clients=4, images=150, epochs=1, rounds=3),
     message_rounds=3,
     scale=(Point(100, 10), Point(1000, 10), Point(5000, 10)),

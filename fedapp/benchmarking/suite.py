@@ -11,6 +11,7 @@ from fedapp.benchmarking.gpu import measure_gpu
 from fedapp.benchmarking.machine import benchmark_images, environment
 from fedapp.benchmarking.method_cost import measure_methods
 from fedapp.benchmarking.plan import Plan
+from fedapp.benchmarking.precision import measure_precisions
 from fedapp.benchmarking.scale import measure_scale
 from fedapp.benchmarking.tables import draw, markdown
 from fedapp.benchmarking.tax import measure_tax
@@ -25,6 +26,7 @@ Part = Callable[[Path, Path, Plan], dict[str, Any]]
 PARTS: dict[str, Part] = {
     "tax": lambda project, data, plan: measure_tax(project, data, plan, plan.methods, "cpu"),
     "methods": lambda project, data, plan: measure_methods(project, plan),
+    "precision": lambda project, data, plan: measure_precisions(project, data, plan, "cpu"),
     "engine": measure_engine,
     "scale": lambda project, data, plan: measure_scale(project, plan),
     "gpu": lambda project, data, plan: {"gpu": measure_gpu(project, data, plan)},

@@ -28,6 +28,10 @@ def markdown(found: Found) -> str:
         ),
         _section("Seconds per round over FedAvg's, simulated", _by_model(found, "round_cost")),
         _section("Method cost: seconds per round over FedAvg's, in one process", _methods(found)),
+        _section(
+            "Precision: seconds per round over those of FedAvg in fp32, in one process",
+            _key_values(found, "precision_cost"),
+        ),
         _section("Start-up", _key_values(found, "startup")),
         _section("Messages: rounds without training", _messages(found)),
         _section("Aggregation, GB/s", _key_values(found, "aggregation")),

@@ -60,7 +60,7 @@ def test_the_gpu_is_measured_where_there_is_one_and_skipped_in_one_line_elsewher
     text = tables.markdown(suite.bench(ROOT, TINY, ["gpu"]))
     assert "GPU: skipped: no GPU was found." in text.splitlines()
     monkeypatch.setattr(gpu, "gpu_names", lambda: ["0"])
-    monkeypatch.setattr(gpu, "measure_precisions", lambda *_: {"fp32": 1.0, "bf16": 0.5})
+    monkeypatch.setattr(gpu, "measure_precisions", lambda *_: {"precision_cost": {"bf16": 0.5}})
     monkeypatch.setattr(gpu, "measure_memory", lambda *_: {"growth": 1.0, "flat": True})
     found = suite.bench(ROOT, TINY, ["gpu"])
     assert found["gpu"]["fl_tax"] == {"cnn": 0.9}

@@ -81,6 +81,33 @@ def test_bf16_trains_close_to_fp32():
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("objective", "head"),
+    [
+        (Objective("dr", "fd", 0.9, 0.1), "etf"),
+        (Objective("ce", "ntd", 1.0, 0.5), "linear"),
+        (Objective("ce", "moon", 1.0, 0.5, tau=0.5), "linear"),
+    ],
+)
+def test_a_teacher_in_bf16_changes_the_distillation_a_little_and_nothing_else(objective, head):
+    results = {}
+    for precision in ("fp32", "bf16-teacher"):
+        own, teacher, previous = (build_model("cnn", head, 1, 8, 3, seed=s) for s in (5, 6, 7))
+        for frozen in (teacher, previous):
+            frozen.requires_grad_(False).eval()
+        settings = LocalSettings(epochs=3, precision=precision)
+        watchers = Watchers(teacher, previous)
+        result = train(own, watchers, objective, _epoch(), 0.05, settings)
+        assert all(tensor.dtype == torch.float32 for tensor in own.state_dict().values())
+        plain = build_model("cnn", head, 1, 8, 3, seed=5)
+        train(plain, watchers, Objective("ce"), _epoch(), 0.05, settings)
+        results[precision] = result.loss, [tensor.clone() for tensor in plain.state_dict().values()]
+    assert results["bf16-teacher"][0] != results["fp32"][0]
+    assert results["bf16-teacher"][0] == pytest.approx(results["fp32"][0], rel=0.01)
+    for low, full in zip(results["bf16-teacher"][1], results["fp32"][1], strict=True):
+        assert torch.equal(low, full)  # without a teacher it is fp32
+
+
 def test_a_worker_imports_only_what_training_needs(tmp_path):
     """Query and training import no plotting, torchvision, scikit-learn (cached) or compiler."""
     code = """
