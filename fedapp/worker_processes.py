@@ -5,6 +5,7 @@ process of its own. The workers are forked from one process that has imported Py
 beside the same imports of the server's: so they start together with it, and share those pages.
 """
 
+import json
 import multiprocessing
 import multiprocessing.forkserver as forkserver
 import os
@@ -22,6 +23,7 @@ from flwr.app import Context, Error, Message
 from fedapp.in_process import InProcessGrid, answer, identify
 from fedapp.launch import Resources, gpu_names, node_config
 
+RUN_CONFIG = "FEDAPP_RUN_CONFIG"  # environment variable of `worker_imports`, JSON
 _PATIENCE = 1.0  # seconds that one look for replies may take
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
@@ -32,6 +34,7 @@ class WorkerGrid(InProcessGrid):
     def __init__(self, run_config: Mapping[str, Any], resources: Resources, clientapp: str) -> None:
         """Start the workers of resolved `resources`, which answer by `clientapp`, module:name."""
         super().__init__(run_config, resources.nodes, node_config(run_config))
+        os.environ[RUN_CONFIG] = json.dumps(dict(run_config))
         count = min(resources.workers, resources.nodes)
         self.workers = [
             Worker(clientapp, resources.cpus_per_worker(), visible_gpu(p, resources))
@@ -82,7 +85,7 @@ class Worker:
     def _start(self) -> None:
         processes: Any = multiprocessing.get_context(_START)  # Process is missing in its type
         if _START == "forkserver":
-            processes.set_forkserver_preload(["fedapp.client_app"])
+            processes.set_forkserver_preload(["fedapp.worker_imports"])
         self.connection, theirs = processes.Pipe()
         self.process = processes.Process(target=_work, args=(theirs, *self.task), daemon=True)
         self.process.start()

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from flwr.app import Message, RecordDict
@@ -12,6 +15,7 @@ from fedapp.launch import Resources
 from fedapp.worker_processes import WorkerGrid, kill_workers, visible_gpu
 
 CLIENTAPP = "fedapp.client_process:app"
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,26 @@ def test_a_worker_that_is_lost_is_an_error_reply_and_another_one_starts(grid):
     assert reply.metadata.src_node_id == 100
     (reply,) = grid.send_and_receive([question(100)], timeout=60)
     assert not reply.has_error()
+
+
+@pytest.mark.parametrize("changes", ["model='mobilenet'", "model='resnet10'", "method='feddor'"])
+def test_what_a_model_needs_is_imported_before_workers_are_forked(changes):
+    code = f"""
+import json, os, sys
+from in_process import settings
+os.environ["FEDAPP_RUN_CONFIG"] = json.dumps(settings({changes}))
+import fedapp.worker_imports
+before = "torchvision" in sys.modules
+from fedapp.node import Node
+from fedapp.config import RunConfig
+Node(RunConfig.parse(settings({changes})))
+print(before, "torchvision" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=TESTS
+    )
+    needed = str("mobilenet" not in changes)
+    assert done.stdout.split()[-2:] == [needed, needed]
 
 
 def test_a_message_that_has_expired_is_not_worked_off(grid):
