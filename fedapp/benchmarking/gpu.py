@@ -1,4 +1,4 @@
-"""The GPU part: the tax there, what each precision costs, and whether memory stays flat.
+"""The GPU part: the tax there, precisions, a paper's rounds, and whether memory stays flat.
 
 On a machine without a GPU one line says so.
 """
@@ -10,13 +10,19 @@ from typing import Any
 
 import torch
 
-from fedapp.benchmarking.federated import configuration, measured_in_process, resources
+from fedapp.benchmarking.federated import (
+    configuration,
+    measured_in_process,
+    measured_run,
+    resources,
+)
 from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.precision import measure_precisions
-from fedapp.benchmarking.tax import measure_tax
+from fedapp.benchmarking.tax import measure_tax, say
 from fedapp.launch import gpu_names
 
 MEMORY_ROUNDS = 20
+_PAPER_EPOCHS, _PAPER_ROUNDS, _PAPER_SECONDS = 3, 320, 20.4  # CIFAR-100, 10 clients per round
 FLAT = 1.01  # memory of the last rounds over that of the first ones
 
 
@@ -24,16 +30,36 @@ def measure_gpu(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any] | s
     """Measure on the first GPU, or return why that was skipped.
 
     Returns:
-        What `measure_tax` and `measure_precisions` return, and "memory": "peak_megabytes" over 20
-        rounds and "growth", the peak of the last ten over that of the first ten.
+        What `measure_tax`, with the CNN's workload for all models, `measure_precisions` and
+        `measure_paper` return, and "memory": "peak_megabytes" over 20 rounds and "growth", the peak
+        of the last ten over that of the first ten.
     """
     if not len(gpu_names()):
         return "skipped: no GPU was found"
+    plan = replace(plan, heavy=plan.tax)
     return {
         **measure_tax(project, data_dir, plan, plan.methods, "cuda"),
         **measure_precisions(project, data_dir, plan, "cuda"),
+        **measure_paper(project, data_dir, plan, "cuda"),
         "memory": measure_memory(project, data_dir, plan),
     }
+
+
+def measure_paper(
+    project: Path, data_dir: Path, plan: Plan, device: str
+) -> dict[str, dict[str, float]]:
+    """Measure rounds of the FedDr+ paper's table 4: MobileNet, 10 x 500 images, 3 epochs.
+
+    Returns:
+        "paper": "seconds" per round of `fedavg` through `fedapp run`, "paper_seconds" of the paper,
+        on an RTX 3090, and "minutes" that its 320 rounds take at this rate.
+    """
+    say(f"{device}: the FedDr+ paper's rounds")
+    workload = replace(plan.tax, epochs=_PAPER_EPOCHS)
+    config = configuration(data_dir, workload, model="mobilenet", method="fedavg", device=device)
+    seconds = measured_run(project, config, resources(device)).speed().seconds
+    minutes = seconds * _PAPER_ROUNDS / 60
+    return {"paper": {"seconds": seconds, "paper_seconds": _PAPER_SECONDS, "minutes": minutes}}
 
 
 def measure_memory(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _gpu(found: Found) -> list[str]:
         return [f"GPU: {gpu}."] if gpu else []
     return [
         *_tax(gpu), "", *_by_model(gpu, "round_cost"), "",
-        *_key_values(gpu, "precision_cost"), *_key_values(gpu, "memory"),
+        *(line for key in ("precision_cost", "paper", "memory") for line in _key_values(gpu, key)),
     ]  # fmt: skip
 
 

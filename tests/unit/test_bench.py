@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedapp import cli
 from fedapp.benchmarking import gpu, plan, suite, tables, tax
-from fedapp.benchmarking.federated import Speed
+from fedapp.benchmarking.federated import Rounds, Speed
 from fedapp.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +61,23 @@ def test_the_gpu_is_measured_where_there_is_one_and_skipped_in_one_line_elsewher
     assert "GPU: skipped: no GPU was found." in text.splitlines()
     monkeypatch.setattr(gpu, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(gpu, "measure_precisions", lambda *_: {"precision_cost": {"bf16": 0.5}})
+    monkeypatch.setattr(gpu, "measured_run", job := PaperJob())
     monkeypatch.setattr(gpu, "measure_memory", lambda *_: {"growth": 1.0, "flat": True})
     found = suite.bench(ROOT, TINY, ["gpu"])
     assert found["gpu"]["fl_tax"] == {"cnn": 0.9}
     assert ("cuda", "feddr+") in speeds
     lines = tables.markdown(found).splitlines()
     assert "| cnn | 0.9 | 0.72 | 0.6 |" in lines
-    assert {"- bf16: 0.5", "- flat: True"} <= set(lines)
+    assert {"- bf16: 0.5", "- flat: True", "- seconds: 1.5", "- minutes: 8"} <= set(lines)
+    assert {"model": "mobilenet", "local-epochs": 3, "device": "cuda"}.items() <= job.config.items()
+
+
+class PaperJob:
+    """A run of rounds of 1.5 seconds; keeps its configuration."""
+
+    def __call__(self, project, config, allowed):
+        self.config = config
+        return Rounds([{"images": 15_000, "seconds": seconds} for seconds in (9.0, 1.5, 1.5)], 20.0)
 
 
 def test_memory_that_grows_is_told_from_memory_that_is_flat():

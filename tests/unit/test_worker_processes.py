@@ -65,16 +65,19 @@ def test_a_worker_that_is_lost_is_an_error_reply_and_another_one_starts(grid):
 
 
 @pytest.mark.parametrize("changes", ["model='mobilenet'", "model='resnet10'", "method='feddor'"])
-def test_what_a_model_needs_is_imported_before_workers_are_forked(changes):
+def test_what_a_model_needs_is_imported_before_workers_are_forked_and_cuda_is_not_asked(changes):
+    """A process cannot use CUDA if the one that it was forked from has."""
     code = f"""
 import json, os, sys
+import torch
 from in_process import settings
 os.environ["FEDAPP_RUN_CONFIG"] = json.dumps(settings({changes}))
+torch._C._cuda_getDeviceCount = torch._C._cuda_init = lambda: sys.exit("CUDA was asked")
 import fedapp.worker_imports
 before = "torchvision" in sys.modules
 from fedapp.node import Node
 from fedapp.config import RunConfig
-Node(RunConfig.parse(settings({changes})))
+Node(RunConfig.parse(settings(device="cpu", {changes})))
 print(before, "torchvision" in sys.modules)
 """
     done = subprocess.run(
