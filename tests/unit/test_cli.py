@@ -95,11 +95,25 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2():
 
 @pytest.mark.parametrize(
     ("texts", "words"),
-    [(["no-such.toml"], "preset no-such.toml cannot be read"), (["num-rounds=="], "is not TOML")],
+    [
+        (["no-such.toml"], "preset no-such.toml cannot be read"),
+        (["num-rounds=="], "is not TOML"),
+        (["seed=1 lr 0.1"], "'lr 0.1' is not a key=value pair"),
+        (["seed=1 seed=2"], "Cannot overwrite a value"),
+        (["method=fedavg"], "is not TOML"),
+    ],
 )
 def test_overrides_that_cannot_be_read(texts, words):
     with pytest.raises(UserError, match=words):
         read_overrides(texts)
+
+
+def test_pairs_are_read_as_by_flower():
+    from flwr.common.config import parse_config_args
+
+    text = "lr=0.1 method='feddr+' name=\"a b\" pool-data=false seed=3"
+    assert read_overrides([text]) == parse_config_args([text])
+    assert read_overrides(["lr = 0.1  seed =3"]) == {"lr": 0.1, "seed": 3}
 
 
 def test_later_overrides_win_and_paths_become_absolute(tmp_path):
