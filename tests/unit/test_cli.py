@@ -116,6 +116,18 @@ def test_pairs_are_read_as_by_flower():
     assert read_overrides(["lr = 0.1  seed =3"]) == {"lr": 0.1, "seed": 3}
 
 
+def test_starting_a_run_imports_nothing_heavy():
+    code = """
+import sys
+from fedapp import cli, launch
+launch.merge(cli.Path("."), launch.read_overrides(["seed=1", "fedntd-cifar10-shards"]))
+print({"numpy", "torch", "flwr", "ray", "pydantic", "typer"} & sys.modules.keys())
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "{'typer'}\n"
+
+
 def test_later_overrides_win_and_paths_become_absolute(tmp_path):
     preset = tmp_path / "p.toml"
     preset.write_text('method = "fedavg"\nseed = 3\noutput-dir = "here"\n')
