@@ -21,6 +21,7 @@ from typing import Any
 
 from fedapp.errors import UserError
 from fedapp.launch import Engine, Resources, node_config
+from fedapp.worker_template import kill_workers, start_template
 
 COMPLETED, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130  # exit codes
 _stopping = threading.Lock()
@@ -53,6 +54,8 @@ def simulate(
 ) -> int:
     """Check the configuration while the workers start, and run the apps; returns an exit code."""
     on_ray = engine == Engine.RAY
+    if not on_ray:
+        start_template(values)
     checking = ThreadPoolExecutor(1).submit(_check, values, on_ray)
     try:
         clients, share = int(values["num-clients"]), float(values["participation"])
@@ -168,9 +171,8 @@ def _stop(code: int) -> None:
 
 def _leave(code: int) -> None:
     """End this process at once, with our own workers."""
-    if "fedapp.worker_processes" in sys.modules:
-        with suppress(Exception):  # it may be importing or starting them just now
-            sys.modules["fedapp.worker_processes"].kill_workers()
+    with suppress(Exception):  # they may be starting just now
+        kill_workers()
     os._exit(code)
 
 

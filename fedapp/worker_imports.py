@@ -12,13 +12,12 @@ from typing import Any
 
 import fedapp.client_app  # noqa: F401
 from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.worker_processes import RUN_CONFIG
+from fedapp.worker_template import RUN_CONFIG
 
 
 def import_for(run_config: Mapping[str, Any]) -> None:
     """Import what the models of a run will; nothing for a configuration that cannot run."""
-    with suppress(UserError):
+    with suppress(Exception):  # the server says what is wrong with it
         config = RunConfig.parse(run_config)
         if config.model_group or config.model.startswith("resnet"):
             import torchvision.models  # noqa: F401

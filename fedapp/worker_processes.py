@@ -5,9 +5,7 @@ process of its own. The workers are forked from one process that has imported Py
 beside the same imports of the server's: so they start together with it, and share those pages.
 """
 
-import json
 import multiprocessing
-import multiprocessing.forkserver as forkserver
 import os
 import signal
 import threading
@@ -22,10 +20,9 @@ from flwr.app import Context, Error, Message
 
 from fedapp.in_process import InProcessGrid, answer, identify
 from fedapp.launch import Resources, gpu_names, node_config
+from fedapp.worker_template import start_template, worker_context
 
-RUN_CONFIG = "FEDAPP_RUN_CONFIG"  # environment variable of `worker_imports`, JSON
 _PATIENCE = 1.0  # seconds that one look for replies may take
-_START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 class WorkerGrid(InProcessGrid):
@@ -34,7 +31,7 @@ class WorkerGrid(InProcessGrid):
     def __init__(self, run_config: Mapping[str, Any], resources: Resources, clientapp: str) -> None:
         """Start the workers of resolved `resources`, which answer by `clientapp`, module:name."""
         super().__init__(run_config, resources.nodes, node_config(run_config))
-        os.environ[RUN_CONFIG] = json.dumps(dict(run_config))
+        start_template(run_config)
         count = min(resources.workers, resources.nodes)
         self.workers = [
             Worker(clientapp, resources.cpus_per_worker(), visible_gpu(p, resources))
@@ -83,9 +80,7 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        processes: Any = multiprocessing.get_context(_START)  # Process is missing in its type
-        if _START == "forkserver":
-            processes.set_forkserver_preload(["fedapp.worker_imports"])
+        processes = worker_context()
         self.connection, theirs = processes.Pipe()
         self.process = processes.Process(target=_work, args=(theirs, *self.task), daemon=True)
         self.process.start()
@@ -112,18 +107,6 @@ class Worker:
             self.connection.close()
             self._start()
             return question, Message(Error(2, reason), reply_to=question), self._context
-
-
-def kill_workers() -> None:
-    """End all workers at once, and the process that they are forked from.
-
-    That one is private to `multiprocessing`, but would else import PyTorch to the end first.
-    """
-    template = getattr(forkserver._forkserver, "_forkserver_pid", None)
-    for pid in [*(child.pid for child in multiprocessing.active_children()), template]:
-        if pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def visible_gpu(worker: int, resources: Resources) -> str | None:

@@ -12,7 +12,8 @@ from flwr.app import Message, RecordDict
 from in_process import settings
 
 from fedapp.launch import Resources
-from fedapp.worker_processes import WorkerGrid, kill_workers, visible_gpu
+from fedapp.worker_processes import WorkerGrid, visible_gpu
+from fedapp.worker_template import kill_workers
 
 CLIENTAPP = "fedapp.client_process:app"
 TESTS = Path(__file__).parents[1]
