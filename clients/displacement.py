@@ -13,10 +13,14 @@ from torch import Tensor
 
 @contextmanager
 def displaced(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator[None]:
-    """Add one step [same shape] to each parameter inside the block; forgets their gradients."""
+    """Add one step [same shape] to each parameter inside the block; forgets their gradients.
+
+    Under autocast the parameters' low-precision copies are made anew, inside and after it.
+    """
     with torch.no_grad():
         kept = [parameter.clone() for parameter in parameters]
         torch._foreach_add_(list(parameters), list(steps))
+    torch.clear_autocast_cache()
     for parameter in parameters:
         parameter.grad = None
     try:
@@ -24,6 +28,7 @@ def displaced(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator
     finally:
         with torch.no_grad():
             torch._foreach_copy_(list(parameters), kept)
+        torch.clear_autocast_cache()
 
 
 @torch.no_grad()

@@ -54,6 +54,19 @@ def test_per_fedavg_takes_the_second_gradient_at_the_moved_point():
     np.testing.assert_allclose(weight.detach(), vector["w_new"], rtol=1e-12)
 
 
+def test_displaced_weights_are_seen_under_autocast_and_so_are_the_old_ones_after():
+    torch.manual_seed(0)
+    layer, inputs = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        before = layer(inputs)
+        with displaced([layer.weight], [torch.ones(8, 8)]):
+            moved = layer(inputs)
+        after = layer(inputs)
+    expected = before.float() + inputs.sum(1, keepdim=True)
+    torch.testing.assert_close(moved.float(), expected, rtol=0.05, atol=0.1)
+    assert torch.equal(before, after)
+
+
 def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch():
     node = Node(RunConfig.parse(settings(method="per-fedavg", batch_size=16)))
     client = node.client(0)
