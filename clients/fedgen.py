@@ -55,8 +55,11 @@ class FedGenClient(PersonalClient):
         loss = objective(step)
         if self.generator is not None:
             size, device = len(step.labels), self.place.device
-            labels = torch.multinomial(self.labels, size, replacement=True).to(device)
-            features = self.generator(torch.rand(size, self.noise).to(device), labels)
+            labels = torch.multinomial(self.labels, size, replacement=True).to(
+                device, non_blocking=True
+            )
+            noise = torch.rand(size, self.noise).to(device, non_blocking=True)
+            features = self.generator(noise, labels)
             loss = loss + F.cross_entropy(self.model.get_submodule("head")(features), labels)
         loss.backward()
         return loss.detach()

@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -19,7 +20,7 @@ from clients.local_training import LossDiverged
 from clients.state import StateError
 from clients.stored_states import UnknownRun, clean
 from fedapp.config import RunConfig
-from fedapp.errors import UserError
+from fedapp.errors import UserError, out_of_memory
 from fedapp.identity import describe
 from fedapp.node import Node, open_node
 from fedapp.state_folder import state_folder
@@ -208,4 +209,6 @@ def _ordered(received: Arrays, client: LocalClient) -> list[np.ndarray]:
 
 def _explain(error: Exception) -> str:
     """Return the sentence of a user's mistake, or the traceback of anything else."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return out_of_memory(error)
     return str(error) if isinstance(error, UserError | StateError) else traceback.format_exc()

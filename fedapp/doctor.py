@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedapp.errors import UserError
+from fedapp.launch import gpu_names
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -73,7 +74,13 @@ def _version(needed: "Requirement", version: str) -> Check:
 def _devices() -> str:
     import torch
 
-    names = [_gpu(index) for index in range(torch.cuda.device_count())]
+    usable = torch.cuda.is_available()
+    if gpu_names() and not usable:
+        raise UserError(
+            f"there are GPUs, but PyTorch {torch.__version__} cannot use them: it is made for CUDA "
+            f"{torch.version.cuda}, which may need a newer driver"
+        )
+    names = [_gpu(index) for index in range(torch.cuda.device_count())] if usable else []
     return f"{os.cpu_count()} CPU cores; {', '.join(names) or 'no GPU'}"
 
 

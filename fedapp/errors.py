@@ -8,3 +8,12 @@ line and the ServerApp print that sentence alone, without a traceback.
 
 class UserError(Exception):
     """A mistake in the configuration, the data or the environment, explained in one sentence."""
+
+
+def out_of_memory(error: Exception) -> str:
+    """Return one sentence for PyTorch's error of a GPU whose memory is full."""
+    said = ". ".join(str(error).split(". ")[:3])
+    return (
+        f"a GPU's memory is full ({said}); use fewer workers on it (--workers), a smaller "
+        "batch-size or device='cpu'"
+    )

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from fedapp.errors import UserError
 from fedapp.launch import Resources
 
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
+_started = count()  # runs in processes of their own
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -50,8 +52,8 @@ def run_in_sight(project: Path, overrides: Mapping[str, Any], resources: Resourc
 def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Run in one process, apart from this one; returns its exit code.
 
-    What it prints goes to NAME.log beside the run directory. Raises UserError with the sentence in
-    which the run says why it could not start.
+    Runs take the machine's GPUs in turn. What one prints goes to NAME.log beside the run directory.
+    Raises UserError with the sentence in which the run says why it could not start.
     """
     import tomli_w
 
@@ -64,13 +66,22 @@ def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources)
     command += ["--app", str(project.absolute()), "-c", file.name]
     try:
         with log.open("wb") as output:
-            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+            done = subprocess.run(
+                command, stdout=output, stderr=subprocess.STDOUT, check=False, env=_next_gpu()
+            )
     finally:
         os.unlink(file.name)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
     if done.returncode and last and last[0].startswith("fedapp: "):
         raise UserError(last[0].removeprefix("fedapp: "))
     return done.returncode
+
+
+def _next_gpu() -> dict[str, str]:
+    """Return this environment, with one of its GPUs if there are several."""
+    names = launch.gpu_names()
+    own = {"CUDA_VISIBLE_DEVICES": names[next(_started) % len(names)]} if len(names) > 1 else {}
+    return {**os.environ, **own}
 
 
 @contextmanager

@@ -56,21 +56,28 @@ class Resources:
     gpus: float = -1.0  # per worker
 
     def resolve(
-        self, num_clients: int, participation: float = 1.0, pool: bool = False
+        self,
+        num_clients: int,
+        participation: float = 1.0,
+        pool: bool = False,
+        device: str = "auto",
     ) -> "Resources":
-        """Fill in what was left open from the machine's cores and GPUs.
+        """Fill in what was left open from the machine's cores, and its GPUs unless `device` is cpu.
+
+        A worker sees the GPU that it shares, and for a device "cuda:N" it sees all of them.
 
         A node's clients are trained by one worker, in turn. Nodes of a `pool` can host any client,
         so the server shares a round's clients evenly, and one node per worker is best. Else, where
         few clients per worker are drawn, some nodes would get several of them and a worker would
         end up alone with those: more nodes then, so that mostly each has one.
         """
-        gpus = len(gpu_names())
+        gpus = len(gpu_names()) if device != "cpu" else 0
         workers = self.workers or (4 * gpus if gpus else cores())
         workers = max(1, min(workers, num_clients))
         few = participation < 1 and participation * num_clients < 8 * workers
         nodes = self.nodes or min(num_clients, (1 if pool else 16 if few else 4) * workers)
         share = self.gpus if self.gpus >= 0 else min(1.0, gpus / workers)
+        share = 0.0 if device.startswith("cuda:") else share
         return Resources(nodes, workers, share)
 
     def options(self) -> str:
@@ -115,7 +122,8 @@ def gpu_names() -> list[str]:
     if program is None:
         return []
     listed = subprocess.run([program, "-L"], capture_output=True, text=True, check=False)
-    return [str(n) for n in range(listed.stdout.count("GPU "))] if listed.returncode == 0 else []
+    found = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    return [str(n) for n in range(len(found))] if listed.returncode == 0 else []
 
 
 def node_config(run_config: Mapping[str, Any]) -> dict[str, str]:
@@ -220,7 +228,7 @@ def run(
     task |= components(project)
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
         code = copy_app(project, Path(home) / "app")
-        environment = environment_for(Path(home))
+        environment = environment_for(Path(home), resources)
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(code), *filter(None, [environment.get("PYTHONPATH")])]
         )
@@ -259,10 +267,14 @@ def components(project: Path) -> dict[str, str]:
         ) from None
 
 
-def environment_for(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's programs: this Python's, with `home` as FLWR_HOME."""
+def environment_for(home: Path, resources: Resources | None = None) -> dict[str, str]:
+    """Return the environment of Flower's programs: this Python's, with `home` as FLWR_HOME.
+
+    For `resources` with no share of a GPU it shows none.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **_ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path}
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if resources and resources.gpus == 0 else {}
+    return {**os.environ, **_ENVIRONMENT, **hidden, "FLWR_HOME": str(home), "PATH": path}
 
 
 def program(name: str) -> str:

@@ -28,13 +28,13 @@ _STOP_SECONDS = 20
 def run_with_superlink(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Run `flwr run` to its end, its log on this terminal; returns 0 if the run completed."""
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
-        environment = environment_for(Path(home))
+        environment = environment_for(Path(home), resources)
         settings = Path(home) / "run.toml"
         with local_superlink(Path(home), environment) as wait_until_ready:
             values = fuse(project, overrides)
             settings.write_text(_toml(values))
             resources = resources.resolve(
-                int(values["num-clients"]), float(values["participation"])
+                int(values["num-clients"]), float(values["participation"]), device=values["device"]
             )
             wait_until_ready()
             return flower_run(project, settings, resources, environment)

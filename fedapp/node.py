@@ -40,6 +40,7 @@ from fedapp.state_folder import state_folder
 from strategies.records import Task
 
 EVALUATION_BATCH = 500
+_opened: dict[tuple[Any, ...], "Node"] = {}  # this process's node, by what it was opened for
 BATCH_STATISTICS_BATCH = 128  # with bn = "batch" accuracy depends on it (specification G7)
 
 
@@ -55,8 +56,7 @@ class Node:
         self.config = config
         self.method = find_method(config.method)
         self.device = choose_device(config.device)
-        if config.precision == "tf32":
-            torch.set_float32_matmul_precision("high")
+        set_float32_precision(config.precision)
         place = data_dir or config.data_dir
         self.initial = find_initial(config.initial_model, place, config.download)
         self.dataset = _prepared(config, data_dir)
@@ -237,25 +237,47 @@ class Node:
 
 def choose_device(name: str) -> torch.device:
     """Return the device a configuration names; "auto" is the first GPU, or the CPU."""
+    usable = torch.cuda.is_available()  # PyTorch counts GPUs whose driver it cannot use, too
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if usable else "cpu")
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    count = torch.cuda.device_count() if usable else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(
-            f"run-config key 'device' is '{name}' but this machine has "
-            f"{torch.cuda.device_count()} CUDA devices; use 'auto' or 'cpu'"
+            f"run-config key 'device' is '{name}' but this machine has {count} CUDA devices that "
+            "PyTorch can use; use 'auto' or 'cpu'"
         )
     return device
+
+
+def set_float32_precision(precision: str) -> None:
+    """Let this process multiply float32 as such, also in convolutions, or with "tf32" as TF32.
+
+    PyTorch's own default is TF32 for convolutions alone. cuDNN chooses among algorithms that give
+    the same bits each time.
+    """
+    tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.deterministic = True
 
 
 def open_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Node:
     """Return this process's node for a run configuration, building it at the first call."""
     data_dir = str(node_config.get("data-dir", ""))
     own = int(node_config["partition-id"]) if run_config.get("partition") == "own" else None
-    return _open(tuple(sorted(run_config.items())), data_dir, own)
+    asked = tuple(sorted(run_config.items())), data_dir, own
+    if asked not in _opened:
+        close_node()  # its memory is needed
+        _opened[asked] = _open(*asked)
+    return _opened[asked]
 
 
-@lru_cache(maxsize=1)
+def close_node() -> None:
+    """Forget this process's node, with its data and models."""
+    _opened.clear()
+
+
 def _open(run_config: tuple[tuple[str, Any], ...], data_dir: str, own: int | None) -> Node:
     config = RunConfig.parse(dict(run_config))
     if config.threads:

@@ -120,7 +120,7 @@ class PersonalPlaces:
             return own
         mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), 0, "mentee")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._head_seed(width))
+            torch.default_generator.manual_seed(self._head_seed(width))
             map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.beside else None
         return Pair(own, mentee, map_)
 
@@ -129,7 +129,9 @@ class PersonalPlaces:
         config, data = self.config, self.data
         with torch.random.fork_rng(devices=[]):
             name = zlib.crc32(f"{role}{architecture}".encode())
-            torch.manual_seed(torch_seed(config.seed, Stream.ARCHITECTURE, draw, name))
+            torch.default_generator.manual_seed(
+                torch_seed(config.seed, Stream.ARCHITECTURE, draw, name)
+            )
             extractor = build_personal_extractor(
                 architecture, data.channels, data.image_size, int(config.feature_dim),
                 config.feature_map,

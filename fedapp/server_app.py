@@ -12,12 +12,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from clients.arrays import to_arrays
 from fedapp.config import RunConfig
-from fedapp.errors import UserError
+from fedapp.errors import UserError, out_of_memory
 from fedapp.identity import form
 from fedapp.method import GLOBAL
 from fedapp.node import Node
@@ -51,11 +52,14 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     """Train, and leave a finished run directory behind, also when the rounds end early."""
     config = RunConfig.parse(run_config)
     directory, saved = open_run_directory(config)
-    node = Node(config, data_dir)
-    for note in node.partition.notes:
-        print(f"partition: {note}")
-    with closing(Recorder(directory, config, node, started)) as recorder:
-        _train(grid, recorder, saved)
+    try:
+        node = Node(config, data_dir)
+        for note in node.partition.notes:
+            print(f"partition: {note}")
+        with closing(Recorder(directory, config, node, started)) as recorder:
+            _train(grid, recorder, saved)
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"the server: {out_of_memory(error)}") from None
 
 
 def _train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:

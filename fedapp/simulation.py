@@ -59,7 +59,8 @@ def simulate(
     checking = ThreadPoolExecutor(1).submit(_check, values, on_ray)
     try:
         clients, share = int(values["num-clients"]), float(values["participation"])
-        resources = resources.resolve(clients, share, pool=bool(node_config(values)))
+        device, pool = str(values["device"]), bool(node_config(values))
+        resources = resources.resolve(clients, share, pool, device)
     except (KeyError, TypeError, ValueError):
         checking.result()  # says so and ends
         raise

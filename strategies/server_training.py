@@ -28,7 +28,7 @@ class PrototypeMaker(nn.Module):
         self.embedding = nn.Parameter(embedding.clone())
         self.residual = residual
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
         if residual:
             nn.init.zeros_(self.second.weight)
@@ -131,7 +131,7 @@ class FeatureGenerator(nn.Module):
         super().__init__()
         self.num_classes, self.noise = num_classes, noise
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             self.first = nn.Linear(noise + num_classes, hidden)
             self.norm = nn.BatchNorm1d(hidden)
             self.second = nn.Linear(hidden, width)

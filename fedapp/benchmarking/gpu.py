@@ -3,6 +3,7 @@
 On a machine without a GPU one line says so.
 """
 
+import gc
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.precision import measure_precisions
 from fedapp.benchmarking.tax import measure_tax, say
 from fedapp.launch import gpu_names
+from fedapp.node import close_node
 
 MEMORY_ROUNDS = 20
 _PAPER_EPOCHS, _PAPER_ROUNDS, _PAPER_SECONDS = 3, 320, 20.4  # CIFAR-100, 10 clients per round
@@ -66,6 +68,9 @@ def measure_memory(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:
     """Return the peak of the GPU memory of a process over 20 rounds, and whether it grows."""
     workload = replace(plan.cost, rounds=MEMORY_ROUNDS)
     config = configuration(data_dir, workload, model=plan.models[0], method="fedavg", device="cuda")
+    close_node()
+    gc.collect()
+    torch.cuda.empty_cache()  # of the runs before this one
     readings: list[int] = []
     done = threading.Event()
 

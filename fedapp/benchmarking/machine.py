@@ -47,12 +47,13 @@ def benchmark_images(train: int) -> Iterator[Path]:
 def environment() -> dict[str, Any]:
     """Return what the figures depend on besides the program."""
     packages = ("fedapp", "flwr", "ray", "torch")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return {
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": cores(),
         "load_average_at_end": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "gpus": [torch.cuda.get_device_name(i) for i in range(gpus)],
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
     }

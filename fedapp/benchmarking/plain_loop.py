@@ -19,6 +19,7 @@ from fedapp.allocator import keep_memory
 from fedapp.benchmarking.machine import CHANNELS, CLASSES, SIDE
 from fedapp.cpus import cores
 from fedapp.models import build_model
+from fedapp.node import set_float32_precision
 
 _GPU_PROCESSES = 4
 _WARM_UP_STEPS = 5
@@ -116,6 +117,7 @@ def _plain_worker(
     """Train in a process of its own, and report images per second or what went wrong."""
     try:
         torch.set_num_threads(layout.threads)
+        set_float32_precision("fp32")
         if layout.tuned:
             keep_memory()
         rate: float | str = train_plainly(

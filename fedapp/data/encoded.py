@@ -190,8 +190,14 @@ class StreamedBatches:
         bounds = self.bounds(len(tasks), self.batch_size)
         images = decoded(self.source, (tasks[a:b] for a, b in bounds), self.threads)
         for (start, stop), pixels in zip(bounds, images, strict=True):
-            batch = self.normalise(torch.from_numpy(pixels).to(self.device))
-            yield batch, labels[start:stop].to(self.device)
+            batch = self.normalise(self._moved(torch.from_numpy(pixels)))
+            yield batch, self._moved(labels[start:stop])
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the device; a GPU copies it while the next batch is decoded."""
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def in_order(self) -> Iterator[Batch]:
         """Yield all samples once, in their order, not augmented."""

@@ -52,7 +52,7 @@ def build_model(
     """
     width = BACKBONES[backbone].feature_dim
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, Stream.MODEL))
+        torch.default_generator.manual_seed(torch_seed(seed, Stream.MODEL))
         extractor = build_extractor(backbone, channels, image_size, bn)
         between = nn.Linear(width, bottleneck) if bottleneck else None
     classifier = build_head(

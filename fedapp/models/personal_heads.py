@@ -95,7 +95,7 @@ def build_personal_head(
         final_relu: cut negative logits off.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         layer = nn.Linear(feature_dim, hidden) if hidden else None
     width = hidden or feature_dim
     classifier = build_head("linear", width, num_classes, seed)

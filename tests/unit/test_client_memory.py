@@ -103,7 +103,7 @@ def resumed(run, rounds, more, nodes=3):
     config, key = RunConfig.parse(run), uuid.uuid4().hex
 
     def part(first_round, last_round, arrays, saved):
-        node_module._open.cache_clear()
+        node_module.close_node()
         node = Node(config)
         grid = InProcessGrid(run, nodes)
         federation = meet_nodes(grid, config.num_clients, {}, 5, lambda text: None)

@@ -1,0 +1,141 @@
+"""What of the use of GPUs can be checked without one: choices, sentences, settings, seeds."""
+
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from in_process import federate, settings
+
+from clients.client import LocalClient
+from fedapp import doctor, jobs, node, server_app
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.launch import Resources, environment_for, gpu_names
+from fedapp.node import Node, choose_device, set_float32_precision
+
+FULL = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.10 GiB of which 1.00 GiB is "
+    "free. Process 7 has 78.00 GiB memory in use. See documentation for Memory Management"
+)
+SENTENCE = (
+    "a GPU's memory is full (CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.10 GiB "
+    "of which 1.00 GiB is free); use fewer workers on it (--workers), a smaller batch-size or "
+    "device='cpu'"
+)
+
+
+def test_the_driver_lists_one_gpu_a_line_whatever_its_name(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA GeForce RTX 3070 Laptop GPU (UUID: GPU-1)'\n"
+        "echo 'GPU 1: NVIDIA H100 (UUID: GPU-2)'\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_names() == ["0", "1"]
+
+
+def test_workers_share_gpus_unless_the_device_says_otherwise(monkeypatch):
+    monkeypatch.setattr("fedapp.launch.cores", lambda: 16)
+    monkeypatch.setattr("fedapp.launch.gpu_names", lambda: ["0", "1"])
+    assert Resources().resolve(100) == Resources(32, 8, 0.25)
+    assert Resources().resolve(100, device="cuda") == Resources(32, 8, 0.25)
+    assert Resources().resolve(100, device="cpu") == Resources(64, 16, 0.0)
+    assert Resources().resolve(100, device="cuda:1") == Resources(32, 8, 0.0)  # all are shown
+
+
+def test_without_a_share_of_them_gpus_are_hidden(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    hidden = environment_for(tmp_path, Resources(gpus=0.0))
+    assert hidden["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment_for(tmp_path, Resources())["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
+    taken = []
+
+    def started(command, env, **_):
+        taken.append(env.get("CUDA_VISIBLE_DEVICES"))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", started)
+    for visible in ("2,5", "4"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        for name in "ab":
+            jobs.run_apart(Path(), {"output-dir": str(tmp_path), "run-name": name}, Resources())
+    assert sorted(taken[:2]) == ["2", "5"]
+    assert taken[2:] == ["4", "4"]
+
+
+def test_a_client_without_memory_says_so_in_one_sentence(monkeypatch):
+    def fit(*_):
+        raise FULL
+
+    monkeypatch.setattr(LocalClient, "fit", fit)
+    with pytest.raises(Exception, match="memory is full") as caught:
+        federate(settings(num_rounds=1))
+    assert SENTENCE in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_server_without_memory_says_so_in_one_sentence(tmp_path, monkeypatch):
+    def full(*_):
+        raise FULL
+
+    monkeypatch.setattr(server_app, "Node", full)
+    values = settings(output_dir=str(tmp_path))
+    with pytest.raises(UserError) as caught:
+        server_app.run(None, values, "", 0.0)
+    assert str(caught.value) == f"the server: {SENTENCE}"
+
+
+def test_gpus_that_pytorch_cannot_use_are_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(UserError, match="'cuda:1' but this machine has 0 CUDA devices"):
+        choose_device("cuda:1")
+    monkeypatch.setattr(doctor, "gpu_names", lambda: ["0", "1"])
+    with pytest.raises(UserError, match="cannot use them: it is made for CUDA"):
+        doctor._devices()
+    monkeypatch.setattr(doctor, "gpu_names", list)
+    assert doctor._devices().endswith("no GPU")
+
+
+def test_float32_is_float32_in_convolutions_too_after_tf32():
+    asked = []
+    for precision in ("tf32", "fp32", "bf16-teacher"):
+        set_float32_precision(precision)
+        asked.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+    assert asked == [("high", True), ("highest", False), ("highest", False)]
+
+
+def test_every_node_sets_its_precision():
+    Node(RunConfig.parse(settings(precision="tf32")))
+    assert torch.get_float32_matmul_precision() == "high"
+    Node(RunConfig.parse(settings()))
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddor", "fedkd", "fedgen"])
+def test_building_models_leaves_the_generators_of_gpus_alone(monkeypatch, method):
+    def touched(*_):
+        raise AssertionError("a GPU's generator was seeded")
+
+    made = Node(RunConfig.parse(settings(method=method)))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", touched)
+    monkeypatch.setattr(torch.cuda, "manual_seed", touched)
+    place = made.place(0)
+    place.build()
+    made.method.strategy_parts(made)
+
+
+def test_a_process_holds_one_node_at_a_time():
+    first = node.open_node(settings(), {})
+    assert node.open_node(settings(), {}) is first
+    node.open_node(settings(seed=1), {})
+    assert len(node._opened) == 1
+    assert node.open_node(settings(), {}) is not first
