@@ -28,7 +28,7 @@ from fedapp.data.encoded import StreamedBatches
 from fedapp.data.partition import Partition, make_partition
 from fedapp.data.serving import plain_batches, training_batches
 from fedapp.data.stochastic import dropped_class
-from fedapp.errors import UserError
+from fedapp.device import choose_device, set_float32_precision
 from fedapp.fine_tuning import tuning_of
 from fedapp.methods import find_method, kept_by_clients
 from fedapp.models import Model, build_model, shared_tensors
@@ -233,33 +233,6 @@ class Node:
             head = self.model.head
             rows = head.weight.detach().cpu().numpy() if head.frozen else None
         return "" if rows is None else hashlib.sha256(rows.tobytes()).hexdigest()[:16]
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device a configuration names; "auto" is the first GPU, or the CPU."""
-    usable = torch.cuda.is_available()  # PyTorch counts GPUs whose driver it cannot use, too
-    if name == "auto":
-        return torch.device("cuda" if usable else "cpu")
-    device = torch.device(name)
-    count = torch.cuda.device_count() if usable else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise UserError(
-            f"run-config key 'device' is '{name}' but this machine has {count} CUDA devices that "
-            "PyTorch can use; use 'auto' or 'cpu'"
-        )
-    return device
-
-
-def set_float32_precision(precision: str) -> None:
-    """Let this process multiply float32 as such, also in convolutions, or with "tf32" as TF32.
-
-    PyTorch's own default is TF32 for convolutions alone. cuDNN chooses among algorithms that give
-    the same bits each time.
-    """
-    tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cudnn.deterministic = True
 
 
 def open_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Node:

@@ -18,8 +18,8 @@ from torch import nn
 from fedapp.allocator import keep_memory
 from fedapp.benchmarking.machine import CHANNELS, CLASSES, SIDE
 from fedapp.cpus import cores
+from fedapp.device import set_float32_precision
 from fedapp.models import build_model
-from fedapp.node import set_float32_precision
 
 _GPU_PROCESSES = 4
 _WARM_UP_STEPS = 5

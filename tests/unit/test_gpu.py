@@ -11,9 +11,10 @@ from in_process import federate, settings
 from clients.client import LocalClient
 from fedapp import doctor, jobs, node, server_app
 from fedapp.config import RunConfig
+from fedapp.device import choose_device, set_float32_precision
 from fedapp.errors import UserError
 from fedapp.launch import Resources, environment_for, gpu_names
-from fedapp.node import Node, choose_device, set_float32_precision
+from fedapp.node import Node
 
 FULL = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.10 GiB of which 1.00 GiB is "
