@@ -52,14 +52,17 @@ def measure_tax(
         plain, tuned, runs = [], [], []
         workload = plan.workload(model)
         for repeat in range(plan.repeats):
-            say(f"{device} {model}, repeat {repeat + 1} of {plan.repeats}: plain loop")
+            title = f"{device} {model}, repeat {repeat + 1} of {plan.repeats}"
+            say(f"{title}: plain loop")
             plain.append(best_plain(model, workload, device))
             tuned.append(best_plain(model, workload, device, tuned=True))
             speeds = {}
             for method in methods:
-                say(f"{device} {model}, repeat {repeat + 1} of {plan.repeats}: {method}")
+                say(f"{title}: {method}")
                 speeds[method] = federated_speed(project, data_dir, model, method, workload, device)
             runs.append(speeds)
+            found_now = [f"{m} {_rate(speeds[m], plain[-1]):.3g}" for m in methods]
+            say(f"{title}: {plain[-1]:.0f} images/s, of which {', '.join(found_now)}")
         found["fl_tax_by_method"][model] = {m: _tax(m, runs, plain) for m in methods}
         found["fl_tax_tuned"][model] = _tax(methods[0], runs, tuned)
         found["round_cost"][model] = {m: _cost(m, methods[0], runs) for m in methods}
@@ -78,9 +81,12 @@ def say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
+def _rate(speed: Speed, plain: float) -> float:
+    return speed.images_per_second / plain
+
+
 def _tax(method: str, runs: Sequence[Repeat], plain: Sequence[float]) -> float:
-    rates = [run[method].images_per_second for run in runs]
-    return rounded_median([rate / best for rate, best in zip(rates, plain, strict=True)])
+    return rounded_median([_rate(run[method], best) for run, best in zip(runs, plain, strict=True)])
 
 
 def _cost(method: str, reference: str, runs: Sequence[Repeat]) -> float:
