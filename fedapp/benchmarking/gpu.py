@@ -67,7 +67,7 @@ def measure_paper(
 def measure_memory(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:
     """Return the peak of the GPU memory of a process over 20 rounds, and whether it grows."""
     workload = replace(plan.cost, rounds=MEMORY_ROUNDS)
-    config = configuration(data_dir, workload, model=plan.models[0], method="fedavg", device="cuda")
+    config = configuration(data_dir, workload, model=plan.backbone, method="fedavg", device="cuda")
     close_node()
     gc.collect()
     torch.cuda.empty_cache()  # of the runs before this one

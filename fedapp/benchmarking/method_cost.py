@@ -44,5 +44,5 @@ def measure_methods(project: Path, plan: Plan) -> dict[str, Any]:
 
 
 def _seconds(project: Path, data_dir: Path, plan: Plan, method: str) -> float:
-    config = configuration(data_dir, plan.cost, model=plan.models[0], method=method, device="cpu")
+    config = configuration(data_dir, plan.cost, model=plan.backbone, method=method, device="cpu")
     return measured_in_process(project, config, resources("cpu")).speed().seconds

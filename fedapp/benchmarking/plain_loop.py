@@ -19,9 +19,13 @@ from fedapp.allocator import keep_memory
 from fedapp.benchmarking.machine import CHANNELS, CLASSES, SIDE
 from fedapp.cpus import cores
 from fedapp.device import set_float32_precision
-from fedapp.models import build_model
+from fedapp.models import Model, build_model
+from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.groups import GROUPS
+from fedapp.models.heads import build_head
 
 _GPU_PROCESSES = 4
+_FEATURES = 64  # of a group's models
 _WARM_UP_STEPS = 5
 _START_UP_SECONDS = 300
 
@@ -49,10 +53,12 @@ def train_plainly(
 ) -> float:
     """Train on random 32x32 colour images for about `seconds`; returns images per second.
 
+    `model_name` is a backbone or one of `architectures`.
+
     The loop has the model, batch size, optimiser and precision of a federated run, its data as
     tensors on the device, and nothing else. `ready` is called when the clock is about to start.
     """
-    model = build_model(model_name, "linear", CHANNELS, SIDE, CLASSES, seed=0, device=device)
+    model = _model(model_name).to(device)
     images = torch.randn(2000, CHANNELS, SIDE, SIDE).to(device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, CLASSES, (len(images),)).to(device)
@@ -75,6 +81,23 @@ def train_plainly(
         steps += 1
     _wait(device)
     return steps * batch_size / (time.perf_counter() - start)
+
+
+def architectures(model: str) -> list[str]:
+    """Return what `train_plainly` calls a backbone, or the architectures of a model group."""
+    if model not in GROUPS:
+        return [model]
+    return [f"{model}/{name}" for name in GROUPS[model].architectures]
+
+
+def _model(name: str) -> nn.Module:
+    """Build a backbone with a linear head, or "group/architecture" as its clients have it."""
+    _, in_group, architecture = name.partition("/")
+    if not in_group:
+        return build_model(name, "linear", CHANNELS, SIDE, CLASSES, seed=0)
+    extractor = build_personal_extractor(architecture, CHANNELS, SIDE, _FEATURES)
+    model = Model(extractor, build_head("linear", _FEATURES, CLASSES, seed=0))
+    return model.to(memory_format=torch.channels_last)
 
 
 def plain_images_per_second(

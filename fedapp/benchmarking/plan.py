@@ -6,6 +6,8 @@ measurement would take minutes; the quick plan stays under ten minutes on two co
 
 from dataclasses import dataclass, field, replace
 
+from fedapp.models.groups import GROUPS
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -36,7 +38,7 @@ class Plan:
     """All parts of a benchmark."""
 
     repeats: int = 3
-    models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18")
+    models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18", "tiny")  # or groups
     methods: tuple[str, ...] = ("fedavg", "fedntd", "feddr+", "scaffold", "feddor")
     tax: Workload = Workload()
     heavy: Workload = Workload(clients=4, images=250, epochs=1)  # of larger models than the CNN
@@ -52,6 +54,11 @@ class Plan:
     )  # fmt: skip
     # the job that research simulators are compared on: 5 steps per client
     job: Point = Point(1000, 50, images=50, rounds=12)
+
+    @property
+    def backbone(self) -> str:
+        """The model of the parts that measure one only."""
+        return next((model for model in self.models if model not in GROUPS), "cnn")
 
     def workload(self, model: str) -> Workload:
         """Return the FL tax's workload for a model."""

@@ -24,9 +24,9 @@ def measure_precisions(project: Path, data_dir: Path, plan: Plan, device: str) -
     for _ in range(plan.repeats):
         seconds: dict[str, float] = {}
         for method, precision in CASES:
-            say(f"{device} {plan.models[0]}, {method} in {precision}")
+            say(f"{device} {plan.backbone}, {method} in {precision}")
             config = configuration(
-                data_dir, plan.cost, model=plan.models[0], method=method, device=device,
+                data_dir, plan.cost, model=plan.backbone, method=method, device=device,
                 precision=precision,
             )  # fmt: skip
             found = measured_in_process(project, config, resources(device))

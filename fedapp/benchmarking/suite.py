@@ -18,6 +18,7 @@ from fedapp.benchmarking.tax import measure_tax
 from fedapp.errors import UserError
 from fedapp.methods import METHODS
 from fedapp.models.backbones import BACKBONES
+from fedapp.models.groups import GROUPS
 from fedapp.results.files import write_atomically
 from fedapp.results.rendering import png
 
@@ -48,8 +49,9 @@ def bench(
         UserError: an unknown model or part, or a run that did not complete.
     """
     for model in plan.models:
-        if model not in BACKBONES:
-            raise UserError(f"model '{model}' is unknown; choose from {', '.join(BACKBONES)}")
+        if model not in {**BACKBONES, **GROUPS}:
+            known = ", ".join([*BACKBONES, *GROUPS])
+            raise UserError(f"model '{model}' is unknown; choose from {known}")
     for part in parts:
         if part not in PARTS:
             raise UserError(f"benchmark part '{part}' is unknown; choose from {', '.join(PARTS)}")

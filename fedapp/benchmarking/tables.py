@@ -64,9 +64,14 @@ def _by_model(found: Found, key: str) -> list[str]:
     """Return one row per model and one column per method."""
     if key not in found:
         return []
-    methods = list(next(iter(found[key].values())))
-    rows = [[model, *by_method.values()] for model, by_method in found[key].items()]
+    methods = _methods_of(found[key])
+    rows = [[model, *map(row.get, methods)] for model, row in found[key].items()]
     return _table(["model", *methods], rows)
+
+
+def _methods_of(by_model: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return the methods of all models, in order."""
+    return list(dict.fromkeys(method for row in by_model.values() for method in row))
 
 
 def _methods(found: Found) -> list[str]:
@@ -125,11 +130,11 @@ def draw(found: Found) -> Figure:
 
 def _draw_tax(axes: Axes, tax: Mapping[str, Mapping[str, float]]) -> None:
     """Draw bars of every method, in groups by model."""
-    methods = list(next(iter(tax.values())))
+    methods = _methods_of(tax)
     width = 0.8 / len(methods)
     for index, method in enumerate(methods):
         places = [place + (index + 0.5) * width - 0.4 for place in range(len(tax))]
-        heights = [by_method[method] for by_method in tax.values()]
+        heights = [by_method.get(method, 0.0) for by_method in tax.values()]
         axes.bar(places, heights, 0.9 * width, color=color_of(index), label=method)
     axes.axhline(1.0, color=RED, linestyle="--", linewidth=1)
     axes.set_xticks(range(len(tax)), list(tax))

@@ -7,26 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.benchmarking.federated import Speed, configuration, measured_run, resources
-from fedapp.benchmarking.plain_loop import layouts, plain_images_per_second
+from fedapp.benchmarking.plain_loop import architectures, layouts, plain_images_per_second
 from fedapp.benchmarking.plan import Plan, Workload
 from fedapp.local_superlink import run_with_superlink
+from fedapp.methods import METHODS
+from fedapp.models.groups import GROUPS
 
 Repeat = Mapping[str, Speed]  # by method
 
 
 def best_plain(model: str, workload: Workload, device: str, tuned: bool = False) -> float:
-    """Return the images per second of the fastest layout of the plain loop."""
-    return max(
-        plain_images_per_second(model, each, workload.batch_size, workload.plain_seconds)
-        for each in layouts(device, tuned)
-    )
+    """Return the images per second of the fastest layout of the plain loop.
+
+    Of a model group: those of as many images for each of its architectures.
+    """
+    names = architectures(model)
+    best = [
+        max(
+            plain_images_per_second(name, each, workload.batch_size, workload.plain_seconds)
+            for each in layouts(device, tuned)
+        )
+        for name in names
+    ]
+    return statistics.harmonic_mean(best)
 
 
 def federated_speed(
     project: Path, data_dir: Path, model: str, method: str, workload: Workload, device: str
 ) -> Speed:
     """Simulate one run and return the speed of its rounds; raises UserError if it fails."""
-    config = configuration(data_dir, workload, model=model, method=method, device=device)
+    key = "model-group" if model in GROUPS else "model"
+    config = configuration(data_dir, workload, method=method, device=device, **{key: model})
     return measured_run(project, config, resources(device), run_with_superlink).speed()
 
 
@@ -35,7 +46,8 @@ def measure_tax(
 ) -> dict[str, Any]:
     """Measure plain loop and federated runs in turn; figures are medians over the repeats.
 
-    The plain loop trains with cross-entropy, whatever the method.
+    The plain loop trains with cross-entropy, whatever the method. Methods whose clients have models
+    of their own are measured with the plan's model groups, the others with its backbones.
 
     Returns:
         "fl_tax": by model, images/s of the first method's rounds over images/s of the plain loop.
@@ -49,6 +61,9 @@ def measure_tax(
         "images_per_second": {},
     }  # fmt: skip
     for model in plan.models:
+        fitting = [m for m in methods if (METHODS[m].personal is not None) == (model in GROUPS)]
+        if not fitting:
+            continue
         plain, tuned, runs = [], [], []
         workload = plan.workload(model)
         for repeat in range(plan.repeats):
@@ -57,16 +72,16 @@ def measure_tax(
             plain.append(best_plain(model, workload, device))
             tuned.append(best_plain(model, workload, device, tuned=True))
             speeds = {}
-            for method in methods:
+            for method in fitting:
                 say(f"{title}: {method}")
                 speeds[method] = federated_speed(project, data_dir, model, method, workload, device)
             runs.append(speeds)
-            found_now = [f"{m} {_rate(speeds[m], plain[-1]):.3g}" for m in methods]
+            found_now = [f"{m} {_rate(speeds[m], plain[-1]):.3g}" for m in fitting]
             say(f"{title}: {plain[-1]:.0f} images/s, of which {', '.join(found_now)}")
-        found["fl_tax_by_method"][model] = {m: _tax(m, runs, plain) for m in methods}
-        found["fl_tax_tuned"][model] = _tax(methods[0], runs, tuned)
-        found["round_cost"][model] = {m: _cost(m, methods[0], runs) for m in methods}
-        found["fl_tax"][model] = found["fl_tax_by_method"][model][methods[0]]
+        found["fl_tax_by_method"][model] = {m: _tax(m, runs, plain) for m in fitting}
+        found["fl_tax_tuned"][model] = _tax(fitting[0], runs, tuned)
+        found["round_cost"][model] = {m: _cost(m, fitting[0], runs) for m in fitting}
+        found["fl_tax"][model] = found["fl_tax_by_method"][model][fitting[0]]
         found["images_per_second"][model] = rounded_median(plain)
     return found
 

@@ -15,7 +15,7 @@ from fedapp.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 METHODS = ("fedavg", "fedntd", "feddr+")
-SECONDS = {"fedavg": 2.0, "fedntd": 2.5, "feddr+": 3.0}
+SECONDS = {"fedavg": 2.0, "fedntd": 2.5, "feddr+": 3.0, "feddor": 4.0}
 TINY = plan.Plan(
     models=("cnn",), methods=METHODS, tax=plan.Workload(clients=2, images=10, plain_seconds=0.2),
     heavy=plan.Workload(clients=2, images=10), cost=plan.Workload(clients=2, images=10),
@@ -96,6 +96,15 @@ def test_every_row_of_a_table_has_all_columns(speeds):
     rows = [line for line in tables.markdown(found).splitlines() if line.startswith("|")]
     assert len(rows) == 8
     assert {line.count("|") for line in rows} == {5}
+
+
+def test_methods_with_models_of_their_own_are_measured_on_groups(speeds):
+    chosen = replace(TINY, repeats=1, models=("cnn", "tiny"), methods=("fedavg", "feddor"))
+    found = suite.bench(ROOT, chosen, ["tax"])
+    assert found["fl_tax_by_method"] == {"cnn": {"fedavg": 0.9}, "tiny": {"feddor": 0.45}}
+    assert found["fl_tax"]["tiny"] == 0.45
+    assert {"| cnn | 0.9 | - |", "| tiny | - | 0.45 |"} <= set(tables.markdown(found).splitlines())
+    assert tables.draw(found).axes
 
 
 def test_a_method_that_is_not_in_the_table_is_left_out_and_named(speeds):

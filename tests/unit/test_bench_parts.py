@@ -165,9 +165,16 @@ def test_the_best_layout_of_the_plain_loop_counts(monkeypatch):
     assert plain_loop.layouts("cpu") == [plain_loop.Layout(1, 1)]
 
 
-def test_a_real_plain_loop_trains_from_its_signal_on_for_its_time():
+def test_a_group_is_as_fast_as_equally_many_images_of_each_architecture(monkeypatch):
+    rates = {"tiny/fedavgcnn": 100.0, "tiny/resnet4": 300.0}
+    monkeypatch.setattr(tax, "plain_images_per_second", lambda name, *_: rates[name])
+    assert tax.best_plain("tiny", TINY, "cpu") == 150.0
+
+
+@pytest.mark.parametrize("model", ["cnn", "tiny/resnet4"])
+def test_a_real_plain_loop_trains_from_its_signal_on_for_its_time(model):
     signals = []
-    rate = plain_loop.train_plainly("cnn", 4, "cpu", 0.3, lambda: signals.append(1))
+    rate = plain_loop.train_plainly(model, 4, "cpu", 0.3, lambda: signals.append(1))
     assert signals == [1]
     assert rate > 1
 
