@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from fedapp.errors import UserError
+from fedapp.models.backbones import relu
 
 FEATURE_MAPS = ("pool", "linear")
 _NO_PADDING_FROM = 16  # pixels: two unpadded 5x5 convolutions with pooling need as many
@@ -86,9 +87,9 @@ def _fedavgcnn(channels: int, image_size: int) -> nn.Module:
     for _ in range(2):
         side = (side + 2 * padding - 4) // 2
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * side * side, 512), nn.ReLU(),
+        nn.Conv2d(channels, 32, 5, padding=padding), relu(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=padding), relu(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * side * side, 512), relu(),
     )  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def _short_resnet(stages: int, channels: int, image_size: int) -> nn.Module:
 
     layers: list[nn.Module] = [
         nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64),
-        nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1),
+        relu(), nn.MaxPool2d(3, stride=2, padding=1),
     ]  # fmt: skip
     width = 64
     for outputs in _STAGES[:stages]:

@@ -15,6 +15,7 @@ from fedapp.errors import UserError
 
 NormLayer = Callable[[int], nn.Module]
 
+relu = partial(nn.ReLU, inplace=True)  # the same bits, a pass over the memory less
 _CHANNELS_PER_GROUP = 16
 _SMALL_IMAGE_BELOW = 64
 
@@ -69,9 +70,9 @@ def _cnn(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
     """Two 5x5 convolutions and one hidden layer (the CNN of McMahan et al., 2017, and FedNTD)."""
     side = image_size // 2 // 2
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * side * side, 512), nn.ReLU(),
+        nn.Conv2d(channels, 32, 5, padding=2), relu(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), relu(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * side * side, 512), relu(),
     )  # fmt: skip
 
 
@@ -81,13 +82,13 @@ def _vgg11(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
     width, side = channels, image_size
     for item in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"):
         if isinstance(item, int):
-            layers += [_vgg_convolution(width, item), nn.ReLU()]
+            layers += [_vgg_convolution(width, item), relu()]
             width = item
         else:
             # Rounding up keeps at least one pixel; at 32x32 nothing is ever rounded.
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
             side = (side + 1) // 2
-    hidden = [nn.Linear(512 * side * side, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
+    hidden = [nn.Linear(512 * side * side, 512), relu(), nn.Linear(512, 512), relu()]
     return nn.Sequential(*layers, nn.Flatten(), *hidden)
 
 
@@ -117,7 +118,7 @@ def _conv_norm_relu(
     convolution = nn.Conv2d(
         inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
     )
-    return [convolution, norm(outputs), nn.ReLU()]
+    return [convolution, norm(outputs), relu()]
 
 
 def _resnet(

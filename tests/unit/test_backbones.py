@@ -62,6 +62,21 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize("name", ["cnn", "vgg11", "mobilenet"])
+def test_activations_in_place_change_no_bit_of_a_training_step(name):
+    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    in_place, apart = seeded(name), seeded(name)
+    for module in apart.modules():
+        if isinstance(module, nn.ReLU):
+            assert module.inplace
+            module.inplace = False
+    for model in (in_place, apart):
+        model(images).square().mean().backward()
+    for own, other in zip(in_place.parameters(), apart.parameters(), strict=True):
+        assert torch.equal(own.grad, other.grad)
+    assert torch.equal(in_place(images), apart(images))
+
+
 def test_the_table_is_the_one_tested_here():
     assert BACKBONES.keys() == EXPECTED.keys()
 
