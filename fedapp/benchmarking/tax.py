@@ -62,28 +62,39 @@ def measure_tax(
     }  # fmt: skip
     for model in plan.models:
         fitting = [m for m in methods if (METHODS[m].personal is not None) == (model in GROUPS)]
-        if not fitting:
-            continue
-        plain, tuned, runs = [], [], []
-        workload = plan.workload(model)
-        for repeat in range(plan.repeats):
-            title = f"{device} {model}, repeat {repeat + 1} of {plan.repeats}"
-            say(f"{title}: plain loop")
-            plain.append(best_plain(model, workload, device))
-            tuned.append(best_plain(model, workload, device, tuned=True))
-            speeds = {}
-            for method in fitting:
-                say(f"{title}: {method}")
-                speeds[method] = federated_speed(project, data_dir, model, method, workload, device)
-            runs.append(speeds)
-            found_now = [f"{m} {_rate(speeds[m], plain[-1]):.3g}" for m in fitting]
-            say(f"{title}: {plain[-1]:.0f} images/s, of which {', '.join(found_now)}")
-        found["fl_tax_by_method"][model] = {m: _tax(m, runs, plain) for m in fitting}
-        found["fl_tax_tuned"][model] = _tax(fitting[0], runs, tuned)
-        found["round_cost"][model] = {m: _cost(m, fitting[0], runs) for m in fitting}
-        found["fl_tax"][model] = found["fl_tax_by_method"][model][fitting[0]]
-        found["images_per_second"][model] = rounded_median(plain)
+        if fitting:
+            row = _measure_model(project, data_dir, plan, model, fitting, device)
+            for key, value in row.items():
+                found[key][model] = value
     return found
+
+
+def _measure_model(
+    project: Path, data_dir: Path, plan: Plan, model: str, methods: Sequence[str], device: str
+) -> dict[str, Any]:
+    """Return a model's entries of what `measure_tax` returns."""
+    plain, tuned, runs = [], [], []
+    workload = plan.workload(model)
+    for repeat in range(plan.repeats):
+        title = f"{device} {model}, repeat {repeat + 1} of {plan.repeats}"
+        say(f"{title}: plain loop")
+        plain.append(best_plain(model, workload, device))
+        tuned.append(best_plain(model, workload, device, tuned=True))
+        speeds = {}
+        for method in methods:
+            say(f"{title}: {method}")
+            speeds[method] = federated_speed(project, data_dir, model, method, workload, device)
+        runs.append(speeds)
+        rates = [f"{m} {_rate(speeds[m], plain[-1]):.3g}" for m in methods]
+        say(f"{title}: {plain[-1]:.0f} images/s, of which {', '.join(rates)}")
+    taxes = {m: _tax(m, runs, plain) for m in methods}
+    return {
+        "fl_tax": taxes[methods[0]],
+        "fl_tax_by_method": taxes,
+        "fl_tax_tuned": _tax(methods[0], runs, tuned),
+        "round_cost": {m: _cost(m, methods[0], runs) for m in methods},
+        "images_per_second": rounded_median(plain),
+    }
 
 
 def rounded_median(values: Sequence[float]) -> float:
