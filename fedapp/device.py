@@ -7,12 +7,14 @@ from fedapp.errors import UserError
 
 def choose_device(name: str) -> torch.device:
     """Return the device a configuration names; "auto" is the first GPU, or the CPU."""
+    if name == "cpu":
+        return torch.device("cpu")  # and CUDA is not asked
     usable = torch.cuda.is_available()  # PyTorch counts GPUs whose driver it cannot use, too
     if name == "auto":
         return torch.device("cuda" if usable else "cpu")
     device = torch.device(name)
     count = torch.cuda.device_count() if usable else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
+    if (device.index or 0) >= count:
         raise UserError(
             f"run-config key 'device' is '{name}' but this machine has {count} CUDA devices that "
             "PyTorch can use; use 'auto' or 'cpu'"

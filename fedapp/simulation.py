@@ -145,13 +145,16 @@ def _check(values: Mapping[str, Any], on_ray: bool) -> None:
     from fedapp.config import RunConfig  # imports torch
 
     try:
-        RunConfig.parse(values)
+        config = RunConfig.parse(values)
     except UserError as mistake:
         print(f"fedapp: {mistake}", file=sys.stderr, flush=True)
         _leave(MISTAKE)
     if on_ray:
         import flwr.simulation  # noqa: F401  (now, while Ray starts)
     import fedapp.server_app  # noqa: F401
+    from fedapp.models import import_networks
+
+    import_networks(config)
 
 
 def _end_with_parent() -> None:

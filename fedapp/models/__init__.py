@@ -5,6 +5,10 @@ Methods differ in the head and in what they do with the features, so both are vi
 model returns (features, logits), and a method that shares only the body shares `shared_tensors`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +16,10 @@ from fedapp.models.backbones import BACKBONES, build_extractor
 from fedapp.models.heads import Head, build_head
 from fedapp.rng import Stream, torch_seed
 
-__all__ = ["Model", "build_model", "shared_tensors"]
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
+
+__all__ = ["Model", "build_model", "import_networks", "shared_tensors"]
 
 
 class Model(nn.Module):
@@ -30,6 +37,15 @@ class Model(nn.Module):
         """Map images [B, channels, H, W] to features [B, d] and logits [B, C]."""
         features = self.bottleneck(self.extractor(inputs))
         return features, self.head(features)
+
+
+def import_networks(config: RunConfig) -> None:
+    """Import torchvision if a run's models are made of its networks: that takes as long as PyTorch.
+
+    A simulation's processes do it as they start, beside each other, not when they need a model.
+    """
+    if config.model_group or config.model.startswith("resnet"):
+        import torchvision.models  # noqa: F401
 
 
 def build_model(
