@@ -41,7 +41,7 @@ class Plan:
     models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18", "tiny")  # or groups
     methods: tuple[str, ...] = ("fedavg", "fedntd", "feddr+", "scaffold", "feddor")
     tax: Workload = Workload()
-    heavy: Workload = Workload(clients=4, images=250, epochs=1)  # of larger models than the CNN
+    heavy: Workload = Workload(epochs=1)  # of larger models than the CNN
     cost: Workload = Workload(clients=4, images=250, epochs=1)
     megabytes: tuple[float, ...] = (0.001, 1, 4, 40, 100)
     message_clients: int = 10
