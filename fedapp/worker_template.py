@@ -18,11 +18,18 @@ _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 
 
 def start_template(run_config: Mapping[str, Any]) -> None:
-    """Let the process start to import what runs of this configuration need, if it has not yet."""
+    """Let the process start to import what runs of this configuration need: from the main thread.
+
+    It never sees Ctrl-C, whose traceback would be all that a user reads: this process ends it.
+    """
     os.environ[RUN_CONFIG] = json.dumps(dict(run_config))
     if _START == "forkserver":
         forkserver.set_forkserver_preload(["fedapp.worker_imports"])
-        forkserver.ensure_running()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is inherited
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, handler)
 
 
 def worker_context() -> Any:

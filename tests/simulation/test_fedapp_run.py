@@ -89,6 +89,22 @@ def test_its_processes_end_with_it(tmp_path, engine, how):
         assert load_file(tmp_path / "long" / "model.safetensors")
 
 
+@pytest.mark.parametrize("seconds", [0.2, 1.0])
+def test_ctrl_c_while_it_starts_leaves_no_traceback_and_no_process(tmp_path, seconds):
+    run = start(tmp_path, "--engine", "workers", "-c", QUICK)
+    deadline = time.monotonic() + 60
+    while len(processes(run.pid)) < 3 and time.monotonic() < deadline:  # who forks the workers
+        time.sleep(0.02)
+    time.sleep(seconds)
+    mine = processes(run.pid)
+    assert len(mine) >= 3
+    os.killpg(run.pid, signal.SIGINT)
+    output, errors = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "Traceback" not in output + errors
+    assert not [pid for pid in mine if alive(pid)]
+
+
 def processes(pid: int) -> list[int]:
     """All processes that a process started, and those that they did."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
