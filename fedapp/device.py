@@ -5,15 +5,19 @@ import torch
 from fedapp.errors import UserError
 
 
+def gpu_count() -> int:
+    """Return how many GPUs PyTorch can use; it counts those whose driver it cannot use, too."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def choose_device(name: str) -> torch.device:
     """Return the device a configuration names; "auto" is the first GPU, or the CPU."""
     if name == "cpu":
         return torch.device("cpu")  # and CUDA is not asked
-    usable = torch.cuda.is_available()  # PyTorch counts GPUs whose driver it cannot use, too
+    count = gpu_count()
     if name == "auto":
-        return torch.device("cuda" if usable else "cpu")
+        return torch.device("cuda" if count else "cpu")
     device = torch.device(name)
-    count = torch.cuda.device_count() if usable else 0
     if (device.index or 0) >= count:
         raise UserError(
             f"run-config key 'device' is '{name}' but this machine has {count} CUDA devices that "

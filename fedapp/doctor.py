@@ -74,13 +74,15 @@ def _version(needed: "Requirement", version: str) -> Check:
 def _devices() -> str:
     import torch
 
-    usable = torch.cuda.is_available()
-    if gpu_names() and not usable:
+    from fedapp.device import gpu_count
+
+    count = gpu_count()
+    if gpu_names() and not count:
         raise UserError(
             f"there are GPUs, but PyTorch {torch.__version__} cannot use them: it is made for CUDA "
             f"{torch.version.cuda}, which may need a newer driver"
         )
-    names = [_gpu(index) for index in range(torch.cuda.device_count())] if usable else []
+    names = [_gpu(index) for index in range(count)]
     return f"{os.cpu_count()} CPU cores; {', '.join(names) or 'no GPU'}"
 
 

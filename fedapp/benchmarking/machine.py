@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from fedapp.cpus import cores
+from fedapp.device import gpu_count
 
 CLASSES, SIDE, CHANNELS = 10, 32, 3
 _MARK = "FEDAPP_BENCH_MARK"
@@ -47,13 +48,12 @@ def benchmark_images(train: int) -> Iterator[Path]:
 def environment() -> dict[str, Any]:
     """Return what the figures depend on besides the program."""
     packages = ("fedapp", "flwr", "ray", "torch")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return {
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": cores(),
         "load_average_at_end": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "gpus": [torch.cuda.get_device_name(i) for i in range(gpus)],
+        "gpus": [torch.cuda.get_device_name(i) for i in range(gpu_count())],
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
     }
