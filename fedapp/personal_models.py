@@ -24,7 +24,7 @@ from fedapp.models.architectures import build_personal_extractor
 from fedapp.models.groups import find_group
 from fedapp.models.orthogonal import orthogonal_initialisation
 from fedapp.models.personal_heads import PersonalHead, build_personal_head
-from fedapp.rng import Stream, torch_seed
+from fedapp.rng import Stream, seeded, torch_seed
 
 
 class PersonalPlaces:
@@ -119,19 +119,15 @@ class PersonalPlaces:
         if not self.kind.beside:
             return own
         mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), 0, "mentee")
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._head_seed(width))
+        with seeded(self._head_seed(width)):
             map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.beside else None
         return Pair(own, mentee, map_)
 
     def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:
         """Build an extractor for a head, with weights by its role, architecture and draw."""
         config, data = self.config, self.data
-        with torch.random.fork_rng(devices=[]):
-            name = zlib.crc32(f"{role}{architecture}".encode())
-            torch.default_generator.manual_seed(
-                torch_seed(config.seed, Stream.ARCHITECTURE, draw, name)
-            )
+        name = zlib.crc32(f"{role}{architecture}".encode())
+        with seeded(torch_seed(config.seed, Stream.ARCHITECTURE, draw, name)):
             extractor = build_personal_extractor(
                 architecture, data.channels, data.image_size, int(config.feature_dim),
                 config.feature_map,

@@ -5,6 +5,8 @@ by the process, the worker or the node that makes it. That is why two workers, t
 resumed run give the same model, bit for bit.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import numpy as np
@@ -46,6 +48,17 @@ def torch_seed(seed: int, stream: Stream, server_round: int = 0, client: int = 0
 def torch_rng(seed: int, stream: Stream, server_round: int = 0, client: int = 0) -> torch.Generator:
     """Return a CPU generator of torch for one stream, round and client of a run."""
     return torch.Generator().manual_seed(torch_seed(seed, stream, server_round, client))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw initial weights inside the block from a seed; torch's generator is as before after it.
+
+    The generators of GPUs are not touched.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def cohort_size(num_clients: int, participation: float) -> int:

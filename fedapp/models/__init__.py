@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedapp.models.backbones import BACKBONES, build_extractor
 from fedapp.models.heads import Head, build_head
-from fedapp.rng import Stream, torch_seed
+from fedapp.rng import Stream, seeded, torch_seed
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
@@ -67,8 +67,7 @@ def build_model(
     of features that a linear layer makes of the extractor's (0: no such layer).
     """
     width = BACKBONES[backbone].feature_dim
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(torch_seed(seed, Stream.MODEL))
+    with seeded(torch_seed(seed, Stream.MODEL)):
         extractor = build_extractor(backbone, channels, image_size, bn)
         between = nn.Linear(width, bottleneck) if bottleneck else None
     classifier = build_head(

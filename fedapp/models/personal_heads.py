@@ -7,11 +7,11 @@ the first global prototypes.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedapp.models.heads import Head, build_head
+from fedapp.rng import seeded
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ def build_personal_head(
         scale: where a learnable scale starts.
         final_relu: cut negative logits off.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         layer = nn.Linear(feature_dim, hidden) if hidden else None
     width = hidden or feature_dim
     classifier = build_head("linear", width, num_classes, seed)
