@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from fedapp.benchmarking.federated import configuration, measured_run, resources
+from fedapp.benchmarking.federated import measured_workload, resources
 from fedapp.benchmarking.machine import best_seconds, memory_bandwidth
 from fedapp.benchmarking.messages import random_model
 from fedapp.benchmarking.plan import Plan, Workload
@@ -43,16 +43,16 @@ _BASELINE = {
 _AGGREGATED_MEGABYTES = 40
 
 
-def measure_engine(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:
+def measure_engine(project: Path, plan: Plan) -> dict[str, Any]:
     """Return "startup", "messages" and "aggregation" (see the functions that measure them)."""
     return {
-        "startup": measure_startup(project, data_dir, plan.repeats),
+        "startup": measure_startup(project, plan.repeats),
         "messages": measure_messages(plan),
         "aggregation": measure_aggregation(),
     }
 
 
-def measure_startup(project: Path, data_dir: Path, repeats: int) -> dict[str, float]:
+def measure_startup(project: Path, repeats: int) -> dict[str, float]:
     """Measure the seconds from the command to the end of the first round, of one batch per client.
 
     Returns:
@@ -61,7 +61,6 @@ def measure_startup(project: Path, data_dir: Path, repeats: int) -> dict[str, fl
         medians over the repeats.
     """
     workload = Workload(clients=cores(), images=50, epochs=1, rounds=1)
-    config = configuration(data_dir, workload, method="fedavg", model="cnn", device="cpu")
     ways: dict[str, Runner] = {
         "seconds": partial(run, engine=Engine.WORKERS),
         "ray_seconds": partial(run, engine=Engine.RAY),
@@ -72,7 +71,9 @@ def measure_startup(project: Path, data_dir: Path, repeats: int) -> dict[str, fl
         say(f"start-up, repeat {repeat + 1} of {repeats}")
         baseline = sum(_baseline_seconds(text) for text in _BASELINE.values())
         seconds = {
-            name: measured_run(project, config, resources("cpu"), way).first_round
+            name: measured_workload(
+                project, workload, resources("cpu"), way, method="fedavg", model="cnn", device="cpu"
+            ).first_round
             for name, way in ways.items()
         } | {"baseline_seconds": baseline}
         for name, value in (seconds | {"ratio": seconds["seconds"] / baseline}).items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapp.benchmarking.machine import benchmark_images
 from fedapp.benchmarking.plan import Workload
 from fedapp.cpus import cores
 from fedapp.errors import UserError
@@ -82,6 +83,20 @@ def measured_run(
         return Rounds(rows, directory.metrics_path.stat().st_mtime - started)
 
 
-def measured_in_process(project: Path, config: Mapping[str, Any], allowed: Resources) -> Rounds:
-    """Run once without Flower's processes, as `measured_run`."""
-    return measured_run(project, config, allowed, run_in_process)
+def measured_workload(
+    project: Path, workload: Workload, allowed: Resources, runner: Runner = run, **changes: Any
+) -> Rounds:
+    """Run a workload once, on images made for it; `changes` are to its configuration.
+
+    Raises UserError if the run did not complete.
+    """
+    with benchmark_images(workload.clients * workload.images) as data_dir:
+        config = configuration(data_dir, workload, **changes)
+        return measured_run(project, config, allowed, runner)
+
+
+def measured_in_process(
+    project: Path, workload: Workload, allowed: Resources, **changes: Any
+) -> Rounds:
+    """Run a workload once without Flower's processes, as `measured_workload`."""
+    return measured_workload(project, workload, allowed, run_in_process, **changes)

@@ -11,12 +11,7 @@ from typing import Any
 
 import torch
 
-from fedapp.benchmarking.federated import (
-    configuration,
-    measured_in_process,
-    measured_run,
-    resources,
-)
+from fedapp.benchmarking.federated import measured_in_process, measured_workload, resources
 from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.precision import measure_precisions
 from fedapp.benchmarking.tax import measure_tax, say
@@ -28,7 +23,7 @@ _PAPER_EPOCHS, _PAPER_ROUNDS, _PAPER_SECONDS = 3, 320, 20.4  # CIFAR-100, 10 cli
 FLAT = 1.01  # memory of the last rounds over that of the first ones
 
 
-def measure_gpu(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any] | str:
+def measure_gpu(project: Path, plan: Plan) -> dict[str, Any] | str:
     """Measure on the first GPU, or return why that was skipped.
 
     Returns:
@@ -38,18 +33,16 @@ def measure_gpu(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any] | s
     """
     if not len(gpu_names()):
         return "skipped: no GPU was found"
-    plan = replace(plan, heavy=plan.tax)
+    plan = replace(plan, heavy=plan.tax, heaviest=plan.tax, cost=plan.tax)
     return {
-        **measure_tax(project, data_dir, plan, plan.methods, "cuda"),
-        **measure_precisions(project, data_dir, plan, "cuda"),
-        **measure_paper(project, data_dir, plan, "cuda"),
-        "memory": measure_memory(project, data_dir, plan),
+        **measure_tax(project, plan, plan.methods, "cuda"),
+        **measure_precisions(project, plan, "cuda"),
+        **measure_paper(project, plan, "cuda"),
+        "memory": measure_memory(project, plan),
     }
 
 
-def measure_paper(
-    project: Path, data_dir: Path, plan: Plan, device: str
-) -> dict[str, dict[str, float]]:
+def measure_paper(project: Path, plan: Plan, device: str) -> dict[str, dict[str, float]]:
     """Measure rounds of the FedDr+ paper's table 4: MobileNet, 10 x 500 images, 3 epochs.
 
     Returns:
@@ -58,16 +51,17 @@ def measure_paper(
     """
     say(f"{device}: the FedDr+ paper's rounds")
     workload = replace(plan.tax, epochs=_PAPER_EPOCHS)
-    config = configuration(data_dir, workload, model="mobilenet", method="fedavg", device=device)
-    seconds = measured_run(project, config, resources(device)).speed().seconds
+    found = measured_workload(
+        project, workload, resources(device), model="mobilenet", method="fedavg", device=device
+    )
+    seconds = found.speed().seconds
     minutes = seconds * _PAPER_ROUNDS / 60
     return {"paper": {"seconds": seconds, "paper_seconds": _PAPER_SECONDS, "minutes": minutes}}
 
 
-def measure_memory(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:
+def measure_memory(project: Path, plan: Plan) -> dict[str, Any]:
     """Return the peak of the GPU memory of a process over 20 rounds, and whether it grows."""
     workload = replace(plan.cost, rounds=MEMORY_ROUNDS)
-    config = configuration(data_dir, workload, model=plan.backbone, method="fedavg", device="cuda")
     close_node()
     gc.collect()
     torch.cuda.empty_cache()  # of the runs before this one
@@ -81,7 +75,10 @@ def measure_memory(project: Path, data_dir: Path, plan: Plan) -> dict[str, Any]:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        measured_in_process(project, config, resources("cuda"))
+        measured_in_process(
+            project, workload, resources("cuda"),
+            model=plan.backbone, method="fedavg", device="cuda",
+        )  # fmt: skip
     finally:
         done.set()
         watcher.join()

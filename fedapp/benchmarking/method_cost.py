@@ -8,8 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedapp.benchmarking.federated import configuration, measured_in_process, resources
-from fedapp.benchmarking.machine import benchmark_images
+from fedapp.benchmarking.federated import measured_in_process, resources
 from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.tax import rounded_median, say
 from fedapp.errors import UserError
@@ -28,21 +27,20 @@ def measure_methods(project: Path, plan: Plan) -> dict[str, Any]:
     cost: dict[str, list[float]] = {}
     skipped: dict[str, str] = {}
     methods = [method for method, row in METHODS.items() if not row.fine_tuned]
-    with benchmark_images(plan.cost.clients * plan.cost.images) as data_dir:
-        for repeat, method in product(range(plan.repeats), methods):
-            say(f"cost of {method}, repeat {repeat + 1} of {plan.repeats}")
-            try:
-                seconds = _seconds(project, data_dir, plan, method)
-                reference = _seconds(project, data_dir, plan, next(iter(METHODS)))
-                cost.setdefault(method, []).append(seconds / reference)
-            except UserError as reason:
-                skipped[method] = str(reason)
+    for repeat, method in product(range(plan.repeats), methods):
+        say(f"cost of {method}, repeat {repeat + 1} of {plan.repeats}")
+        try:
+            seconds = _seconds(project, plan, method)
+            reference = _seconds(project, plan, next(iter(METHODS)))
+            cost.setdefault(method, []).append(seconds / reference)
+        except UserError as reason:
+            skipped[method] = str(reason)
     return {
         "method_cost": {method: rounded_median(ratios) for method, ratios in cost.items()},
         "method_skipped": skipped,
     }
 
 
-def _seconds(project: Path, data_dir: Path, plan: Plan, method: str) -> float:
-    config = configuration(data_dir, plan.cost, model=plan.backbone, method=method, device="cpu")
-    return measured_in_process(project, config, resources("cpu")).speed().seconds
+def _seconds(project: Path, plan: Plan, method: str) -> float:
+    changes = {"model": plan.backbone, "method": method, "device": "cpu"}
+    return measured_in_process(project, plan.cost, resources("cpu"), **changes).speed().seconds

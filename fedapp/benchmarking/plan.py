@@ -11,14 +11,14 @@ from fedapp.models.groups import GROUPS
 
 @dataclass(frozen=True)
 class Workload:
-    """A round: every one of `clients` clients trains on `images` images for `epochs` epochs."""
+    """Rounds in which each of `clients` clients trains on `images` images for `epochs` epochs."""
 
     clients: int = 10
     images: int = 500
     epochs: int = 5
     batch_size: int = 50
     rounds: int = 3  # of one run; the first is not counted
-    plain_seconds: float = 15.0  # for each layout of the plain loop
+    plain_seconds: float = 10.0  # for each layout of the plain loop
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ class Plan:
     models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18", "tiny")  # or groups
     methods: tuple[str, ...] = ("fedavg", "fedntd", "feddr+", "scaffold", "feddor")
     tax: Workload = Workload()
-    heavy: Workload = Workload(epochs=1)  # of larger models than the CNN
-    cost: Workload = Workload(clients=4, images=250, epochs=1)
+    heavy: Workload = Workload(epochs=1, rounds=2)  # of larger models than the CNN
+    heaviest: Workload = Workload(images=200, epochs=1, rounds=2)
+    cost: Workload = Workload(clients=4, epochs=1)
     megabytes: tuple[float, ...] = (0.001, 1, 4, 40, 100)
     message_clients: int = 10
     message_rounds: int = 6
@@ -62,7 +63,7 @@ class Plan:
 
     def workload(self, model: str) -> Workload:
         """Return the FL tax's workload for a model."""
-        return self.tax if model == "cnn" else self.heavy
+        return {"cnn": self.tax, "resnet18": self.heaviest}.get(model, self.heavy)
 
 
 FULL = Plan()
@@ -73,7 +74,8 @@ QUICK = replace(
     methods=("fedavg", "feddr+"),
     tax=Workload(plain_seconds=5.0),
     heavy=replace(FULL.heavy, plain_seconds=5.0),
-    cost=Workload(clients=4, images=150, epochs=1, rounds=3),
+    heaviest=replace(FULL.heaviest, plain_seconds=5.0),
+    cost=replace(FULL.cost, images=250),
     message_rounds=3,
     scale=(Point(100, 10), Point(1000, 10), Point(5000, 10)),
     job=replace(FULL.job, rounds=4),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fedapp.benchmarking.federated import configuration, measured_in_process, resources
+from fedapp.benchmarking.federated import measured_in_process, resources
 from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.tax import rounded_median, say
 
@@ -13,7 +13,7 @@ CASES = (
 )  # fmt: skip
 
 
-def measure_precisions(project: Path, data_dir: Path, plan: Plan, device: str) -> dict[str, Any]:
+def measure_precisions(project: Path, plan: Plan, device: str) -> dict[str, Any]:
     """Measure rounds of the plan's first model in each precision, in this process.
 
     Returns:
@@ -25,11 +25,10 @@ def measure_precisions(project: Path, data_dir: Path, plan: Plan, device: str) -
         seconds: dict[str, float] = {}
         for method, precision in CASES:
             say(f"{device} {plan.backbone}, {method} in {precision}")
-            config = configuration(
-                data_dir, plan.cost, model=plan.backbone, method=method, device=device,
-                precision=precision,
+            found = measured_in_process(
+                project, plan.cost, resources(device),
+                model=plan.backbone, method=method, device=device, precision=precision,
             )  # fmt: skip
-            found = measured_in_process(project, config, resources(device))
             seconds[f"{method}, {precision}"] = found.speed().seconds
         reference = next(iter(seconds.values()))
         for case, value in seconds.items():

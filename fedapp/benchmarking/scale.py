@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from fedapp.benchmarking.federated import configuration, measured_run, resources
-from fedapp.benchmarking.machine import PeakMemory, benchmark_images
+from fedapp.benchmarking.federated import measured_workload, resources
+from fedapp.benchmarking.machine import PeakMemory
 from fedapp.benchmarking.plan import Plan, Point, Workload
 from fedapp.benchmarking.tax import say
 from fedapp.cpus import cores
@@ -36,12 +36,11 @@ def measure_point(project: Path, point: Point) -> dict[str, Any]:
     workload = Workload(
         point.clients, point.images, epochs=1, batch_size=point.batch_size, rounds=point.rounds
     )
-    with benchmark_images(point.clients * point.images) as data_dir, PeakMemory() as memory:
-        config = configuration(
-            data_dir, workload, method="fedavg", model=MODEL, device="cpu",
-            participation=point.cohort / point.clients,
-        )  # fmt: skip
-        speed = measured_run(project, config, resources("cpu", workers)).speed()
+    with PeakMemory() as memory:
+        speed = measured_workload(
+            project, workload, resources("cpu", workers), method="fedavg", model=MODEL,
+            device="cpu", participation=point.cohort / point.clients,
+        ).speed()  # fmt: skip
     return {
         "clients": point.clients,
         "cohort": point.cohort,

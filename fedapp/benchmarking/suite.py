@@ -8,7 +8,7 @@ from typing import Any
 
 from fedapp.benchmarking.engine import measure_engine
 from fedapp.benchmarking.gpu import measure_gpu
-from fedapp.benchmarking.machine import benchmark_images, environment
+from fedapp.benchmarking.machine import environment
 from fedapp.benchmarking.method_cost import measure_methods
 from fedapp.benchmarking.plan import Plan
 from fedapp.benchmarking.precision import measure_precisions
@@ -22,15 +22,15 @@ from fedapp.models.groups import GROUPS
 from fedapp.results.files import write_atomically
 from fedapp.results.rendering import png
 
-Part = Callable[[Path, Path, Plan], dict[str, Any]]
+Part = Callable[[Path, Plan], dict[str, Any]]
 
 PARTS: dict[str, Part] = {
-    "tax": lambda project, data, plan: measure_tax(project, data, plan, plan.methods, "cpu"),
-    "methods": lambda project, data, plan: measure_methods(project, plan),
-    "precision": lambda project, data, plan: measure_precisions(project, data, plan, "cpu"),
+    "tax": lambda project, plan: measure_tax(project, plan, plan.methods, "cpu"),
+    "methods": measure_methods,
+    "precision": lambda project, plan: measure_precisions(project, plan, "cpu"),
     "engine": measure_engine,
-    "scale": lambda project, data, plan: measure_scale(project, plan),
-    "gpu": lambda project, data, plan: {"gpu": measure_gpu(project, data, plan)},
+    "scale": measure_scale,
+    "gpu": lambda project, plan: {"gpu": measure_gpu(project, plan)},
 }
 
 
@@ -57,13 +57,11 @@ def bench(
             raise UserError(f"benchmark part '{part}' is unknown; choose from {', '.join(PARTS)}")
     absent = [method for method in plan.methods if method not in METHODS]
     plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
-    largest = max(work.clients * work.images for work in (plan.tax, plan.heavy))
     found: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}
-    with benchmark_images(largest) as data_dir:
-        for part in parts or PARTS:
-            found |= PARTS[part](project, data_dir, plan) | {"environment": environment()}
-            if folder:
-                write(found, folder)
+    for part in parts or PARTS:
+        found |= PARTS[part](project, plan) | {"environment": environment()}
+        if folder:
+            write(found, folder)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.benchmarking.federated import Speed, configuration, measured_run, resources
+from fedapp.benchmarking.federated import Speed, measured_workload, resources
 from fedapp.benchmarking.plain_loop import architectures, layouts, plain_images_per_second
 from fedapp.benchmarking.plan import Plan, Workload
 from fedapp.local_superlink import run_with_superlink
@@ -33,17 +33,16 @@ def best_plain(model: str, workload: Workload, device: str, tuned: bool = False)
 
 
 def federated_speed(
-    project: Path, data_dir: Path, model: str, method: str, workload: Workload, device: str
+    project: Path, model: str, method: str, workload: Workload, device: str
 ) -> Speed:
     """Simulate one run and return the speed of its rounds; raises UserError if it fails."""
     key = "model-group" if model in GROUPS else "model"
-    config = configuration(data_dir, workload, method=method, device=device, **{key: model})
-    return measured_run(project, config, resources(device), run_with_superlink).speed()
+    changes = {"method": method, "device": device, key: model}
+    allowed = resources(device)
+    return measured_workload(project, workload, allowed, run_with_superlink, **changes).speed()
 
 
-def measure_tax(
-    project: Path, data_dir: Path, plan: Plan, methods: Sequence[str], device: str
-) -> dict[str, Any]:
+def measure_tax(project: Path, plan: Plan, methods: Sequence[str], device: str) -> dict[str, Any]:
     """Measure plain loop and federated runs in turn; figures are medians over the repeats.
 
     The plain loop trains with cross-entropy, whatever the method. Methods whose clients have models
@@ -63,14 +62,14 @@ def measure_tax(
     for model in plan.models:
         fitting = [m for m in methods if (METHODS[m].personal is not None) == (model in GROUPS)]
         if fitting:
-            row = _measure_model(project, data_dir, plan, model, fitting, device)
+            row = _measure_model(project, plan, model, fitting, device)
             for key, value in row.items():
                 found[key][model] = value
     return found
 
 
 def _measure_model(
-    project: Path, data_dir: Path, plan: Plan, model: str, methods: Sequence[str], device: str
+    project: Path, plan: Plan, model: str, methods: Sequence[str], device: str
 ) -> dict[str, Any]:
     """Return a model's entries of what `measure_tax` returns."""
     plain, tuned, runs = [], [], []
@@ -83,7 +82,7 @@ def _measure_model(
         speeds = {}
         for method in methods:
             say(f"{title}: {method}")
-            speeds[method] = federated_speed(project, data_dir, model, method, workload, device)
+            speeds[method] = federated_speed(project, model, method, workload, device)
         runs.append(speeds)
         rates = [f"{m} {_rate(speeds[m], plain[-1]):.3g}" for m in methods]
         say(f"{title}: {plain[-1]:.0f} images/s, of which {', '.join(rates)}")

@@ -31,7 +31,7 @@ def speeds(monkeypatch):
         order.append((device, "tuned" if tuned else "plain"))
         return 1200.0 if tuned else 1000.0
 
-    def federated(project, data_dir, model, method, workload, device):
+    def federated(project, model, method, workload, device):
         order.append((device, method))
         disturbed = 5.0 if 5 < len(order) <= 10 and method == "fedavg" else 1.0
         seconds = SECONDS[method] * disturbed
@@ -66,7 +66,7 @@ def test_the_gpu_is_measured_where_there_is_one_and_skipped_in_one_line_elsewher
     assert "GPU: skipped: no GPU was found." in text.splitlines()
     monkeypatch.setattr(gpu, "gpu_names", lambda: ["0"])
     monkeypatch.setattr(gpu, "measure_precisions", lambda *_: {"precision_cost": {"bf16": 0.5}})
-    monkeypatch.setattr(gpu, "measured_run", job := PaperJob())
+    monkeypatch.setattr(gpu, "measured_workload", job := PaperJob())
     monkeypatch.setattr(gpu, "measure_memory", lambda *_: {"growth": 1.0, "flat": True})
     found = suite.bench(ROOT, TINY, ["gpu"])
     assert found["gpu"]["fl_tax"] == {"cnn": 0.9}
@@ -74,14 +74,14 @@ def test_the_gpu_is_measured_where_there_is_one_and_skipped_in_one_line_elsewher
     lines = tables.markdown(found).splitlines()
     assert "| cnn | 0.9 | 0.72 | 0.6 |" in lines
     assert {"- bf16: 0.5", "- flat: True", "- seconds: 1.5", "- minutes: 8"} <= set(lines)
-    assert {"model": "mobilenet", "local-epochs": 3, "device": "cuda"}.items() <= job.config.items()
+    assert (job.epochs, job.model, job.device) == (3, "mobilenet", "cuda")
 
 
 class PaperJob:
-    """A run of rounds of 1.5 seconds; keeps its configuration."""
+    """A run of rounds of 1.5 seconds; keeps what it was asked for."""
 
-    def __call__(self, project, config, allowed):
-        self.config = config
+    def __call__(self, project, workload, allowed, *, model, method, device):
+        self.epochs, self.model, self.device = workload.epochs, model, device
         return Rounds([{"images": 15_000, "seconds": seconds} for seconds in (9.0, 1.5, 1.5)], 20.0)
 
 

@@ -59,6 +59,20 @@ def test_the_first_round_is_left_out(monkeypatch):
         federated.measured_run(ROOT, config, federated.resources("cpu"), lambda *_: 1)
 
 
+def test_a_workload_has_images_of_its_own_that_go_with_the_run():
+    seen = []
+
+    def run(project, values, resources):
+        seen.append((values["data-dir"], load_dataset("cifar10", values["data-dir"])))
+        RunDirectory.create(values["output-dir"], values["run-name"], values).log_round({})
+        return 0
+
+    federated.measured_workload(ROOT, TINY, federated.resources("cpu"), run, method="fedavg")
+    ((folder, data),) = seen
+    assert len(data.train_labels) == TINY.clients * TINY.images
+    assert not Path(folder).exists()
+
+
 def test_a_method_costs_something_in_a_real_run_and_a_misfit_is_explained(monkeypatch):
     row = method_cost.METHODS["fedavg"]
     monkeypatch.setattr(method_cost, "METHODS", {"fedavg": row, "fedgpt": row})
@@ -106,8 +120,8 @@ def test_messages_are_compared_with_stock_flower_by_size(monkeypatch):
 
 def test_startup_is_compared_with_its_baseline(monkeypatch):
     monkeypatch.setattr(engine, "_baseline_seconds", lambda statements: 2.0)
-    monkeypatch.setattr(engine, "measured_run", lambda *_: federated.Rounds([], 6.0))
-    found = engine.measure_startup(ROOT, Path("x"), 2)
+    monkeypatch.setattr(engine, "measured_workload", lambda *_, **__: federated.Rounds([], 6.0))
+    found = engine.measure_startup(ROOT, 2)
     assert found == {
         "seconds": 6.0, "ray_seconds": 6.0, "superlink_seconds": 6.0, "baseline_seconds": 4.0,
         "ratio": 1.5,
@@ -139,12 +153,12 @@ def test_peak_memory_is_that_of_the_processes_started_meanwhile():
 
 
 def test_a_point_of_the_scale_part_is_a_run_with_that_cohort(monkeypatch):
-    def run(project, config, resources):
-        assert (config["num-clients"], config["participation"]) == (20, 0.5)
+    def run(project, workload, resources, participation, **changes):
+        assert (workload.clients, workload.images, participation) == (20, 2, 0.5)
         assert resources.workers == 1
         return federated.Rounds([{"images": 100, "seconds": s} for s in (9.0, 2.0)], 0.0)
 
-    monkeypatch.setattr(scale, "measured_run", run)
+    monkeypatch.setattr(scale, "measured_workload", run)
     point = plan.Point(20, 10, workers=1, images=2)
     found = scale.measure_scale(ROOT, replace(plan.QUICK, scale=(point,), job=point))
     assert found["scale"][0]["seconds"] == 2.0
