@@ -80,8 +80,10 @@ def renew_server_certificate(
 ) -> list[Path]:
     """Replace the SuperLink's certificate and key with new ones from the folder's CA.
 
-    The nodes trust the CA, so nothing changes for them. Raises UserError where there is no CA.
+    Without hosts they are valid for those of the old ones. The nodes trust the CA, so nothing
+    changes for them. Raises UserError where there is no CA, or neither hosts nor old certificate.
     """
+    hosts = hosts or names_of(read_certificate(folder / SERVER_CERTIFICATE))
     try:
         _make_server_certificate(folder, _all_names(hosts), days, start or datetime.now(UTC))
     except OSError as error:

@@ -29,7 +29,10 @@ def certificates(
         int, typer.Option(min=1, max=3650, help="Validity of the SuperLink's certificate.")
     ] = 365,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Only a new SuperLink certificate, from the same CA.")
+        bool,
+        typer.Option(
+            "--renew", help="Only a new SuperLink certificate, same CA; no --host: same names."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -52,7 +55,7 @@ def doctor(
         Path | None, typer.Option(help="Folder of `fedapp certificates`, or a node's part of it.")
     ] = None,
     superlink: Annotated[
-        str, typer.Option(help="HOST:PORT of its control API: try TLS, compare clocks.")
+        str, typer.Option(help="HOST:PORT of one: try TLS and, on its control API, compare clocks.")
     ] = "",
     port: Annotated[
         list[int] | None,

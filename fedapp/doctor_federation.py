@@ -10,6 +10,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -39,7 +40,7 @@ def examine_federation(
 
     Args:
         certificates: folder made by `fedapp certificates`, or the part of it a node was given.
-        superlink: HOST:PORT of the SuperLink's control API, to try TLS and compare clocks.
+        superlink: HOST:PORT of the SuperLink, to try TLS and, on its control API, compare clocks.
         ports: TCP ports that something is about to listen on here.
     """
     if certificates is not None:
@@ -90,7 +91,7 @@ def _pair(folder: Path) -> str:
 def _private_files(folder: Path) -> Iterator[Check]:
     """Check that no one else can read the private keys."""
     for file in sorted(folder.iterdir() if folder.is_dir() else ()):
-        if file.suffix == ".key" or (folder / f"{file.name}.pub").exists():
+        if file.suffix == ".key" or _holds_key(file):
             mode = stat.S_IMODE(file.stat().st_mode)
             private = not mode & 0o077
             found = f"mode {mode:o}" + (
@@ -99,8 +100,17 @@ def _private_files(folder: Path) -> Iterator[Check]:
             yield Check(f"secret {file.name}", private, found)
 
 
+def _holds_key(file: Path) -> bool:
+    """Tell whether a file begins as private keys do in PEM; one that cannot be read does not."""
+    try:
+        with file.open("rb") as content:
+            return b"PRIVATE KEY" in content.read(64)
+    except OSError:
+        return False
+
+
 def _greet(superlink: str, certificates: Path | None) -> str:
-    """Speak TLS with a SuperLink and compare the clocks."""
+    """Speak TLS with a SuperLink and, where its port speaks HTTP, compare the clocks."""
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"--superlink is {superlink!r} but must be HOST:PORT")
@@ -110,15 +120,16 @@ def _greet(superlink: str, certificates: Path | None) -> str:
     connection = http.client.HTTPSConnection(
         address, int(port), timeout=_CONNECT_SECONDS, context=trust
     )
+    date = None
     try:
-        connection.request("GET", "/health")
-        date = connection.getresponse().headers.get("Date")
+        connection.connect()
+        with suppress(http.client.HTTPException, ConnectionError):  # the SuperNodes' port: gRPC
+            connection.request("GET", "/health")
+            date = connection.getresponse().headers.get("Date")
     except ssl.SSLCertVerificationError as error:
         raise UserError(f"its certificate is refused: {error.verify_message}") from None
     except ssl.SSLError:
         raise UserError(f"{superlink} does not speak TLS") from None
-    except http.client.HTTPException:
-        raise UserError(f"{superlink} does not speak HTTP: is it the control API?") from None
     finally:
         connection.close()
     if date is None:

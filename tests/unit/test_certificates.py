@@ -102,6 +102,16 @@ def test_renewing_keeps_the_ca(folder):
     assert mode(folder / "superlink.key") == 0o600
 
 
+def test_renewing_without_hosts_keeps_the_names(folder):
+    old = names_of(read_certificate(folder / "superlink.crt"))
+    renew_server_certificate(folder, [])
+    assert names_of(read_certificate(folder / "superlink.crt")) == old
+    assert len(old) > 3  # more than loopback
+    (folder / "superlink.crt").unlink()
+    with pytest.raises(UserError, match=r"superlink\.crt holds no PEM certificate"):
+        renew_server_certificate(folder, [])
+
+
 def test_renewing_without_a_ca_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"ca\.crt holds no PEM certificate: .*No such file"):
         renew_server_certificate(tmp_path, ["x"])

@@ -76,6 +76,7 @@ def test_a_key_of_another_certificate_and_a_readable_key_are_said(pki, tmp_path)
     make_certificates(tmp_path / "other", [], 0)
     shutil.copy(tmp_path / "other" / "superlink.key", pki / "superlink.key")
     (pki / "node-0").chmod(0o644)
+    (pki / "node-0.pub").unlink()  # as on a SuperNode's host
     found = federation(pki)
     assert "another certificate" in found["superlink.key"].found
     assert found["secret node-0"].found.startswith("mode 644; others can read it")
@@ -159,6 +160,24 @@ def test_tls_and_clock_of_the_superlink(pki, serve):
     late = federation(pki, serve(-120, pki))["SuperLink"]
     assert "the clocks differ by 1" in late.found
     assert not late.ok
+
+
+def test_a_port_that_speaks_tls_but_no_http_has_no_clock_to_compare(pki):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pki / "superlink.crt", pki / "superlink.key")
+
+    def answer_once():
+        connection, _ = listener.accept()
+        connection.recv(1000)
+        connection.close()
+
+    plain = socket.create_server(("127.0.0.1", 0))
+    with context.wrap_socket(plain, server_side=True) as listener:
+        threading.Thread(target=answer_once, daemon=True).start()
+        check = federation(pki, f"127.0.0.1:{listener.getsockname()[1]}")["SuperLink"]
+    assert (check.ok, check.found) == (
+        True, "answers over TLS; it sends no time to compare clocks with"
+    )  # fmt: skip
 
 
 def test_a_superlink_that_is_wrong_or_absent_is_said(pki, serve, tmp_path):
