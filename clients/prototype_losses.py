@@ -69,21 +69,23 @@ def adaptive_mutual(
         features: [B, K] of the personal model, and of the mentee behind its linear map W_h.
         labels: [B].
         per_element: as in `divergence`.
-        detach: treat the other model's logits and S as constants.
+        detach: treat what is of the other model, and S, as constants.
 
     Source: FedKD (Wu et al., Nature Communications 2022), adaptive mutual distillation.
     """
     personal, mentee = pair
     own, other = F.cross_entropy(personal, labels), F.cross_entropy(mentee, labels)
     total = own + other
-    distance = F.mse_loss(features[0], features[1])
+    near = near_mentee = F.mse_loss(features[0], features[1])
     teacher_of_personal, teacher_of_mentee = mentee, personal
     if detach:
         total = total.detach()
+        near = F.mse_loss(features[0], features[1].detach())
+        near_mentee = F.mse_loss(features[0].detach(), features[1])
         teacher_of_personal, teacher_of_mentee = mentee.detach(), personal.detach()
     to_personal = divergence(teacher_of_personal, personal, per_element)
     to_mentee = divergence(teacher_of_mentee, mentee, per_element)
-    return own + (to_personal + distance) / total, other + (to_mentee + distance) / total
+    return own + (to_personal + near) / total, other + (to_mentee + near_mentee) / total
 
 
 def mutual(

@@ -129,6 +129,17 @@ def test_detached_fedkd_has_the_same_values_and_other_gradients():
     assert not torch.allclose(gradients[0][1], gradients[1][1])
 
 
+def test_detached_fedkd_teaches_features_once():
+    pair = [logits.clone().requires_grad_() for logits in PAIR]
+    start = tensor(KD["personal_features"]), tensor(KD["mentee_features"])
+    features = [values.clone().requires_grad_() for values in start]
+    sum(losses.adaptive_mutual(tuple(pair), tuple(features), KD_LABELS, detach=True)).backward()
+    alone = sum(torch.nn.functional.cross_entropy(logits, KD_LABELS) for logits in PAIR)
+    once = 2 * (start[0] - start[1]) / start[0].numel() / alone
+    assert torch.allclose(features[0].grad, once)
+    assert torch.allclose(features[1].grad, -once)
+
+
 def test_fml_losses():
     vector = VECTORS["fml_loss"]
     own, other = losses.mutual(*PAIR, KD_LABELS, vector["alpha"], vector["beta"])
