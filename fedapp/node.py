@@ -183,11 +183,12 @@ class Node:
 
     def _client_batches(self, client: int) -> ClientBatches | StreamedBatches:
         if client not in self._batches:
-            config = self.config
+            config, members = self.config, self.partition.train[client]
+            # a single image trains what it can: BatchNorm in networks of the clients' own cannot
+            full = bool(config.drop_last) if len(members) > 1 else self.personal is not None
             self._batches[client] = training_batches(
-                self.dataset, self.partition.train[client], int(config.batch_size),
-                config.augmentation, self.device, config.decode_threads,
-                full=bool(config.drop_last), shuffle=config.local_shuffle,
+                self.dataset, members, int(config.batch_size), config.augmentation, self.device,
+                config.decode_threads, full=full, shuffle=config.local_shuffle,
             )  # fmt: skip
         return self._batches[client]
 
