@@ -24,7 +24,7 @@ def traffic(
     plot: Plot = None,
     as_json: WithRounds = False,
 ) -> None:
-    """Say how many bytes runs sent, per round and client, and draw accuracy against them.
+    """Say how many bytes clients sent and were sent, and draw accuracy against them.
 
     Example: fedapp traffic runs/feddor runs/fedproto --plot traffic.png
     """
@@ -40,7 +40,7 @@ def traffic(
         print(json.dumps(detailed, indent=2))
     else:
         show(
-            "Traffic: kB per round, arrays of one client in kB, MB of the run's training and tests",
+            "Traffic: kB per client and round, MB of clients, of training messages and of tests",
             [_readable(row) for row in rows],
             False,
         )
@@ -73,15 +73,15 @@ def features(
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Write one run's figures for people: kB (1000 bytes) per round, of all clients together."""
+    """Write one run's figures for people, in kB of 1000 bytes."""
     from fedapp.results.formatting import percent
 
     return {
         "run": row["run"],
-        "up kB": f"{row['up_kb_per_round']:,.2f}",
-        "down kB": f"{row['down_kb_per_round']:,.2f}",
-        "client kB": f"{row['arrays_kb_per_client']:,.2f}",
-        "MB": f"{row['total_mb']:,.2f}",
+        "up kB": f"{row['client_up_kb']:,.2f}",
+        "down kB": f"{row['client_down_kb']:,.2f}",
+        "MB": f"{row['clients_mb']:,.2f}",
+        "messages MB": f"{row['messages_mb']:,.2f}",
         "eval MB": f"{row['eval_mb']:,.2f}",
         "best": percent(row["accuracy_best"]),
         "final": percent(row["accuracy_final"]),

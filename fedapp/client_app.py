@@ -25,6 +25,7 @@ from fedapp.identity import describe
 from fedapp.node import Node, open_node
 from fedapp.state_folder import state_folder
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused
+from strategies.client_evaluation import REINITIALISED
 from strategies.records import (
     ARRAYS,
     DIVERGED,
@@ -92,6 +93,7 @@ def evaluate(message: Message, context: Context) -> Message:
         except Exception as error:
             failures.append(ClientFailure(client, ERROR, _explain(error)))
         else:
+            scores[REINITIALISED] = int(numpy_client.reinitialised)
             rows.append({"client": client, "examples": count, "loss": loss, **scores})
     content = pack_report([], failures)
     if rows:

@@ -27,7 +27,7 @@ from fedapp.results.formatting import megabytes
 from fedapp.results.measure_plots import write_plots
 from fedapp.results.rendering import png
 from fedapp.results.report import write_report
-from fedapp.results.run_directory import RunDirectory
+from fedapp.results.run_directory import RunDirectory, best_round
 from fedapp.results.trackers import open_tracker
 from fedapp.state_folder import state_folder
 from strategies.aggregate import Arrays
@@ -131,6 +131,7 @@ class Recorder:
             "loss": loss,
             "bytes_down": report.bytes_down,
             "bytes_up": report.bytes_up,
+            "client_bytes_down": report.client_bytes_down,
             "client_bytes_up": sum(result.payload for result in report.results),
             "images": sum(result.images for result in report.results),
             "lr": self.strategy.lr(server_round),
@@ -143,6 +144,8 @@ class Recorder:
         if afresh := [result.client for result in report.results if result.reinitialised]:
             row["reinitialised"] = afresh
         row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
+        if self.node.method.accuracy != GLOBAL and report.unevaluated:
+            row["unevaluated"] = report.unevaluated
         if evaluation is not None and self.node.method.accuracy != GLOBAL:
             row |= {"global_accuracy": evaluation.accuracy, "global_loss": evaluation.loss}
         return row
@@ -155,7 +158,7 @@ class Recorder:
         if self.node.method.accuracy == GLOBAL or not clients:
             return None, None
         kind = "mean" if self.node.method.accuracy == CLIENT_MEAN else "total"
-        return clients[f"client-accuracy-{kind}"], clients[f"client-loss-{kind}"]
+        return clients[f"client-accuracy-{kind}"], clients.get(f"client-loss-{kind}")
 
     def _evaluate(self, arrays: Arrays) -> Evaluation | None:
         """Test the model that the method evaluates; None if it has no global model to test."""
@@ -203,7 +206,7 @@ class Recorder:
     def _summary(self, rows: list[dict[str, Any]], status: str, reason: str) -> dict[str, Any]:
         """Return the figures of the whole run, a resumed run's earlier rounds included."""
         evaluated = [row for row in rows if row["accuracy"] is not None]
-        best = max(evaluated, key=lambda row: row["accuracy"], default=None)
+        best = best_round(rows)
         seconds = sum(row["seconds"] for row in rows)
         ok = status == "completed"
         chance = ok and self._at_chance(evaluated)
@@ -214,8 +217,8 @@ class Recorder:
             "seed": self.config.seed,
             "rounds": len(rows),
             "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,
-            "accuracy_best": best and best["accuracy"],
-            "best_round": best and best["round"],
+            "accuracy_best": best.get("accuracy"),
+            "best_round": best.get("round"),
             "status": status,
             "reason": _CHANCE if chance else reason,
             "at_chance": chance,

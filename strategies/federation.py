@@ -74,9 +74,11 @@ class RoundReport:
     failures: list[ClientFailure] = field(default_factory=list)
     bytes_down: int = 0  # of messages that train
     bytes_up: int = 0
+    client_bytes_down: int = 0  # the arrays alone, as if every client had a message of its own
     eval_bytes_down: int = 0  # of messages that evaluate on the clients' own test splits
     eval_bytes_up: int = 0
     client_accuracy: dict[str, Any] = field(default_factory=dict)
+    unevaluated: list[int] = field(default_factory=list)  # clients that were asked for an accuracy
 
     @property
     def train_loss(self) -> float:
@@ -95,12 +97,7 @@ class RoundReport:
         A round that `may_be_empty` needs none, if its clients have answered and more than one are
         not asked for.
         """
-        errors = [failure for failure in self.failures if failure.kind == ERROR]
-        if errors and not tolerate_failures:
-            first = errors[0]
-            raise RoundFailed(
-                f"client {first.client} failed in round {self.server_round}: {first.reason}"
-            )
+        self.check_errors(tolerate_failures)
         answered = any(failure.kind != ERROR for failure in self.failures)
         if may_be_empty and min_replies == 1 and answered:
             return
@@ -112,6 +109,15 @@ class RoundReport:
             raise RoundFailed(
                 f"round {self.server_round} has {len(self.results)} usable updates of {asked} "
                 f"and needs {min_replies} (min-replies): {reasons}"
+            )
+
+    def check_errors(self, tolerated: bool) -> None:
+        """Raise `RoundFailed` on a client that failed with an error, unless that is tolerated."""
+        errors = [failure for failure in self.failures if failure.kind == ERROR]
+        if errors and not tolerated:
+            first = errors[0]
+            raise RoundFailed(
+                f"client {first.client} failed in round {self.server_round}: {first.reason}"
             )
 
 

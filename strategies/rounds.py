@@ -28,7 +28,7 @@ from strategies.records import (
     unpack_report,
     weight_of,
 )
-from strategies.transport import exchange, payload_bytes, release
+from strategies.transport import array_bytes, exchange, payload_bytes, release
 
 _KNOWN = "known-clients"
 
@@ -149,6 +149,9 @@ class ClientStrategy(FlowerFedAvg):
             for node, task in self._asked.items()
         ]
         self.report.bytes_down = sum(map(payload_bytes, messages))
+        self.report.client_bytes_down = sum(
+            array_bytes(self._global, *self.extras([client]).values()) for client in cohort
+        )
         return messages
 
     def aggregate_train(
@@ -179,10 +182,9 @@ class ClientStrategy(FlowerFedAvg):
             return []
         arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
         self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
+        kind, extras = MessageType.EVALUATE, self.evaluation_extras
         messages = [
-            self._message(
-                MessageType.EVALUATE, node, task, arrays, self.evaluation_extras(task.clients)
-            )
+            self._message(kind, node, task, arrays, extras(task.clients))
             for node, task in tasks.items()
         ]
         self.report.eval_bytes_down = sum(map(payload_bytes, messages))
@@ -191,11 +193,12 @@ class ClientStrategy(FlowerFedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return mean and spread of the clients' accuracies, or None when none was asked for.
+        """Return mean and spread of the clients' accuracies, or None where there are none.
 
-        A client without an accuracy is named in the round's failures.
+        A client that was asked and has none is named in the round's failures and `unevaluated`.
         """
         waiting, self._evaluating, rows = self._evaluating, {}, {}
+        asked = {client for task in waiting.values() for client in task.clients}
 
         def judge(reply: Message, task: Task) -> None:
             self.report.eval_bytes_up += payload_bytes(reply)
@@ -209,7 +212,8 @@ class ClientStrategy(FlowerFedAvg):
                 self._use(reply, task, judge)
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer the evaluation in time")
-        return MetricRecord(summarise_clients(rows)) if rows else None
+        self.report.unevaluated = sorted(asked - rows.keys())
+        return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
 
     def start(
         self,
@@ -241,6 +245,7 @@ class ClientStrategy(FlowerFedAvg):
             self.report.client_accuracy = dict(clients or {})
             if evaluate_fn and (evaluated := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = evaluated
+            self.report.check_errors(self.tolerate_failures)  # of the evaluation: the round is kept
         return result
 
     def summary(self) -> None:
@@ -260,12 +265,7 @@ class ClientStrategy(FlowerFedAvg):
         }  # fmt: skip
 
     def _message(
-        self,
-        kind: str,
-        node: int,
-        task: Task,
-        arrays: ArrayRecord,
-        extras: Mapping[str, Arrays],
+        self, kind: str, node: int, task: Task, arrays: ArrayRecord, extras: Mapping[str, Arrays]
     ) -> Message:
         content = RecordDict({ARRAYS: arrays, TASK: task.to_record()})
         for name, group in extras.items():

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from strategies.aggregate import Arrays
+
 _SHORTEST_WAIT = 0.005
 _LONGEST_WAIT = 0.5
 _GRACE = 5.0  # seconds that a message outlives its round, so that a late node is called late
@@ -87,6 +89,11 @@ def payload_bytes(message: Message) -> int:
     if not message.has_content():
         return 0
     return sum(record.count_bytes() for record in message.content.values())
+
+
+def array_bytes(*groups: Arrays) -> int:
+    """Return the bytes of the values of some groups of arrays."""
+    return sum(array.nbytes for arrays in groups for array in arrays.values())
 
 
 def release(message: Message) -> None:

@@ -18,7 +18,7 @@ from fedapp.results import measure_plots, page, plots
 from fedapp.results.files import write_atomically
 from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
 from fedapp.results.rendering import svg
-from fedapp.results.run_directory import RunDirectory
+from fedapp.results.run_directory import RunDirectory, best_round
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -87,7 +87,7 @@ def report_html(run: RunDirectory) -> str:
 def totals(rows: Rows) -> dict[str, Any]:
     """Work out from the rounds what summary.json will say, for runs that have none yet."""
     measured = _measured(rows, "accuracy")
-    best = max(measured, key=lambda row: row["accuracy"], default={})
+    best = best_round(rows)
     return {
         "rounds": len(rows),
         "accuracy_final": measured[-1]["accuracy"] if measured else None,

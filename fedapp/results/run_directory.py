@@ -238,3 +238,14 @@ def _toml(config: Mapping[str, Scalar]) -> bytes:
     import tomli_w
 
     return tomli_w.dumps({key.replace("_", "-"): value for key, value in config.items()}).encode()
+
+
+def best_round(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the round of the highest accuracy, or {} if none was measured.
+
+    A mean over clients of which some had no accuracy in that round is best only where there is no
+    other: those that remain may be the easier ones.
+    """
+    measured = [row for row in rows if row.get("accuracy") is not None]
+    whole = [row for row in measured if not row.get("unevaluated")]
+    return max(whole or measured, key=lambda row: row["accuracy"], default={})

@@ -214,6 +214,16 @@ def test_feddor_sends_no_more_than_fedproto_and_fedkd_less_than_fml():
     assert sent("fedkd")[0] < sent("fml")[0]
 
 
+@pytest.mark.parametrize("method", ["feddor", "fedgh", "fml"])
+def test_what_clients_send_and_are_sent_does_not_depend_on_how_many_share_a_node(method):
+    one, four = (federate(run(method=method), nodes=nodes)[1].report for nodes in (1, 4))
+    assert one.client_bytes_down == four.client_bytes_down > 0
+    assert one.bytes_down < four.bytes_down
+    assert 0.5 < four.client_bytes_down / four.bytes_down < 1  # names and shapes travel, too
+    payloads = [sum(result.payload for result in report.results) for report in (one, four)]
+    assert payloads[0] == payloads[1]
+
+
 def test_heads_of_four_shapes_run_where_heads_are_not_averaged():
     config = run(method="fedgh", model_group="Res34-HtC4", num_rounds=1)
     node = Node(RunConfig.parse({**config, "num-clients": 4}))

@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
 def test_traffic_counts_what_was_sent_and_feddor_sends_less_than_fedproto(runs):
     feddor, fedproto = traffic_row(runs["feddor"]), traffic_row(runs["fedproto"])
     rows = runs["feddor"].rounds()
-    assert feddor["total_mb"] == pytest.approx(
+    assert feddor["messages_mb"] == pytest.approx(
         sum(row["bytes_up"] + row["bytes_down"] for row in rows) / 1e6
     )
     assert feddor["eval_mb"] == pytest.approx(
@@ -51,10 +51,10 @@ def test_traffic_counts_what_was_sent_and_feddor_sends_less_than_fedproto(runs):
     )
     assert all(row["eval_bytes_down"] > 4 * 10 * (4 * 16 + 8) for row in rows)  # the table, to all
     assert all(row["eval_bytes_up"] > 4 * 8 * 5 for row in rows)  # five scores of four clients
-    assert feddor["arrays_kb_per_client"] < fedproto["arrays_kb_per_client"]
+    assert feddor["client_up_kb"] < fedproto["client_up_kb"]
     assert feddor["up_kb_per_round"] < fedproto["up_kb_per_round"]
     width, most = 16, 10
-    assert feddor["arrays_kb_per_client"] <= most * (4 * width + 8) / 1e3
+    assert feddor["client_up_kb"] <= most * (4 * width + 8) / 1e3
 
 
 def test_the_traffic_command_prints_a_table_json_and_a_plot(runs, tmp_path):

@@ -85,12 +85,19 @@ def test_a_malformed_evaluation_is_a_failure_of_its_own_clients(change, words):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("name", ["accuracy", "loss", "examples"])
-def test_a_score_that_is_not_finite_counts_in_no_mean(name, value):
+@pytest.mark.parametrize(("name", "counted"), [("accuracy", 9), ("loss", 10), ("examples", 9)])
+def test_a_score_that_is_not_finite_counts_in_no_mean(name, counted, value):
     report = report_of(JUDGED, EVALUATE, columns(**{name: [value]}))
     assert [(f.client, f.kind) for f in report.failures] == [(1, DIVERGED)]
-    assert report.client_accuracy["client-count"] == 9
+    assert report.client_accuracy["client-count"] == counted
+    assert report.unevaluated == [1] * (10 - counted)
     assert np.isfinite(report.client_accuracy["client-loss-total"])
+
+
+def test_an_accuracy_that_is_no_share_counts_in_no_mean():
+    report = report_of(JUDGED, EVALUATE, columns(accuracy=[7.0]))
+    assert report.unevaluated == [1]
+    assert report.client_accuracy["client-accuracy-mean"] <= 1
 
 
 @pytest.mark.parametrize(

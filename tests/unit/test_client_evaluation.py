@@ -1,0 +1,102 @@
+"""Accuracies on the clients' own test splits: whom they count, and what a failure does to a run."""
+
+import math
+import re
+
+import pytest
+from in_process import ROOT, settings
+
+from clients.client import LocalClient
+from clients.state import ClientState
+from fedapp.config import RunConfig
+from fedapp.in_process import run_in_process
+from fedapp.launch import Resources
+from fedapp.node import Node
+from fedapp.results.run_directory import RunDirectory, best_round
+from strategies.client_evaluation import summarise_clients
+
+HERE = {"output_dir": "", "run_name": "run", "participation": 1.0, "num_rounds": 3}
+
+
+def row(accuracy, examples, loss=1.0):
+    return {"accuracy": accuracy, "examples": float(examples), "loss": loss}
+
+
+def test_clients_without_test_images_have_no_accuracy():
+    found = summarise_clients({0: row(0.8, 30), 1: row(0.0, 0, 0.0), 2: row(0.6, 10)})
+    assert found["client-count"] == 2
+    assert found["client-accuracy-mean"] == pytest.approx(0.7)
+    assert found["client-accuracy-total"] == pytest.approx(0.75)
+    assert found["client-loss-mean"] == 1.0
+    assert (found["client-worst"], found["client-accuracy-worst"]) == (2, 0.6)
+    assert summarise_clients({1: row(0.0, 0)}) == {}
+
+
+def test_a_loss_that_is_not_finite_leaves_the_accuracy():
+    found = summarise_clients({0: row(0.8, 30), 1: row(0.2, 30, math.inf)})
+    assert found["client-accuracy-total"] == pytest.approx(0.5)
+    assert found["client-loss-total"] == 1.0
+    assert "client-loss-total" not in summarise_clients({1: row(0.2, 30, math.nan)})
+
+
+def test_the_best_round_is_one_with_all_clients():
+    rows = [
+        {"round": 1, "accuracy": 0.5},
+        {"round": 2, "accuracy": 0.9, "unevaluated": [3]},
+        {"round": 3, "accuracy": None},
+        {"round": 4, "accuracy": 0.6},
+    ]
+    assert best_round(rows)["round"] == 4
+    assert best_round(rows[1:3])["round"] == 2
+    assert best_round(rows[2:3]) == {}
+
+
+@pytest.fixture
+def fails_in_round_two(monkeypatch):
+    """Let the evaluation of client 3 fail in round 2."""
+    evaluate = LocalClient.evaluate
+
+    def broken(self, parameters, config):
+        if self.client == 3 and config["server_round"] == 2:
+            raise RuntimeError("no memory left")
+        return evaluate(self, parameters, config)
+
+    monkeypatch.setattr(LocalClient, "evaluate", broken)
+
+
+def test_an_evaluation_that_fails_ends_the_run_and_its_round_is_kept(
+    tmp_path, fails_in_round_two, capsys
+):
+    config = settings(method="fedper", **{**HERE, "output_dir": str(tmp_path)})
+    assert run_in_process(ROOT, config, Resources()) == 1
+    said = capsys.readouterr().out
+    assert re.search("client 3 failed in round 2: .*no memory left", said, re.DOTALL)
+    run = RunDirectory.load(tmp_path / "run")
+    assert run.summary()["status"] == "failed"
+    assert [row.get("unevaluated") for row in run.rounds()] == [None, [3]]
+    assert (run.path / "model.safetensors").is_file()
+
+
+def test_a_tolerant_run_goes_on_and_says_who_was_not_evaluated(tmp_path, fails_in_round_two):
+    changes = {**HERE, "output_dir": str(tmp_path), "tolerate_failures": True}
+    assert run_in_process(ROOT, settings(method="fedper", **changes), Resources()) == 0
+    run = RunDirectory.load(tmp_path / "run")
+    assert [row["client_count"] for row in run.rounds()] == [10, 9, 10]
+    assert [row.get("unevaluated") for row in run.rounds()] == [None, [3], None]
+    assert run.summary()["best_round"] != 2
+
+
+def test_a_client_whose_lost_state_is_evaluated_afresh_is_counted(tmp_path, monkeypatch):
+    changes = {**HERE, "output_dir": str(tmp_path), "state_missing": "reinit"}
+    monkeypatch.setattr(ClientState, "load", lambda state, server_round: None)
+    assert run_in_process(ROOT, settings(method="fedper", **changes), Resources()) == 0
+    rounds = RunDirectory.load(tmp_path / "run").rounds()
+    assert [row["client_reinitialised"] for row in rounds] == [10, 10, 10]
+
+
+@pytest.mark.parametrize(("method", "batches"), [("fedrep", 1), ("scaffold", 1), ("feddor", 0)])
+def test_a_single_image_is_a_batch_unless_networks_are_the_clients_own(method, batches):
+    own = {"partition": "dirichlet", "num_clients": 4} if method == "feddor" else {}
+    node = Node(RunConfig.parse(settings(method=method, drop_last=True, **own)))
+    node.partition.train[0] = node.partition.train[0][:1]
+    assert len(list(node.client(0).data.training(1)())) == batches
