@@ -1,10 +1,10 @@
-# Sourced by register.sh and run.sh: writes Flower's connection "federation" to the SuperLink.
+# Sourced by register.sh and run.sh: writes Flower's connection "federation" to the SuperLink at SUPERLINK_CONTROL.
 set -eu
 mkdir -p "$FLWR_HOME"
 cat > "$FLWR_HOME/config.toml" <<END
 [superlink]
 default = "federation"
 [superlink.federation]
-address = "superlink:8000"
+address = "${SUPERLINK_CONTROL:-superlink:8000}"
 root-certificates = "/certificates/ca.crt"
 END

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Starts SuperNode number $1 of $2, with a warm worker.
+# Starts SuperNode number $1 of $2, with a warm worker. SUPERLINK says where the SuperLink is, NODE_CONFIG adds keys.
 set -eu
 exec flower-supernode \
-    --superlink superlink:9092 \
+    --superlink "${SUPERLINK:-superlink:9092}" \
     --root-certificates /certificates/ca.crt \
     --auth-supernode-private-key "/certificates/node-$1" \
     --node-config "partition-id=$1 num-partitions=$2 worker=\"warm\" ${NODE_CONFIG:-}"
