@@ -1,5 +1,5 @@
 #!/bin/sh
-# The CIFAR-10 comparison of docs/methods.md: 100 clients with 2 shards each, 10 per round, the small CNN.
+# The CIFAR-10 comparison of docs/evidence.md: 100 clients with 2 shards each, 10 per round, the small CNN.
 #
 #   benchmarks/cifar10.sh FOLDER [ROUNDS]     FOLDER holds train/CLASS/*.jpg and test/CLASS/*.jpg
 #
