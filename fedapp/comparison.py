@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from fedapp.results.formatting import status
 from fedapp.results.run_directory import RunDirectory, Scalar
 from fedapp.run_keys import KEEPING, RunKeys, marked_keys
 
 KEEPING_KEYS = marked_keys(RunKeys, KEEPING)
+_PLACE = ("data-dir", "threads")  # of the machine
 _SEED, _PARTITION_SEED = "seed", "partition-seed"
-_SHOWN = ("method", "seed", "rounds", "status", "accuracy_final", "accuracy_best", "seconds")
+_SHOWN = (
+    "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """
     alike: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run in runs:
-        apart = {*KEEPING_KEYS, _SEED, _PARTITION_SEED}
+        apart = {*KEEPING_KEYS, *_PLACE, _SEED, _PARTITION_SEED}
         key = tuple(sorted((k, v) for k, v in run.config().items() if k not in apart))
         alike.setdefault(key, []).append(run)
     return [
@@ -150,7 +154,17 @@ def run_labels(runs: Sequence[RunDirectory]) -> list[str]:
     methods = [str(run.config().get("method", run.name)) for run in runs]
     if len(set(methods)) == len(methods):
         return methods
-    return [f"{method} ({run.name})" for method, run in zip(methods, runs, strict=True)]
+    return [f"{method} ({name})" for method, name in zip(methods, unique_names(runs), strict=True)]
+
+
+def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
+    """Name runs by their directory, with as many of the folders above as tell them apart."""
+    paths = [run.path.resolve() for run in runs]
+    for depth in range(1, max((len(path.parts) for path in paths), default=0) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            return names
+    return [run.name for run in runs]
 
 
 def _tells_apart(key: str, groups: Sequence[Group]) -> bool:
@@ -213,7 +227,7 @@ def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, 
 def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
     """Write a comparison as tables for people, by title; a table without rows is left out."""
     found = {
-        "Runs": [dict(row) for row in compared["runs"]],
+        "Runs": [_run_text(row) for row in compared["runs"]],
         "Groups: mean ± standard deviation over seeds": [
             _group_text(row) for row in compared["groups"]
         ],
@@ -222,6 +236,10 @@ def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, lis
         ],
     }
     return {title: rows for title, rows in found.items() if rows}
+
+
+def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{k: v for k, v in row.items() if k != "reason"}, "status": status(row)}
 
 
 def _group_text(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -199,6 +199,11 @@ class Node:
             threads=self.config.decode_threads,
         )  # fmt: skip
 
+    def tested_labels(self) -> np.ndarray:
+        """Return the labels of the whole global test set."""
+        labels = self.dataset.test_labels
+        return labels if self._everyone_tests is None else labels[self._everyone_tests]
+
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Give the whole global test set, or the listed part of it, in batches on the device."""
         members = self._everyone_tests if members is None else members

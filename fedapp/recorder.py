@@ -19,7 +19,7 @@ from fedapp.analysis import class_accuracy_measures
 from fedapp.analysis.during import Analyst
 from fedapp.config import RunConfig
 from fedapp.evaluation import Evaluation, at_chance, evaluate_classes
-from fedapp.method import CLIENT_MEAN, GLOBAL
+from fedapp.method import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
 from fedapp.results.files import write_atomically
@@ -34,6 +34,11 @@ from strategies.aggregate import Arrays
 from strategies.records import from_array_record
 from strategies.rounds import ClientStrategy
 
+_TESTED = {
+    GLOBAL: plots.GLOBAL_MODEL,
+    CLIENT_MEAN: "personal models, mean over clients",
+    CLIENT_TOTAL: "personal models, all test images",
+}
 _CHANCE = "the final accuracy is no better than chance"
 
 
@@ -90,24 +95,23 @@ class Recorder:
             return None
         return MetricRecord({"accuracy": row["accuracy"], "loss": row["loss"]})
 
-    def finish(self, status: str, reason: str = "") -> None:
+    def finish(self, status: str, reason: str = "", diverged: bool = False) -> None:
         """Write the model, the summary, the plot and the report, and print the summary.
 
         The status is "completed", "failed" (a round gave no model) or "interrupted" (by anything
-        else: an interruption, a full disk, an error in the program).
+        else: an interruption, a full disk, an error in the program). A failed run has `diverged` if
+        it ended because numbers were not finite: the same run again would end like it.
         """
         rows = self.run.rounds()
         if status == "completed" and rows and not _finite(rows[-1]["loss"]):
-            status, reason = (
-                "failed",
-                f"the test loss is not finite after round {rows[-1]['round']}",
-            )
+            status, diverged = "failed", True
+            reason = f"the test loss is not finite after round {rows[-1]['round']}"
         self._save_model()
-        summary = self._summary(rows, status, reason)
+        summary = {**self._summary(rows, status, reason), "diverged": diverged}
         self.run.write_summary(summary)
         title = f"{self.config.method} on {self.config.dataset}"
         if rows:
-            figure = plots.curves(rows, title)
+            figure = plots.curves(rows, title, summary["accuracy_of"])
             write_atomically(self.run.path / "curves.png", png(figure))
         write_plots(self.run)
         write_report(self.run.path)
@@ -216,6 +220,7 @@ class Recorder:
             "model": self.node.title,
             "seed": self.config.seed,
             "rounds": len(rows),
+            "accuracy_of": _TESTED[self.node.method.accuracy],
             "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,
             "accuracy_best": best.get("accuracy"),
             "best_round": best.get("round"),
@@ -231,13 +236,13 @@ class Recorder:
             "versions": _versions(),
             "command": shlex.join(["flwr", "run", ".", "-c", str(self.run.path / "config.toml")]),
             **_last_clients(rows),
-            **class_accuracy_measures(self.config.analyses, evaluated),
+            **class_accuracy_measures(self.config.analyses, rows),
             **self.analyst.summary(),
         }
 
     def _at_chance(self, evaluated: list[dict[str, Any]]) -> bool:
         """Return whether the global model ended no better than a guess, as a diverged one does."""
-        labels = self.node.dataset.test_labels
+        labels = self.node.tested_labels()
         is_global = self.node.method.accuracy == GLOBAL
         return is_global and bool(evaluated) and at_chance(evaluated[-1]["accuracy"], labels)
 

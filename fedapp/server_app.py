@@ -28,7 +28,7 @@ from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
-from strategies.federation import Federation, RoundFailed
+from strategies.federation import Federation, RoundDiverged, RoundFailed
 from strategies.records import to_array_record
 from strategies.robust import Rule
 from strategies.rounds import ClientStrategy
@@ -80,7 +80,7 @@ def _train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
             first_round=first_round,
         )
     except RoundFailed as reason:
-        recorder.finish("failed", str(reason))
+        recorder.finish("failed", str(reason), diverged=isinstance(reason, RoundDiverged))
         raise UserError(str(reason)) from None
     except BaseException as error:  # Ctrl-C too: what was trained until then is kept
         recorder.finish("interrupted", repr(error))

@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 
 from strategies.aggregate import Arrays, UpdateRefused
-from strategies.records import ERROR, ClientFailure, ClientResult
+from strategies.records import DIVERGED, ERROR, ClientFailure, ClientResult
 
 
 class RoundFailed(RuntimeError):  # noqa: N818 - the round's verdict, shown to the user as it is
     """A round cannot give a model; the text names the round, the clients and the reasons."""
+
+
+class RoundDiverged(RoundFailed):
+    """A round cannot give a model because its numbers are not finite, not because of an error."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ class RoundReport:
                 f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]
             )
             asked = len(self.results) + len(self.failures)
-            raise RoundFailed(
+            diverged = all(failure.kind == DIVERGED for failure in self.failures)
+            raise (RoundDiverged if diverged else RoundFailed)(
                 f"round {self.server_round} has {len(self.results)} usable updates of {asked} "
                 f"and needs {min_replies} (min-replies): {reasons}"
             )
@@ -128,7 +133,9 @@ def check_clients(spoken: Sequence[int], asked: Sequence[int]) -> None:
 
 
 def check_finite(arrays: Arrays, server_round: int) -> None:
-    """Raise `RoundFailed` unless every value of a round's shared arrays is a finite number."""
+    """Raise `RoundDiverged` unless every value of a round's shared arrays is a finite number."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise RoundFailed(f"round {server_round} gave a model with non-finite values: '{name}'")
+            raise RoundDiverged(
+                f"round {server_round} gave a model with non-finite values: '{name}'"
+            )

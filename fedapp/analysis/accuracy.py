@@ -56,9 +56,10 @@ def out_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
 
 
 def _weighted(class_accuracy: np.ndarray, weights: np.ndarray) -> float:
-    """Sum weights * accuracies, without the classes of weight 0, whose accuracy may be NaN."""
-    used = weights > 0
-    return float(np.sum(weights[used] * class_accuracy[used]))
+    """Sum weights * accuracies; classes without test images (NaN) leave their weight to others."""
+    used = (weights > 0) & np.isfinite(class_accuracy)
+    lost = weights[np.isnan(class_accuracy)].sum()
+    return float(np.sum(weights[used] * class_accuracy[used])) / (1 - lost)
 
 
 def class_accuracy_measures(analyses: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -66,6 +67,8 @@ def class_accuracy_measures(analyses: str, rows: Sequence[Mapping[str, Any]]) ->
     words = analyses.split()
     rows = [row for row in rows if row["class_accuracy"] is not None]
     history = np.array([row["class_accuracy"] for row in rows], dtype=float)
+    if len(rows):
+        history = history[:, np.isfinite(history).all(axis=0)]  # without classes that none tests
     measures: dict[str, Any] = {}
     if "forgetting" in words:
         measures["forgetting"] = forgetting(history)

@@ -34,6 +34,7 @@ class Cell:
         notes: values of the configuration that are ours and not the paper's.
         seeds: how many seeds the paper's number is a mean of, as far as it says.
         measure: the key of `MEASURES` that reads the number from a run; empty if it cannot run.
+        spread_of_clients: whether the paper's spread is over the clients of a run, not over seeds.
     """
 
     paper: str
@@ -46,6 +47,7 @@ class Cell:
     notes: tuple[str, ...] = ()
     seeds: int = 1
     measure: str = ""
+    spread_of_clients: bool = False
 
 
 def cells_of(paper: Paper, table: Table) -> list[Cell]:
@@ -88,8 +90,12 @@ def _cell(published: Published, name: str) -> Cell:
         keys = configuration(published)
     except CannotRunError as missing:
         return Cell(*place, None, missing.reason, missing.detail, seeds=seeds)
+    of_clients = "clients" in published.table.std_is
+    notes = [*published.notes, *(["±: over the clients of a run"] if of_clients else [])]
     measure = protocol.measure_name(published)
-    return Cell(*place, keys, notes=tuple(published.notes), seeds=seeds, measure=measure)
+    return Cell(
+        *place, keys, notes=tuple(notes), seeds=seeds, measure=measure, spread_of_clients=of_clients
+    )
 
 
 def cell_names(table: Table) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedapp.config import RunConfig
 from fedapp.methods import METHODS
-from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason, split_method
+from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason, method_of
 
 # Methods whose learning rate the paper leaves out, and whose it is taken to be.
 SAME_RATE = {
@@ -27,7 +27,7 @@ ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their o
 
 def method_parameters(published: Published) -> Keys:
     """Return learning rate, weights and temperatures: column, then table, then hyperparameters."""
-    method, regulariser = split_method(published.row.method)
+    method, regulariser = method_of(published)
     entry = _hyperparameters(published, method)
     lr = published.number("lr") or entry.get("lr")
     if lr is None:

@@ -6,7 +6,7 @@ Both papers that have such tables, FedDr+ and FedFN, made them with the FedBABU 
 from fedapp.method import CLIENT_MEAN
 from fedapp.methods import METHODS
 from fedapp.papers.measures import PERSONAL
-from fedapp.papers.protocol import Keys, Published, split_method
+from fedapp.papers.protocol import Keys, Published, method_of
 
 FEDBABU_CODE = {"feddr+", "fedfn"}
 # How long clients that train alone do so is in no paper: as in the code base that both name.
@@ -22,7 +22,7 @@ def personal_keys(published: Published) -> Keys:
 
     A run's last round is always evaluated, whatever `eval-every` is.
     """
-    row = METHODS[split_method(published.row.method)[0]]
+    row = METHODS[method_of(published)[0]]
     if row.sends == "nothing" and row.personal is None:
         published.notes.append(
             "clients that train alone: 160 epochs, x0.1 at 80 and 120, not stated"

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedapp.config import RunConfig
 from fedapp.data.datasets import DATASETS, load_dataset
+from fedapp.data.personal_splits import TRAIN_FRACTION
 from fedapp.errors import UserError
 from fedapp.methods import kept_by_clients
 from fedapp.papers.cells import Cell
@@ -26,6 +27,10 @@ from fedapp.rng import sample_clients
 TRAIN_IMAGES = {
     "cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion-mnist": 60_000,
     "cinic10": 90_000, "tiny-imagenet": 100_000, "flowers102": 2_040,
+}  # fmt: skip
+POOLED_IMAGES = {  # training and test images together; Tiny-ImageNet pools its training images
+    **TRAIN_IMAGES, "cifar10": 60_000, "cifar100": 60_000, "mnist": 70_000,
+    "fashion-mnist": 70_000, "cinic10": 180_000, "flowers102": 8_189,
 }  # fmt: skip
 _CHECKPOINTS = 10  # per run, so that an interrupted run loses at most a tenth
 
@@ -110,10 +115,11 @@ class PlannedRun:
     def images(self) -> int | None:
         """Roughly how many images are trained on; None where the data set's size is not known."""
         assert self.cell.config is not None
-        total = TRAIN_IMAGES.get(str(self.cell.config["dataset"]))
-        if total is None:
+        keys, name = self.overrides, str(self.cell.config["dataset"])
+        if name not in TRAIN_IMAGES:
             return None
-        keys = self.overrides
+        pools = keys.get("partition") in ("pathological", "dirichlet")
+        total = POOLED_IMAGES[name] * TRAIN_FRACTION if pools else TRAIN_IMAGES[name]
         cohort = len(sample_clients(0, 1, keys["num-clients"], keys["participation"]))
         share = cohort / keys["num-clients"]
         return round(total * share * keys["local-epochs"] * keys["num-rounds"])

@@ -116,9 +116,17 @@ def split_method(name: str | None) -> tuple[str, str | None]:
     raise CannotRunError(Reason.METHOD, name)
 
 
+def method_of(published: Published) -> tuple[str, str | None]:
+    """Return (method, regulariser) of a published number; raises `CannotRunError`."""
+    row = published.row
+    if row.method == "fedavg+kd" and "lambda" in row.column:  # the end of a path from kd to ntd
+        return "kd-ntd", None
+    return split_method(row.method)
+
+
 def method_keys(published: Published) -> Keys:
     """Return method and regulariser."""
-    method, regulariser = split_method(published.row.method)
+    method, regulariser = method_of(published)
     return {"method": method, **({"regulariser": regulariser} if regulariser else {})}
 
 
@@ -139,7 +147,7 @@ def data_keys(published: Published) -> Keys:
 
 def _check_heads(published: Published, group: str) -> None:
     """Raise `CannotRunError` where a method averages heads that differ: "-" in the papers."""
-    personal = METHODS[split_method(published.row.method)[0]].personal
+    personal = METHODS[method_of(published)[0]].personal
     if personal is not None and personal.same_heads and not GROUPS[group].same_heads:
         raise CannotRunError(Reason.SETTING, "heads of different shapes cannot be averaged")
 
@@ -168,7 +176,7 @@ def measure_name(published: Published) -> str:
             detail = f"layer {row.column['layer']}, which the released model does not have"
             raise CannotRunError(Reason.MODEL, detail)
         return f"{row.metric} {row.column['compare']}"
-    method, _ = split_method(row.method)
+    method, _ = method_of(published)
     if row.metric == PERSONAL and METHODS[method].accuracy == GLOBAL:
         return f"{PERSONAL} of the global model"
     best = str(published.setting.get("reported", "")).startswith(BEST)
@@ -188,7 +196,8 @@ def partition_keys(published: Published) -> Keys:
         case {"kind": "pathological", "classes_per_client": int(classes)}:
             return {"partition": "pathological", "classes-per-client": classes}
         case {"kind": "pathological"}:
-            return {"partition": "pathological"}  # not stated: two, as for CIFAR-10
+            published.notes.append("classes per client: not stated, taken as the data set's usual")
+            return {"partition": "pathological"}
         case {"kind": "iid"}:
             return {"partition": "stratified" if published.paper.name in BALANCED_IID else "iid"}
     kind = partition.get("kind") if isinstance(partition, Mapping) else partition

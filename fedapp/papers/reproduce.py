@@ -17,7 +17,7 @@ from fedapp.errors import UserError
 from fedapp.jobs import at_once, run_apart, run_in_sight
 from fedapp.launch import Resources
 from fedapp.papers.cells import Cell
-from fedapp.papers.measures import MEASURES, Summary
+from fedapp.papers.measures import MEASURES, Measure, Summary
 from fedapp.papers.plan import PlannedRun, Request, resolved, runs_of
 from fedapp.results.files import write_atomically
 from fedapp.results.run_directory import RunDirectory
@@ -78,10 +78,8 @@ def finished(run: PlannedRun) -> Summary | None:
             "another --output-dir"
         )
     summary = earlier.summary()
-    diverged = summary.get("status") == "failed" and (
-        summary.get("rounds") == resolved(run).num_rounds
-    )
-    return summary if diverged or summary.get("status") == "completed" else None
+    over = summary.get("status") == "completed" or summary.get("diverged")
+    return summary if over else None
 
 
 def _same(earlier: RunDirectory, wanted: RunConfig) -> bool:
@@ -97,8 +95,8 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     """Return published and own figures of a cell: means over the seeds whose losses stayed finite.
 
     Seeds that ended at chance are in the mean, as FedNTD's tables have them (10.00 %), and named.
-    The spread is the standard deviation over seeds, the sample's unless the metric's row says
-    otherwise; None for fewer than two.
+    The spread is what the paper's is: the standard deviation over the clients (mean of the seeds),
+    or that over seeds, the sample's unless the metric's row says otherwise; None for a single one.
     """
     measure = MEASURES[cell.measure]
     ended = [(run, summary) for run in runs if (summary := finished(run)) is not None]
@@ -116,7 +114,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "published std": cell.row.std,
         "published failed": cell.row.failed,
         "mean": mean,
-        "std": measure.spread(values) if len(values) > 1 else None,
+        "std": _over_clients(done) if cell.spread_of_clients else _over_seeds(measure, values),
         "difference": None if mean is None or published is None else mean - published,
         "seeds": _seeds(run for run, _ in done),
         "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),
@@ -129,6 +127,16 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "note": "; ".join(filter(None, [cell.row.note, measure.note, *cell.notes])),
         "command": runs[0].command(),
     }
+
+
+def _over_seeds(measure: Measure, values: Sequence[float]) -> float | None:
+    return measure.spread(values) if len(values) > 1 else None
+
+
+def _over_clients(done: Sequence[tuple[PlannedRun, Summary]]) -> float | None:
+    """Return the mean over seeds of the deviation over clients, in points."""
+    spreads = [100 * s["client_accuracy_std"] for _, s in done if "client_accuracy_std" in s]
+    return statistics.mean(spreads) if spreads else None
 
 
 def _seeds(runs: Iterable[PlannedRun]) -> str:

@@ -56,6 +56,7 @@ def _row(row: Row) -> dict[str, Any]:
         "seeds": row["seeds"] or None,
         "at chance": row["at-chance seeds"] or None,
         "diverged": row["diverged seeds"] or None,
+        "unfinished": row["unfinished seeds"] or None,
         "final %": _number(row["final accuracy %"]),
         "best % (round)": _best(row),
         "rounds": f"{row['rounds']} ({row['changes']})" if row["changes"] else row["rounds"],
@@ -76,15 +77,18 @@ def _details(row: Row) -> str:
 
 def _plot(rows: Sequence[Row]) -> str:
     """Draw published and own means with their deviations, as long as they can be told apart."""
-    known = [row for row in rows if row["mean"] is not None][:_MOST_IN_PLOT]
+    done = [row for row in rows if row["mean"] is not None]
+    known = done[:_MOST_IN_PLOT]
     if not known:
         return ""
+    cut = f"The first {len(known)} of {len(done)} figures." if len(known) < len(done) else ""
     words = "; ".join(
         f"{row['cell']}: published {plus_minus(row['published mean'], row['published std'])}, "
         f"ours {plus_minus(row['mean'], row['std'])}"
         for row in known
     )
-    return page.plot(svg(_draw(known), f"Published and own figures. {words}"))
+    plot = page.plot(svg(_draw(known), f"Published and own figures. {words}"))
+    return plot + (page.paragraph(cut, "faint") if cut else "")
 
 
 @styled

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QUARTERS = (-180, -90, 0, 90, 180)
 OWN, FOREIGN = "-", (0, (1.5, 1))  # dashes of classes that are in a model's data, and are not
 MOST_NAMES = 10  # classes; a scale of colours stands for more
-TITLE = "Angle of test features, by class\nsolid: classes in the model's data, dotted: others"
+TITLE = "angle of test features, by class\nsolid: classes in the model's data, dotted: others"
 
 
 @styled
@@ -42,7 +42,7 @@ def unit_circle(runs: Sequence[Run]) -> Figure:
         curves.set(title=name, ylim=(0, 1.05 * top))
         curves.tick_params(labelbottom=row == count - 1)
     curves.set_xlabel("Angle of the feature (degrees)")
-    figure.suptitle(TITLE, x=0.02, ha="left", fontsize="medium")
+    figure.suptitle(f"{runs[0][0]}: {TITLE}", x=0.02, ha="left", fontsize="medium")
     _name_classes(figure, len(densities))
     return figure
 

@@ -64,8 +64,8 @@ def _measures(runs: Sequence[RunDirectory]) -> str:
     figures = measure_plots.drawn(measured) if len(measured) > 1 else {}
     return page.beside(
         *(
-            page.plot(svg(figure, f"{word}: {_in_words(word, measured)}"))
-            for word, figure in figures.items()
+            page.plot(svg(figure, f"{name}: {_in_words(name.split()[0], measured)}"))
+            for name, figure in figures.items()
         )
     )
 
@@ -79,6 +79,7 @@ def _in_words(word: str, measured: Sequence[tuple[str, list[store.Entry]]]) -> s
 def _settings(runs: Sequence[RunDirectory]) -> str:
     """List the keys whose values are not the same in all runs, leaving out places."""
     configs = [run.config() for run in runs]
+    names = comparison.unique_names(runs)
     keys = dict.fromkeys(key for config in configs for key in config)
     telling = [
         key
@@ -87,6 +88,7 @@ def _settings(runs: Sequence[RunDirectory]) -> str:
         and len({repr(config.get(key)) for config in configs}) > 1
     ]
     rows: list[dict[str, Any]] = [
-        {"key": key, **{run.name: run.config().get(key) for run in runs}} for key in telling
+        {"key": key, **{n: c.get(key) for n, c in zip(names, configs, strict=True)}}
+        for key in telling
     ]
     return page.table("Settings that differ", rows) if rows else ""

@@ -6,6 +6,7 @@ matrices, scatter plots, maps, landscapes and stacked classes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,7 +174,7 @@ def feature_map(runs: Sequence[Run]) -> Figure:
     for axes in grid[len(found["points"]) :]:
         axes.set_axis_off()
     figure.colorbar(drawn, ax=list(grid), label="Class", location="bottom", aspect=40)
-    figure.suptitle("t-SNE of test features", x=0.02, ha="left", fontweight="bold")
+    figure.suptitle(f"t-SNE of test features, {runs[0][0]}", x=0.02, ha="left", fontweight="bold")
     return figure
 
 
@@ -196,17 +197,27 @@ def class_shares(rows: Sequence[Row]) -> Figure:
     above.set(title="Share of each class in the accuracy", ylabel="Share (%)", ylim=(0, 100))
     above.margins(x=0)
     below.plot(rounds[1:], consistency(history), color=color_of(0))
-    below.set(title="Consistency with the round before", xlabel="Round", ylabel="Cosine")
+    below.set(title="Consistency with the evaluation before", xlabel="Round", ylabel="Cosine")
     below.set_ylim(top=1.02)
     return figure
 
 
 def drawn(runs: Sequence[Run]) -> dict[str, Figure]:
-    """Return a plot of every measure that any of the runs has, by the measure's word."""
+    """Return a plot of every measure that any of the runs has, by the measure's word.
+
+    What can show one run only has a plot for each, named by the word and the run's label.
+    """
     words = dict.fromkeys(
         word for _, entries in runs for entry in entries for word in entry["measures"]
     )
-    return {word: draw(word, runs) for word in words if word in PANELS or word in FORMS}
+    figures = {}
+    for word in words.keys() & {*PANELS, *FORMS}:
+        having = [run for run in runs if any(word in entry["measures"] for entry in run[1])]
+        if word in PICTURES and len(having) > 1:
+            figures |= {f"{word} {run[0]}": draw(word, [run]) for run in having}
+        else:
+            figures[word] = draw(word, runs)
+    return {name: figures[name] for name in sorted(figures)}
 
 
 def of_run(run: RunDirectory, entries: Sequence[Row], rows: Sequence[Row]) -> dict[str, Figure]:
@@ -243,7 +254,7 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in figures.items():
-        paths.append(folder / f"{name}.png")
+        paths.append(folder / f"{re.sub(FOREIGN, '_', name)}.png")
         write_atomically(paths[-1], png(figure))
     return paths
 
@@ -252,6 +263,8 @@ def _column(rows: Sequence[Row], name: str) -> list[float]:
     return [np.nan if row[name] is None else row[name] for row in rows]
 
 
+FOREIGN = r"[^\w.+=-]+"  # what a label has and no file name should
+PICTURES = ("t-sne", "unit-circle")  # of one run each
 FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "four-factors": four_factors,
     "divergence": divergence,

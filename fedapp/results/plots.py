@@ -24,6 +24,7 @@ from fedapp.results.rendering import (
     plain_log_ticks,
     styled,
 )
+from fedapp.results.run_directory import best_round
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,36 +32,37 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
+GLOBAL_MODEL = "global model"
 BLUES = ("#d6eaf6", BLUE, "#00304d")  # from few to many images, all visible on PAPER
 MAX_CLIENTS = 200  # columns that can still be told apart in a label distribution
 MAX_LABELS = 25  # classes whose names fit beside an axis
 
 
 @styled
-def curves(rows: Sequence[Row], title: str) -> Figure:
-    """Draw accuracy above loss, over the rounds of one run (curves.png)."""
+def curves(rows: Sequence[Row], title: str, tested: str = GLOBAL_MODEL) -> Figure:
+    """Draw accuracy above loss, over the rounds of one run (curves.png); `tested` names whose."""
     figure = new_figure(6.0, 6.6)
     above, below = figure.subplots(2, 1, sharex=True)
-    _draw_accuracy(above, rows)
-    _draw_loss(below, rows)
+    _draw_accuracy(above, rows, tested)
+    _draw_loss(below, rows, tested)
     above.set_xlabel("")
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
     return figure
 
 
 @styled
-def accuracy_curve(rows: Sequence[Row]) -> Figure:
-    """Draw the global model's test accuracy over the rounds of one run."""
+def accuracy_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
+    """Draw the test accuracy of what is `tested` over the rounds of one run."""
     figure = new_figure(4.8, 3.4)
-    _draw_accuracy(figure.subplots(), rows)
+    _draw_accuracy(figure.subplots(), rows, tested)
     return figure
 
 
 @styled
-def loss_curve(rows: Sequence[Row]) -> Figure:
+def loss_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
     """Draw test and training loss over the rounds of one run."""
     figure = new_figure(4.8, 3.4)
-    _draw_loss(figure.subplots(), rows)
+    _draw_loss(figure.subplots(), rows, tested)
     return figure
 
 
@@ -75,7 +77,7 @@ def compare_curves(
     for index, (label, rows) in enumerate(runs):
         rounds, values = _points(rows, "accuracy", scale=100)
         color, dash = line_style(index)
-        axes.plot(rounds, values, dash, color=color, label=label)
+        _draw_line(axes, rounds, values, color, dash, label)
         highest = max([highest, *values])
     _finish_accuracy(axes, title, highest)
     if runs:
@@ -148,13 +150,13 @@ def _label_cells(set_ticks: Callable[..., Any], labels: Sequence[str], limit: in
     set_ticks([index + 0.5 for index in range(0, len(labels), step)], labels[::step])
 
 
-def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_accuracy(axes: Axes, rows: Sequence[Row], tested: str) -> None:
     rounds, values = _points(rows, "accuracy", scale=100)
-    _draw_line(axes, rounds, values, BLUE, "-", "global model")
-    if values:
-        best = int(np.argmax(values))
-        label = f"best: {values[best]:.1f} % in round {rounds[best]}"
-        axes.plot(rounds[best], values[best], "*", color=RED, markersize=13, label=label)
+    _draw_line(axes, rounds, values, BLUE, "-", tested)
+    if best := best_round(rows):
+        label = f"best: {percent(best['accuracy'])} in round {best['round']}"
+        place = best["round"], 100 * best["accuracy"]
+        axes.plot(*place, "*", color=RED, markersize=13, label=label)
         axes.legend(loc="lower right")
     _finish_accuracy(axes, "Test accuracy", max(values, default=0))
 
@@ -165,9 +167,9 @@ def _finish_accuracy(axes: Axes, title: str, highest: float) -> None:
     _finish(axes, title, "Accuracy (%)")
 
 
-def _draw_loss(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_loss(axes: Axes, rows: Sequence[Row], tested: str) -> None:
     test, train = _points(rows, "loss"), _points(rows, "train_loss")
-    _draw_line(axes, *test, BLUE, "-", "test, global model")
+    _draw_line(axes, *test, BLUE, "-", f"test, {tested}")
     _draw_line(axes, *train, RED, "--", "training, mean of clients")
     values = test[1] + train[1]
     if values:

@@ -66,12 +66,13 @@ def report_html(run: RunDirectory) -> str:
     if summary["rounds"] < (planned := int(config.get("num-rounds", 0))):
         summary["rounds"] = f"{summary['rounds']} of {planned}"
     class_names = partition.get("class_names", [])
+    tested = summary.get("accuracy_of", plots.GLOBAL_MODEL)
     return page.page(
         title(run),
         _lead(run.name, summary),
         [
             page.section("Results", page.numbers(headline(summary))),
-            page.section("Accuracy and loss", _curves(rows)),
+            page.section("Accuracy and loss", _curves(rows, tested)),
             page.beside(
                 page.section("Accuracy of each class", _classes(rows, class_names)),
                 page.section("Data of the clients", _labels(partition)),
@@ -108,11 +109,13 @@ def _lead(name: str, summary: Mapping[str, Any]) -> str:
     return badge + page.paragraph(run, "faint") + reason
 
 
-def _curves(rows: Rows) -> str:
+def _curves(rows: Rows, whose: str) -> str:
     if not rows:
         return page.paragraph("No round has finished.")
-    accuracy = svg(plots.accuracy_curve(rows), describe("Test accuracy", rows, "accuracy", percent))
-    loss = svg(plots.loss_curve(rows), describe("Test loss", rows, "loss", decimal))
+    accuracy = svg(
+        plots.accuracy_curve(rows, whose), describe("Test accuracy", rows, "accuracy", percent)
+    )
+    loss = svg(plots.loss_curve(rows, whose), describe("Test loss", rows, "loss", decimal))
     return page.beside(page.plot(accuracy), page.plot(loss))
 
 
