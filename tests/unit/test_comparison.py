@@ -14,7 +14,9 @@ from fedapp.comparison import (
     holm,
     labels,
     paired_difference,
+    run_labels,
     tables,
+    unique_names,
 )
 from fedapp.config import RunConfig
 from fedapp.results.run_directory import RunDirectory
@@ -37,6 +39,28 @@ def make_run(tmp_path):
         return run
 
     return make
+
+
+def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path):
+    runs = [
+        RunDirectory.create(tmp_path / sweep, "seed0", RunConfig.parse({}).flat())
+        for sweep in ("first", "second")
+    ]
+    assert unique_names(runs) == ["first/seed0", "second/seed0"]
+    assert len(set(run_labels(runs))) == 2
+    assert unique_names(runs[:1]) == ["seed0"]
+
+
+def test_where_data_lies_does_not_part_a_group(make_run):
+    assert len(group_runs([make_run(0.5, data_dir="a"), make_run(0.6, data_dir="b", seed=1)])) == 1
+
+
+def test_a_reason_stands_beside_the_status(make_run):
+    run = make_run(0.1)
+    run.write_summary({**run.summary(), "reason": "no better than chance"})
+    (row,) = tables(compare([run]))["Runs"]
+    assert row["status"] == "completed: no better than chance"
+    assert "reason" not in row
 
 
 def test_spread_divides_by_n_minus_1_and_one_value_has_none():

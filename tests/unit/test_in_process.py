@@ -26,6 +26,17 @@ def model(run: RunDirectory) -> dict[str, np.ndarray]:
     return load_file(run.path / "model.safetensors")
 
 
+@pytest.mark.parametrize("method", ["fedavg", "feddr+"])
+def test_a_run_that_diverges_before_its_last_round_says_so(tmp_path, method):
+    overrides = settings(
+        output_dir=str(tmp_path), run_name="x", method=method, lr=1e9, num_rounds=9
+    )
+    assert run_in_process(ROOT, overrides, Resources()) == 1
+    summary = RunDirectory.load(tmp_path / "x").summary()
+    assert (summary["status"], summary["diverged"]) == ("failed", True)
+    assert summary["rounds"] < 9
+
+
 def test_interrupted_and_resumed_is_uninterrupted_bit_for_bit(tmp_path):
     whole = train(tmp_path, "whole", num_rounds=2, method="feddr+")
     train(tmp_path, "half", num_rounds=1, method="feddr+")

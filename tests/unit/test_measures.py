@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedapp import server_app
 from fedapp.analysis import store
+from fedapp.analysis.accuracy import class_accuracy_measures, in_local_accuracy
 from fedapp.analysis.rounds import RoundModels, measure_round
 from fedapp.analysis.saved_runs import Places, SavedRun
 from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
@@ -146,6 +147,20 @@ def test_pictures_are_measured_and_drawn(saved):
     flatness = entry["measures"]["landscape"]["model"]["flatness"]
     assert flatness[0]["loss"] < flatness[-1]["loss"]
     assert set(measure_plots.drawn([("a", [entry])])) == {"t-sne", "landscape"}
+    both = measure_plots.drawn([("x/a", [entry]), ("b", [entry])])
+    assert set(both) == {"t-sne x/a", "t-sne b", "landscape"}
+    assert "b" in both["t-sne b"].get_suptitle()
+    paths = measure_plots.write_figures({"t-sne x/a": both["t-sne x/a"]}, saved.run.path / "all")
+    assert [path.name for path in paths] == ["t-sne_x_a.png"]
+
+
+def test_classes_without_test_images_leave_measures_finite():
+    rows = [{"class_accuracy": [0.5, None, 0.5]}, {"class_accuracy": [0.25, None, 0.5]}]
+    found = class_accuracy_measures("forgetting consistency", rows)
+    assert found["forgetting"] == pytest.approx(0.125)
+    assert 0.9 < found["consistency"] < 1
+    accuracy = np.array([0.5, np.nan, 0.8])
+    assert in_local_accuracy(accuracy, np.array([2, 1, 1])) == pytest.approx(0.6)
 
 
 def test_command_measures_and_prints_json(run):

@@ -67,6 +67,19 @@ def test_accuracy_axis_starts_at_zero_and_holds_the_curve():
     assert 100 < perfect.axes[0].get_ylim()[1] < 105
 
 
+def test_single_points_are_visible_and_curves_say_whose_accuracy_it_is():
+    row = {"round": 9, "accuracy": 0.5, "loss": 1.0}
+    assert plots.compare_curves([("a", [row])]).axes[0].lines[0].get_marker() == "o"
+    accuracy, loss = plots.curves([row], "x", "personal models").axes
+    assert labels(accuracy)[0] == "personal models"
+    assert labels(loss) == ["test, personal models"]
+
+
+def test_a_round_without_all_clients_is_not_marked_as_the_best():
+    rows = [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.9, "unevaluated": [3]}]
+    assert list(plots.accuracy_curve(rows).axes[0].lines[1].get_xdata()) == [1]
+
+
 def test_compared_runs_differ_in_colour_or_dash_and_are_all_named():
     runs = [(f"run {number}", ROWS) for number in range(24)]
     figure = plots.compare_curves(runs, "CIFAR-10")
