@@ -114,9 +114,14 @@ def _check_states(config: RunConfig) -> None:
 
 
 def _check_blend(config: RunConfig, row: Method) -> None:
-    from fedapp.method import BLEND
+    from fedapp.method import BLEND, PERTURB
 
     if config.regulariser == "none":
+        if row.combine == PERTURB:
+            raise UserError(
+                f"run-config key 'regulariser' is 'none' but method '{config.method}' moves weights"
+                f" along '{row.regulariser}'; leave it at 'auto' and set 'fedsol-rho' to 0 instead"
+            )
         return
     blended = config.regulariser != row.regulariser or row.combine == BLEND
     if blended and float(config.beta) > 1:

@@ -74,6 +74,11 @@ def check_stage(config: RunConfig, row: Method) -> None:
             f"run-config key 'finetune-loss' is '{config.finetune_loss}' but dot-regression needs "
             f"the fixed head that method '{config.method}' does not have; use 'own' or 'base'"
         )
+    if config.finetune_loss in ("dr", "dr+") and config.finetune_part != BODY:
+        raise UserError(
+            f"run-config key 'finetune-loss' is '{config.finetune_loss}', which trains no head, but"
+            f" 'finetune-part' is '{config.finetune_part}'; set that to '{BODY}'"
+        )
     if config.finetune_loss in ("base+fd", "dr+") and float(config.beta) > 1:
         raise UserError(
             f"run-config key 'beta' is {config.beta} but finetune-loss '{config.finetune_loss}' is "

@@ -105,6 +105,11 @@ def test_another_regulariser_is_refused():
         RunConfig.parse(settings(method="fedsol", regulariser="fd"))
 
 
+def test_without_the_pull_it_moves_along_it_cannot_run():
+    with pytest.raises(UserError, match=r"'none' but .* along 'kd'; .* 'fedsol-rho' to 0"):
+        RunConfig.parse(settings(method="fedsol", regulariser="none"))
+
+
 def test_running_statistics_follow_the_first_pass_only():
     run = {"model": "resnet10", "bn": "running", "lr": 0.05, "num_clients": 10, "num_rounds": 1}
     run |= {"participation": 0.1, "batch_size": 50}

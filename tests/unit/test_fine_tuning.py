@@ -140,6 +140,14 @@ def test_auto_takes_the_papers_protocol(method, keys, epochs, factor):
         ({"method": "fedavg-ft", "finetune_epochs": 0}, "take method 'fedavg' to leave that out"),
         ({"method": "fedper", "finetune_epochs": 2}, "have models of their own already"),
         ({"method": "fedavg-ft", "finetune_loss": "dr"}, "needs the fixed head"),
+        (
+            {"method": "fedbabu-ft", "finetune_loss": "dr"},
+            "'finetune-loss' is 'dr', which trains no head, but 'finetune-part' is 'all'",
+        ),
+        (
+            {"method": "feddr+-ft", "finetune_loss": "dr+", "finetune_part": "head"},
+            "'dr\\+', which trains no head, .* set that to 'body'",
+        ),
         ({"method": "fedavg-ft", "finetune_loss": "base+fd", "beta": 2.0}, "between 0 and 1"),
     ],
 )
