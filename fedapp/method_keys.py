@@ -11,6 +11,9 @@ class MethodKeys(RunKeys):
     """What only some methods read."""
 
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
+    fedexp_evaluate: Literal["average", "last"] = Field(
+        "average", description="FedExP's model for tests: mean of the last two, or the last"
+    )
     fedavgm_beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.7, description="server momentum")
     kd_ntd_lambda: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="share of NTD in kd-ntd; the rest is KD"

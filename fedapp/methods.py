@@ -5,6 +5,8 @@ recombines these is one more row here. The columns are explained in `fedapp.meth
 methods` prints them.
 """
 
+from typing import Any
+
 from clients.fedalign import FedAlignClient
 from clients.fedsol import FedSOLClient
 from clients.frequency_scaled import FrequencyScaledClient
@@ -17,6 +19,11 @@ from fedapp.method import ADD, PERTURB, Method, Stage, Value
 from fedapp.personal_methods import PERSONAL
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
+
+_FEDEXP: dict[str, Any] = {
+    "strategy": FedExP,
+    "options": {"epsilon": "fedexp-epsilon", "evaluate": "fedexp-evaluate"},
+}
 
 METHODS: dict[str, Method] = {
     "fedavg": Method("Federated averaging", "McMahan et al. 2017, AISTATS, algorithm 1"),
@@ -142,8 +149,7 @@ METHODS: dict[str, Method] = {
     "fedexp": Method(
         "Extrapolated mean",
         "Jhunjhunwala et al. 2023, ICLR, equation 5",
-        strategy=FedExP,
-        options={"epsilon": "fedexp-epsilon"},
+        **_FEDEXP,
     ),
     "fedavgm": Method(
         "Server momentum",
@@ -155,16 +161,14 @@ METHODS: dict[str, Method] = {
         "FedExP with the head frozen",
         "Kim et al. 2023 (FedFN), table 2",
         head="frozen-random",
-        strategy=FedExP,
-        options={"epsilon": "fedexp-epsilon"},
+        **_FEDEXP,
         sends="theta",
     ),
     "fedexp+fn": Method(
         "FedExP with feature normalisation",
         "Kim et al. 2023 (FedFN), table 2",
         head="normalised-linear",
-        strategy=FedExP,
-        options={"epsilon": "fedexp-epsilon"},
+        **_FEDEXP,
     ),
     **DRIFT,
     **PERSONAL,

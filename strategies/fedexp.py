@@ -15,12 +15,15 @@ class FedExP(FedAvg):
 
     Equation 5 of the paper with p_i = 1/M; with weights by size, its weighted form. Norms are over
     trained parameters; buffers are plainly averaged. What is evaluated and saved is the average of
-    the last two models (section 5 of the paper), while training goes on from the last one.
+    the last two models (section 5 of the paper), while training goes on from the last one; with
+    `evaluate="last"` it is that one.
     """
 
-    def __init__(self, *args: Any, epsilon: float = 1e-3, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, epsilon: float = 1e-3, evaluate: str = "average", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.epsilon = epsilon
+        self.epsilon, self.averages = epsilon, evaluate == "average"
         self.step_length = 1.0
         self._before: Arrays = {}
 
@@ -51,13 +54,13 @@ class FedExP(FedAvg):
         return {**mean, **moved}
 
     def model_to_evaluate(self, arrays: Arrays) -> Arrays:
-        """Return the average of the last two models' parameters, with the last one's buffers."""
+        """Return the last model, or one with the mean of its parameters and the last but one's."""
         averaged = {
             name: ((arrays[name].astype(np.float64) + self._before[name]) / 2).astype(
                 arrays[name].dtype
             )
             for name in self.trained
-            if self._before
+            if self._before and self.averages
         }
         return {**arrays, **averaged}
 

@@ -92,3 +92,11 @@ def test_fedexp_evaluates_the_average_of_the_last_two_models():
     for name, array in strategy.model_to_evaluate(final).items():
         expected = (history[-1][name].astype(np.float64) + history[-2][name]) / 2
         np.testing.assert_array_equal(array, expected.astype(np.float32))
+
+
+def test_fedexp_can_evaluate_the_last_model_and_trains_the_same():
+    run = settings(method="fedexp", num_rounds=2)
+    average, _, _ = federate(run)
+    final, strategy, _ = federate({**run, "fedexp-evaluate": "last"})
+    assert_same(final, average)
+    assert_same(strategy.model_to_evaluate(final), final)
