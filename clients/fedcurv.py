@@ -23,22 +23,26 @@ class FedCurvClient(LocalClient):
     """Trains loss + lambda (sum P w^2 - 2 sum Q w), P and Q summed over the others' last round.
 
     P = sum_j u_j and Q = sum_j u_j w_j, u_j the mean of squared mini-batch gradients of the
-    cross-entropy (the diagonal Fisher information, as the FedNTD authors' code has it). The own
-    u_j and u_j w_j are kept, to be taken out of the sums that the server sends. The reported
-    training loss is without the penalty. Source: Shoham et al. 2019, NeurIPS workshop, equation 5.
+    cross-entropy (the diagonal Fisher information, as the FedNTD authors' code has it), or of each
+    example's squared gradient. The own u_j and u_j w_j are kept, to be taken out of the sums that
+    the server sends. The reported training loss is without the penalty.
+    Source: Shoham et al. 2019, NeurIPS workshop, equation 5.
     """
 
-    def __init__(self, *place: Any, weight: float, samples: int, **more: Any) -> None:
+    def __init__(
+        self, *place: Any, weight: float, samples: int, per_sample: bool = False, **more: Any
+    ) -> None:
         """Prepare a client.
 
         Args:
             place: as `LocalClient`.
             weight: lambda.
             samples: training examples after which enough gradients were squared.
+            per_sample: whether these are of examples, one backward pass each, or of mini-batches.
             more: as `LocalClient`.
         """
         super().__init__(*place, **more)
-        self.weight, self.samples = weight, samples
+        self.weight, self.samples, self.per_sample = weight, samples, per_sample
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; nobody has sent any in round 1."""
@@ -71,19 +75,25 @@ class FedCurvClient(LocalClient):
         return trained
 
     def importance(self) -> Arrays:
-        """Return the mean over mini-batches of the squared gradient, for each parameter."""
+        """Return the mean over mini-batches, or examples, of each parameter's squared gradient.
+
+        An example's gradient is that of its loss in its batch: BatchNorm may look at the others.
+        """
         parameters = list(self.trained.values())
         squares = [torch.zeros_like(tensor, requires_grad=False) for tensor in parameters]
         self.model.eval()
-        seen = batches = 0
+        seen = count = 0
         for inputs, labels in self.data.training(self._round)():
-            loss = F.cross_entropy(self.model(inputs)[1], labels)
-            gradients = torch.autograd.grad(loss, parameters)
-            torch._foreach_addcmul_(squares, gradients, gradients)
-            seen, batches = seen + len(labels), batches + 1
+            reduction = "none" if self.per_sample else "mean"
+            losses = F.cross_entropy(self.model(inputs)[1], labels, reduction=reduction)
+            for loss in losses.reshape(-1):
+                gradients = torch.autograd.grad(loss, parameters, retain_graph=self.per_sample)
+                torch._foreach_addcmul_(squares, gradients, gradients)
+                count += 1
+            seen += len(labels)
             if seen >= self.samples:
                 break
-        torch._foreach_div_(squares, max(batches, 1))
+        torch._foreach_div_(squares, max(count, 1))
         return to_arrays(dict(zip(self.trained, squares, strict=True)))
 
     def state_bytes(self) -> int:

@@ -71,7 +71,11 @@ DRIFT: dict[str, Method] = {
         "Shoham et al. 2019, NeurIPS workshop, equation 5",
         client=FedCurvClient,
         strategy=FedCurv,
-        client_options={"weight": "fedcurv-lambda", "samples": "fedcurv-samples"},
+        client_options={
+            "weight": "fedcurv-lambda",
+            "samples": "fedcurv-samples",
+            "per_sample": "fedcurv-per-sample",
+        },
         also_sends="u, u w",
         keeps="u_i, u_i w_i",
     ),

@@ -46,6 +46,9 @@ class MethodKeys(RunKeys):
     fedcurv_samples: Count = Field(
         500, description="training examples of a client that FedCurv measures importance on"
     )
+    fedcurv_per_sample: bool = Field(
+        False, description="importance by gradients of examples, not of mini-batches; slower"
+    )
     ditto_lambda: Annotated[float, Field(ge=0)] = Field(
         0.75, description="Ditto's pull of personal models to the global one"
     )
