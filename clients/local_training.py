@@ -133,7 +133,7 @@ def _forward(
     classifier = model.get_parameter("head.weight")
     step = Step(
         labels, features, logits, classifier, *parameters,
-        class_counts=objective.class_counts, tau=objective.tau, share=objective.share,
+        class_counts=objective.class_counts, tau=objective.tau, options=objective.options,
     )  # fmt: skip
     if not watched:
         return step

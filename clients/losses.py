@@ -157,14 +157,15 @@ def balanced_cross_entropy(
     return F.cross_entropy(balanced, labels)
 
 
-def scaled_cross_entropy(logits: Tensor, labels: Tensor, class_scale: Tensor) -> Tensor:
-    """Return CE(Phi * z), for logits [B, C] and Phi_c = C n_c / n of this client, [C].
+def scaled_cross_entropy(
+    logits: Tensor, labels: Tensor, class_scale: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """Return CE(Phi * z / temperature), for logits [B, C] and Phi_c = C n_c / n of this client.
 
-    A class the client lacks has logit 0 and stays in the softmax. Divide Phi by a temperature to
-    get one.
-    Source: FedGELA (Fan et al., NeurIPS 2023), local loss.
+    A class the client lacks has logit 0 and stays in the softmax.
+    Source: FedGELA (Fan et al., NeurIPS 2023), local loss; the temperature is in its code.
     """
-    return F.cross_entropy(logits * class_scale, labels)
+    return F.cross_entropy(logits * (class_scale / temperature), labels)
 
 
 def feature_norm(features: Tensor) -> Tensor:

@@ -17,6 +17,17 @@ _ABSENT = torch.empty(0)
 
 
 @dataclass(frozen=True)
+class LossOptions:
+    """What papers and their codes differ in, of one loss each; `clients.losses` says more."""
+
+    share: float = 1.0  # of NTD in "kd-ntd"
+    tau_squared: bool = True  # whether "ntd" is multiplied by tau^2
+    reduction: str = "mean"  # of "cosine-mse" over classes, or "sum-classes"
+    missing: str = "clamp"  # classes that a client lacks in "balanced-ce", or "exclude"
+    temperature: float = 1.0  # of "scaled-ce"
+
+
+@dataclass(frozen=True)
 class Step:
     """One batch, seen by the local model and (where a regulariser needs it) by the global one."""
 
@@ -31,21 +42,22 @@ class Step:
     previous_features: Tensor = _ABSENT  # there if the objective `needs_previous`
     class_counts: Tensor = _ABSENT  # [C], this client's training examples of each class
     tau: float = 1.0
-    share: float = 1.0  # of NTD in "kd-ntd"
+    options: LossOptions = LossOptions()
 
 
 LossFunction = Callable[[Step], Tensor]
 
 BASE_LOSSES: dict[str, LossFunction] = {
     "ce": lambda step: losses.cross_entropy(step.logits, step.labels),
-    "cosine-mse": lambda step: losses.cosine_mse(step.logits, step.labels),
+    "cosine-mse": lambda step: losses.cosine_mse(step.logits, step.labels, step.options.reduction),
     "balanced-ce": lambda step: losses.balanced_cross_entropy(
-        step.logits, step.labels, step.class_counts
+        step.logits, step.labels, step.class_counts, missing=step.options.missing
     ),
     "scaled-ce": lambda step: losses.scaled_cross_entropy(
         step.logits,
         step.labels,
         step.class_counts * (len(step.class_counts) / step.class_counts.sum()),
+        step.options.temperature,
     ),
     "dr": lambda step: losses.dot_regression(step.features, step.labels, step.classifier),
 }
@@ -74,9 +86,9 @@ REGULARISERS: dict[str, Regulariser] = {
     "kd": Regulariser(  # distillation of all logits, tau^2 KL
         lambda step: losses.knowledge_distillation(step.logits, step.global_logits, step.tau),
     ),
-    "ntd": Regulariser(  # distillation of the not-true logits, tau^2 KL
+    "ntd": Regulariser(  # distillation of the not-true logits, tau^2 KL or KL
         lambda step: losses.not_true_distillation(
-            step.logits, step.global_logits, step.labels, step.tau
+            step.logits, step.global_logits, step.labels, step.tau, step.options.tau_squared
         ),
     ),
     "ntd-mse": Regulariser(  # mean squared difference of the not-true logits
@@ -84,7 +96,7 @@ REGULARISERS: dict[str, Regulariser] = {
     ),
     "kd-ntd": Regulariser(  # (1 - lambda) of kd and lambda of ntd
         lambda step: losses.kd_to_ntd(
-            step.logits, step.global_logits, step.labels, step.tau, step.share
+            step.logits, step.global_logits, step.labels, step.tau, step.options.share
         ),
     ),
     "ld": Regulariser(  # mean squared difference of logits
@@ -111,7 +123,7 @@ class Objective:
     base_weight: float = 1.0
     reg_weight: float = 0.0
     tau: float = 1.0
-    share: float = 1.0  # see `Step`
+    options: LossOptions = LossOptions()
     class_counts: Tensor = _ABSENT  # of the client, for losses that correct for them
 
     @property

@@ -39,6 +39,7 @@ DRIFT: dict[str, Method] = {
         "SCAFFOLD with feature normalisation",
         "Kim et al. 2023 (FedFN), table 2",
         head="normalised-linear",
+        head_options={"bias": "fedfn-bias"},
         **_SCAFFOLD,
     ),
     "moon": Method(

@@ -16,7 +16,6 @@ from clients.parts import ALL, BODY
 from clients.workplace import Tuning
 from fedapp.errors import UserError
 from fedapp.method import GLOBAL, Method, Stage
-from fedapp.models.heads import HEADS
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
@@ -42,7 +41,7 @@ def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
     """Return what the finetune-* keys at "auto" mean in a configuration that is else resolved."""
     asked: str = config.finetune_protocol
     name = row.stage.protocol if asked == "auto" else asked
-    frozen = HEADS[row.head].frozen if row.personal is None else False
+    frozen = row.head_kind(config.flat()).frozen
     protocol = PROTOCOLS[name]
     chosen: dict[str, Any] = {
         "finetune_protocol": name,
@@ -69,7 +68,7 @@ def check_stage(config: RunConfig, row: Method) -> None:
             f"run-config key 'finetune-epochs' is {config.finetune_epochs} but the clients of "
             f"method '{config.method}' have models of their own already; leave it at 0"
         )
-    if config.finetune_loss in ("dr", "dr+") and not HEADS[row.head].frozen:
+    if config.finetune_loss in ("dr", "dr+") and not row.head_kind(config.flat()).frozen:
         raise UserError(
             f"run-config key 'finetune-loss' is '{config.finetune_loss}' but dot-regression needs "
             f"the fixed head that method '{config.method}' does not have; use 'own' or 'base'"
@@ -102,12 +101,13 @@ def tuning_of(
 
 def _objective(config: RunConfig, row: Method, own: Objective) -> Objective:
     """Return the loss of the second stage; a pull to the client's previous model has no place."""
-    beta = float(config.beta)
+    beta, plain = float(config.beta), Objective(row.loss, options=own.options)
+    distilled = replace(plain, regulariser="fd", base_weight=beta, reg_weight=1.0 - beta)
     losses = {
-        "own": Objective(row.loss) if own.needs_previous else own,
-        "base": Objective(row.loss),
-        "base+fd": Objective(row.loss, "fd", beta, 1.0 - beta),
-        "dr": Objective("dr"),
-        "dr+": Objective("dr", "fd", beta, 1.0 - beta),
+        "own": plain if own.needs_previous else own,
+        "base": plain,
+        "base+fd": distilled,
+        "dr": replace(plain, base="dr"),
+        "dr+": replace(distilled, base="dr"),
     }
     return losses[config.finetune_loss]

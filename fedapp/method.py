@@ -3,12 +3,13 @@
 The rows themselves are in `fedapp.methods`, the only place that knows method names.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clients.client import LocalClient
-from clients.objective import Objective
+from clients.objective import LossOptions, Objective
+from fedapp.models.heads import HeadKind, find_kind
 from strategies.fedavg import FedAvg
 from strategies.rounds import ClientStrategy
 
@@ -22,6 +23,13 @@ GLOBAL = "global model on the whole test set"
 CLIENT_MEAN = "personal models on own test splits, mean over clients"
 CLIENT_TOTAL = "personal models on own test splits, all examples together"
 
+LOSS_OPTIONS = {  # field of LossOptions -> key
+    "share": "kd-ntd-lambda",
+    "tau_squared": "ntd-tau-squared",
+    "reduction": "spherefed-reduction",
+    "missing": "fedetf-missing",
+    "temperature": "fedgela-temperature",
+}
 
 Parts = Callable[[Any], dict[str, Any]]  # a node -> arguments of a constructor
 
@@ -64,7 +72,8 @@ class Method:
     weight: str = "beta"  # the configuration key that weighs the regulariser
     strategy: type[ClientStrategy] = FedAvg
     client: type[LocalClient] = LocalClient
-    scaled: bool = False  # whether the head's logits are multiplied by the key "tau"
+    scale_key: str = ""  # of what the head's logits are multiplied by, or of where that starts
+    head_options: dict[str, str] = field(default_factory=dict)  # field of HeadKind -> key
     options: dict[str, str] = field(default_factory=dict)  # strategy's argument -> key
     client_options: dict[str, str] = field(default_factory=dict)  # client's argument -> key
     sends: str = "w"  # what travels: w (the whole model), theta (without its head), head, nothing
@@ -80,9 +89,14 @@ class Method:
     settings_of: str = ""  # the method whose published settings it takes; empty: its own
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
 
-    def logit_scale(self, tau: float) -> float:
-        """Return what the head multiplies its logits by."""
-        return tau if self.scaled else 1.0
+    def head_kind(self, values: Mapping[str, Any]) -> HeadKind:
+        """Return the head, as a configuration (its values by key) wants it."""
+        options = {name: values[key] for name, key in self.head_options.items()}
+        return replace(find_kind(self.head), **options)
+
+    def logit_scale(self, values: Mapping[str, Any]) -> float:
+        """Return what the head multiplies its logits by, or where its learned scale starts."""
+        return float(values[self.scale_key]) if self.scale_key else 1.0
 
     def kept(self, regulariser: str | None) -> str:
         """Return what clients keep between rounds with this regulariser; empty: nothing."""
@@ -90,18 +104,17 @@ class Method:
         looks_back = Objective(self.loss, regulariser).needs_previous
         return ", ".join([*own, "previous model"] if looks_back else own)
 
-    def objective(
-        self, regulariser: str | None, beta: float, mu: float, tau: float, share: float = 1.0
-    ) -> Objective:
-        """Return the local objective, with this row's regulariser or the one asked for.
+    def objective(self, values: Mapping[str, Any]) -> Objective:
+        """Return the local objective of a resolved configuration, given by its values by key.
 
         A regulariser that is asked for on a base method is blended with it, beta * base +
         (1 - beta) * regulariser (FedDr+ section 4); a row's own is combined as its paper says.
         """
-        if regulariser is None:
-            return Objective(self.loss)
-        if self.combine == BLEND or regulariser != self.regulariser:
-            return Objective(self.loss, regulariser, beta, 1.0 - beta, tau, share)
-        weight = mu if self.weight == "mu" else beta
-        weight = 0.0 if self.combine == PERTURB else weight
-        return Objective(self.loss, regulariser, 1.0, weight, tau, share)
+        options = LossOptions(**{name: values[key] for name, key in LOSS_OPTIONS.items()})
+        name, beta, tau = values["regulariser"], float(values["beta"]), float(values["tau"])
+        if name == "none":
+            return Objective(self.loss, options=options)
+        if self.combine == BLEND or name != self.regulariser:
+            return Objective(self.loss, name, beta, 1.0 - beta, tau, options)
+        weight = 0.0 if self.combine == PERTURB else float(values[self.weight])
+        return Objective(self.loss, name, 1.0, weight, tau, options)

@@ -18,6 +18,22 @@ class MethodKeys(RunKeys):
     kd_ntd_lambda: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="share of NTD in kd-ntd; the rest is KD"
     )
+    ntd_tau_squared: bool = Field(
+        True, description="NTD times tau squared, as in FedNTD's code; or as in its equation"
+    )
+    spherefed_reduction: Literal["mean", "sum-classes"] = Field(
+        "mean", description="SphereFed's squared error: mean over classes, or their sum"
+    )
+    fedetf_missing: Literal["clamp", "exclude"] = Field(
+        "clamp", description="classes a FedETF client lacks: counted as 1, or not in its softmax"
+    )
+    fedetf_learn_scale: bool = Field(True, description="FedETF learns the scale of its logits")
+    fedetf_scale_init: Positive = Field(1.0, description="where it starts, or what it stays at")
+    fedgela_normalise: bool = Field(False, description="FedGELA with features of norm 1")
+    fedgela_temperature: Positive = Field(
+        1.0, description="what FedGELA's logits are divided by in its loss"
+    )
+    fedfn_bias: bool = Field(False, description="the head of fedfn and X+fn has a bias")
     fedalign_mu: Weight = Field(0.45, description="FedAlign's weight of alignment")
     fedalign_width: Share = Field(0.25, description="share of channels at FedAlign's part width")
     fedsol_rho: Weight = Field(2.0, description="FedSOL's length of the perturbation")
@@ -48,6 +64,9 @@ class MethodKeys(RunKeys):
     )
     fedcurv_per_sample: bool = Field(
         False, description="importance by gradients of examples, not of mini-batches; slower"
+    )
+    local_etf_frozen: bool = Field(
+        True, description="local-etf keeps the ETF as it is; or trains it from there"
     )
     ditto_lambda: Annotated[float, Field(ge=0)] = Field(
         0.75, description="Ditto's pull of personal models to the global one"

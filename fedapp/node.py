@@ -66,12 +66,11 @@ class Node:
             config.clip_norm, config.precision,
         )  # fmt: skip
         self.keeps = kept_by_clients(config.method, config.regulariser)
-        keys = config.flat()
-        self._options = {name: keys[key] for name, key in self.method.client_options.items()}
-        self.objective = self.method.objective(
-            None if config.regulariser == "none" else config.regulariser,
-            float(config.beta), float(config.mu), float(config.tau), config.kd_ntd_lambda,
-        )  # fmt: skip
+        self._values = config.flat()
+        self._options = {
+            name: self._values[key] for name, key in self.method.client_options.items()
+        }
+        self.objective = self.method.objective(self._values)
         self.model: Any = self.workplace.model
         self._batches: dict[int, ClientBatches | StreamedBatches] = {}
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(self.device)
@@ -86,9 +85,9 @@ class Node:
         """Build the method's model with its initial weights."""
         config, data = self.config, self.dataset
         model = build_model(
-            config.model, self.method.head, data.channels, data.image_size, data.num_classes,
-            config.seed, config.bn, self.device, self.method.logit_scale(float(config.tau)),
-            config.bottleneck,
+            config.model, self.method.head_kind(self._values), data.channels, data.image_size,
+            data.num_classes, config.seed, config.bn, self.device,
+            self.method.logit_scale(self._values), config.bottleneck,
         )  # fmt: skip
         return load_initial(model, self.initial)
 

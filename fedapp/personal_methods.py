@@ -21,6 +21,7 @@ PERSONAL: dict[str, Method] = {
         "Every client trains alone on a frozen simplex ETF",
         "Kim et al. 2024 (FedDr+), table 5, CE+ETF",
         head="etf",
+        head_options={"frozen": "local-etf-frozen"},
         client=PersonalPartClient,
         sends="nothing",
         keeps="model",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.models.backbones import BACKBONES, build_extractor
-from fedapp.models.heads import Head, build_head
+from fedapp.models.heads import Head, HeadKind, build_head
 from fedapp.rng import Stream, seeded, torch_seed
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def import_networks(config: RunConfig) -> None:
 
 def build_model(
     backbone: str,
-    head: str,
+    head: str | HeadKind,
     channels: int,
     image_size: int,
     num_classes: int,

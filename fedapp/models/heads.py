@@ -150,18 +150,23 @@ HEADS: dict[str, HeadKind] = {
 }
 
 
+def find_kind(name: str) -> HeadKind:
+    """Return the head of a name; raises UserError that lists all names for an unknown one."""
+    if name not in HEADS:
+        raise UserError(f"there is no head {name!r}; choose one of {', '.join(HEADS)}.")
+    return HEADS[name]
+
+
 def build_head(
-    kind: str, feature_dim: int, num_classes: int, seed: int, *, scale: float = 1.0
+    kind: str | HeadKind, feature_dim: int, num_classes: int, seed: int, *, scale: float = 1.0
 ) -> Head:
-    """Build the head of a name in HEADS; its initial values depend on sizes and seed alone.
+    """Build a head, of a name in HEADS or as described; its values depend on sizes and seed alone.
 
     `scale` multiplies the logits, or is where a learnable scale starts. The global random state is
     not touched. Raises UserError for an unknown kind, or sizes for which the geometry does not
     exist.
     """
-    if kind not in HEADS:
-        raise UserError(f"there is no head {kind!r}; choose one of {', '.join(HEADS)}.")
-    choice = HEADS[kind]
+    choice = find_kind(kind) if isinstance(kind, str) else kind
     weight, bias = choice.init(num_classes, feature_dim, seed)
     return Head(
         weight,

@@ -98,6 +98,10 @@ def test_losses_of_the_second_stage():
     distilled = losses("fedavg-ft", finetune_loss="base+fd", beta=0.7)
     assert (distilled.base, distilled.regulariser) == ("ce", "fd")
     assert distilled.reg_weight == pytest.approx(0.3)
+    assert losses("fedbabu-ft", finetune_loss="dr", finetune_part="body") == dr
+    for asked in ("own", "base", "base+fd"):
+        kept = losses("spherefed-ft", finetune_loss=asked, spherefed_reduction="sum-classes")
+        assert kept.options.reduction == "sum-classes"
 
 
 def test_the_teacher_of_the_second_stage_is_the_received_model():
