@@ -10,6 +10,7 @@ from typing import Any
 from clients.client import LocalClient
 from clients.objective import LossOptions, Objective
 from fedapp.models.heads import HeadKind, find_kind
+from fedapp.tuned import TAU
 from strategies.fedavg import FedAvg
 from strategies.rounds import ClientStrategy
 
@@ -109,11 +110,13 @@ class Method:
 
         A regulariser that is asked for on a base method is blended with it, beta * base +
         (1 - beta) * regulariser (FedDr+ section 4); a row's own is combined as its paper says.
+        Where tau scales the logits, a regulariser has its own temperature.
         """
         options = LossOptions(**{name: values[key] for name, key in LOSS_OPTIONS.items()})
         name, beta, tau = values["regulariser"], float(values["beta"]), float(values["tau"])
         if name == "none":
             return Objective(self.loss, options=options)
+        tau = TAU.get(name, tau) if self.scale_key == "tau" else tau
         if self.combine == BLEND or name != self.regulariser:
             return Objective(self.loss, name, beta, 1.0 - beta, tau, options)
         weight = 0.0 if self.combine == PERTURB else float(values[self.weight])

@@ -122,7 +122,9 @@ class RunKeys(BaseModel):
     mu: Annotated[float, Field(ge=0)] | Auto = Field(
         "auto", description="weight of the proximal term"
     )
-    tau: Positive | Auto = Field("auto", description="temperature of distillation")
+    tau: Positive | Auto = Field(
+        "auto", description="temperature of a regulariser; of spherefed-ce: scale of its logits"
+    )
     weights: Literal["size", "uniform"] = Field(
         "size", description="how client models are averaged"
     )

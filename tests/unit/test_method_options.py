@@ -170,3 +170,14 @@ def test_a_bad_value_is_one_sentence(keys, words):
     with pytest.raises(UserError, match=words) as caught:
         RunConfig.parse(settings(**keys))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["spherefed-ce", "spherefed-ce-ft"])
+@pytest.mark.parametrize("scale", ["auto", 15.0])
+def test_tau_of_spherefed_ce_is_its_scale_and_a_regulariser_keeps_its_own(method, scale):
+    expected = 1.0 if scale == "auto" else scale
+    for regulariser, tau in (("moon", 0.5), ("kd", 3.0), ("ntd", 3.0)):
+        node = node_of(method, regulariser=regulariser, tau=scale)
+        assert (node.objective.regulariser, node.objective.tau) == (regulariser, tau)
+        assert node.model.head.scale == expected
+    assert node_of("spherefed", regulariser="moon", tau=15.0).objective.tau == 15.0
