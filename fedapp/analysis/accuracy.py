@@ -50,16 +50,20 @@ def in_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
 
 
 def out_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
-    """Return the accuracy on the opposite distribution, p~_c = (1 - p_c) / (C - 1)."""
-    shares = counts / counts.sum()
-    return _weighted(class_accuracy, (1 - shares) / (len(shares) - 1))
+    """Return the accuracy on the opposite distribution, p~_c = (1 - p_c) / (C - 1).
+
+    Classes without test images, whose accuracy is NaN, leave their weight to the others.
+    """
+    shares, known = counts / counts.sum(), np.isfinite(class_accuracy)
+    opposite = (1 - shares) / (len(shares) - 1)
+    tested = 1 - opposite[~known].sum()
+    return _weighted(class_accuracy, np.where(known, opposite, 0.0)) / float(tested)
 
 
 def _weighted(class_accuracy: np.ndarray, weights: np.ndarray) -> float:
-    """Sum weights * accuracies; classes without test images (NaN) leave their weight to others."""
-    used = (weights > 0) & np.isfinite(class_accuracy)
-    lost = weights[np.isnan(class_accuracy)].sum()
-    return float(np.sum(weights[used] * class_accuracy[used])) / (1 - lost)
+    """Sum weights * accuracies, without the classes of weight 0, whose accuracy may be NaN."""
+    used = weights > 0
+    return float(np.sum(weights[used] * class_accuracy[used]))
 
 
 def class_accuracy_measures(analyses: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

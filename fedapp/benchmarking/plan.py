@@ -43,7 +43,7 @@ class Plan:
     tax: Workload = Workload()
     heavy: Workload = Workload(epochs=1, rounds=2)  # of larger models than the CNN
     heaviest: Workload = Workload(images=200, epochs=1, rounds=2)
-    cost: Workload = Workload(clients=4, epochs=1)
+    cost: Workload = Workload(clients=4, images=250, epochs=1)
     megabytes: tuple[float, ...] = (0.001, 1, 4, 40, 100)
     message_clients: int = 10
     message_rounds: int = 6
@@ -75,7 +75,7 @@ QUICK = replace(
     tax=Workload(plain_seconds=5.0),
     heavy=replace(FULL.heavy, plain_seconds=5.0),
     heaviest=replace(FULL.heaviest, plain_seconds=5.0),
-    cost=replace(FULL.cost, images=250),
+    cost=replace(FULL.cost, images=150),
     message_rounds=3,
     scale=(Point(100, 10), Point(1000, 10), Point(5000, 10)),
     job=replace(FULL.job, rounds=4),

@@ -74,6 +74,7 @@ SAME_METHOD = {
     "ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf",
     "fedavg+kd-ntd": "kd-ntd",
 }  # fmt: skip
+ENDS = {("fedavg+kd", "lambda"): "kd-ntd"}  # of a path that a column walks along
 MODELS = {"2conv+2fc cnn": "cnn"}
 MODEL_GROUPS = {name.lower(): name for name in GROUPS}
 AUGMENTATIONS = {
@@ -119,9 +120,8 @@ def split_method(name: str | None) -> tuple[str, str | None]:
 def method_of(published: Published) -> tuple[str, str | None]:
     """Return (method, regulariser) of a published number; raises `CannotRunError`."""
     row = published.row
-    if row.method == "fedavg+kd" and "lambda" in row.column:  # the end of a path from kd to ntd
-        return "kd-ntd", None
-    return split_method(row.method)
+    swept = {name: other for (name, column), other in ENDS.items() if column in row.column}
+    return split_method(swept.get(row.method or "", row.method))
 
 
 def method_keys(published: Published) -> Keys:

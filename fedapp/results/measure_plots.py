@@ -210,7 +210,7 @@ def drawn(runs: Sequence[Run]) -> dict[str, Figure]:
     words = dict.fromkeys(
         word for _, entries in runs for entry in entries for word in entry["measures"]
     )
-    figures = {}
+    figures: dict[str, Figure] = {}
     for word in words.keys() & {*PANELS, *FORMS}:
         having = [run for run in runs if any(word in entry["measures"] for entry in run[1])]
         if word in PICTURES and len(having) > 1:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fedapp import server_app
 from fedapp.analysis import store
-from fedapp.analysis.accuracy import class_accuracy_measures, in_local_accuracy
+from fedapp.analysis.accuracy import class_accuracy_measures, out_local_accuracy
 from fedapp.analysis.rounds import RoundModels, measure_round
 from fedapp.analysis.saved_runs import Places, SavedRun
 from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
@@ -160,7 +160,7 @@ def test_classes_without_test_images_leave_measures_finite():
     assert found["forgetting"] == pytest.approx(0.125)
     assert 0.9 < found["consistency"] < 1
     accuracy = np.array([0.5, np.nan, 0.8])
-    assert in_local_accuracy(accuracy, np.array([2, 1, 1])) == pytest.approx(0.6)
+    assert out_local_accuracy(accuracy, np.array([2, 1, 1])) == pytest.approx(0.68)  # 2 : 3
 
 
 def test_command_measures_and_prints_json(run):

@@ -1,0 +1,29 @@
+"""What stands behind a published ±: seeds, or the clients of a run."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedapp.papers.cells import cells_of
+from fedapp.papers.plan import Request, resolved, runs_of
+from fedapp.papers.reproduce import result
+from fedapp.papers.tables import find_paper
+from fedapp.results.run_directory import RunDirectory
+
+
+def test_a_spread_over_clients_is_compared_with_one_over_clients(tmp_path):
+    paper = find_paper("feddr+")
+    able = [c for c in cells_of(paper, paper.table("table14-pfl-finetune-loss")) if c.config]
+    assert able
+    assert all(c.spread_of_clients and "±: over the clients of a run" in c.notes for c in able)
+    runs = runs_of(able[0], Request(tmp_path, seeds=3))
+    for run, accuracy, deviation in zip(runs, (0.4, 0.5, 0.9), (0.02, 0.04, 0.06), strict=True):
+        made = RunDirectory.create(tmp_path, run.name, resolved(run).flat())
+        made.write_summary(
+            {"status": "completed", "rounds": 1, "seconds": 1.0, "device": "cpu",
+             "accuracy_final": accuracy, "client_accuracy_std": deviation}
+        )  # fmt: skip
+    row = result(able[0], runs)
+    assert (row["mean"], row["std"]) == (pytest.approx(60.0), pytest.approx(4.0))
+    over_seeds = result(replace(able[0], spread_of_clients=False), runs)
+    assert over_seeds["std"] == pytest.approx(26.4575, rel=1e-4)  # of 40, 50 and 90
