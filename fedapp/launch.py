@@ -27,6 +27,7 @@ from fedapp.preset_files import preset_path
 
 _PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
+_PATH_VARIABLES = ("FEDAPP_STATE", "FEDAPP_CACHE", "XDG_CACHE_HOME", "TORCH_HOME")
 _NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
 _ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -191,9 +192,13 @@ def _read_pairs(text: str) -> dict[str, Any]:
 def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a run, unchecked; its paths become absolute.
 
-    That of an initial model, which may also lie in the data folder, if it exists from here.
+    That of an initial model, which may also lie in the data folder, if it exists from here. An
+    empty output-dir is the default one: relative to where the run works it would go with that.
     """
-    values = {**default_config(project), **overrides}
+    defaults = default_config(project)
+    values = {**defaults, **overrides}
+    if values.get("output-dir") == "":
+        values["output-dir"] = defaults.get("output-dir") or "runs"
     for key in _PATH_KEYS:
         path = values.get(key)
         if isinstance(path, str) and path and path != _NO_PATHS.get(key):
@@ -270,11 +275,15 @@ def components(project: Path) -> dict[str, str]:
 def environment_for(home: Path, resources: Resources | None = None) -> dict[str, str]:
     """Return the environment of Flower's programs: this Python's, with `home` as FLWR_HOME.
 
-    For `resources` with no share of a GPU it shows none.
+    For `resources` with no share of a GPU it shows none. Folders that it names become absolute: the
+    programs work in a folder that is removed after them.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if resources and resources.gpus == 0 else {}
-    return {**os.environ, **_ENVIRONMENT, **hidden, "FLWR_HOME": str(home), "PATH": path}
+    named = {name: os.environ[name] for name in _PATH_VARIABLES if os.environ.get(name)}
+    folders = {name: str(Path(folder).expanduser().absolute()) for name, folder in named.items()}
+    own = {**_ENVIRONMENT, **hidden, "FLWR_HOME": str(home), "PATH": path}
+    return {**os.environ, **folders, **own}
 
 
 def program(name: str) -> str:

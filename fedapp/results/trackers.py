@@ -1,6 +1,7 @@
 """Where metrics go beside metrics.jsonl: an optional tracker that people already look at."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -75,7 +76,7 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """Logs to MLflow, to where MLFLOW_TRACKING_URI points (a local folder without it)."""
+    """Logs to MLflow, to where MLFLOW_TRACKING_URI points; without it, to mlruns beside the run."""
 
     def __init__(self, run: RunDirectory) -> None:
         """Start a run of the same name; raises UserError when mlflow is not installed."""
@@ -84,12 +85,16 @@ class MlflowTracker:
         except ImportError:
             raise _missing("mlflow", "mlflow-skinny") from None
         self.mlflow = mlflow
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            # Its own choice is the working directory, which may be removed after the run.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            mlflow.set_tracking_uri((run.path.parent / "mlruns").as_uri())
         try:
             mlflow.set_experiment("fedapp")
             mlflow.start_run(run_name=run.name)
+            mlflow.log_params(dict(run.config()))
         except mlflow.exceptions.MlflowException as problem:
             raise _refused("mlflow", problem, "MLFLOW_TRACKING_URI") from None
-        mlflow.log_params(dict(run.config()))
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Log the row's numbers at its round."""

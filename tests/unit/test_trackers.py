@@ -2,6 +2,7 @@
 
 import math
 import sys
+import types
 
 import pytest
 
@@ -61,3 +62,20 @@ def test_wandb_works_offline(run, monkeypatch):
     tracker.log(ROW)
     tracker.close()
     assert list((run.path / "wandb").glob("offline-run-*"))
+
+
+@pytest.mark.parametrize("address", ["", "http://tracker:5000"])
+def test_mlflow_without_an_address_keeps_runs_where_runs_are(run, tmp_path, monkeypatch, address):
+    asked = []
+    mlflow = types.SimpleNamespace(
+        set_tracking_uri=asked.append,
+        set_experiment=lambda name: None,
+        start_run=lambda run_name: None,
+        log_params=lambda params: None,
+        exceptions=types.SimpleNamespace(MlflowException=RuntimeError),
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    open_tracker("mlflow", run)
+    assert asked == ([] if address else [(tmp_path / "mlruns").as_uri()])
