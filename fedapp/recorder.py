@@ -9,7 +9,6 @@ import sys
 import time
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
@@ -22,7 +21,7 @@ from fedapp.evaluation import Evaluation, at_chance, evaluate_classes
 from fedapp.method import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
-from fedapp.results.files import write_atomically
+from fedapp.results.files import json_text, parse_object, write_atomically, written
 from fedapp.results.formatting import megabytes
 from fedapp.results.measure_plots import write_plots
 from fedapp.results.rendering import png
@@ -31,7 +30,8 @@ from fedapp.results.run_directory import RunDirectory, best_round
 from fedapp.results.trackers import open_tracker
 from fedapp.state_folder import state_folder
 from strategies.aggregate import Arrays
-from strategies.records import from_array_record
+from strategies.federation import RoundDiverged, RoundFailed
+from strategies.records import ERROR, from_array_record
 from strategies.rounds import ClientStrategy
 
 _TESTED = {
@@ -50,6 +50,7 @@ class Recorder:
         self.run, self.config, self.node = run, config, node
         self.started = started
         self._last: Arrays = {}
+        self._unwritten: list[dict[str, Any]] = []  # rounds that metrics.jsonl has not got yet
         self.analyst = Analyst(run, config, node)
         run.write_partition(*node.class_counts())
         self.tracker = open_tracker(config.tracker, run)
@@ -80,14 +81,14 @@ class Recorder:
         row = self._row(server_round, self._evaluate(self._last) if due else None)
         now = time.monotonic()
         row["seconds"] = now - self.round_started
-        self.run.log_round(row)
-        self.tracker.log(row)
+        self._log(row)
         elapsed = now - self.rounds_started
         line = progress.round_line(row, config.num_rounds, elapsed, first_round=self.first_round)
         print(line, flush=True)
         every = config.checkpoint_every
         if every and (server_round % every == 0 or last):
             self._checkpoint(server_round)
+        self.tracker.log(row)
         measured = self.analyst.end_of_round(server_round, self._last)
         self.tracker.log({"round": server_round, **measured})
         self.round_started = time.monotonic() if measured else now
@@ -95,31 +96,61 @@ class Recorder:
             return None
         return MetricRecord({"accuracy": row["accuracy"], "loss": row["loss"]})
 
-    def finish(self, status: str, reason: str = "", diverged: bool = False) -> None:
-        """Write the model, the summary, the plot and the report, and print the summary.
+    def check_last(self) -> None:
+        """Raise `RoundFailed` if the last round left no figures to judge the run by.
 
-        The status is "completed", "failed" (a round gave no model) or "interrupted" (by anything
-        else: an interruption, a full disk, an error in the program). A failed run has `diverged` if
-        it ended because numbers were not finite: the same run again would end like it.
+        Its loss is not finite, or every client's evaluation failed. Clients that have no test
+        images are no failure.
         """
-        rows = self.run.rounds()
-        if status == "completed" and rows and not _finite(rows[-1]["loss"]):
-            status, diverged = "failed", True
-            reason = f"the test loss is not finite after round {rows[-1]['round']}"
-        self._save_model()
+        for row in self._rows()[-1:]:
+            if row["accuracy"] is not None and row["loss"] is None:  # what JSON has for NaN
+                raise RoundDiverged(f"the test loss is not finite after round {row['round']}")
+            if row["accuracy"] is None and row.get("unevaluated"):
+                failures = self.strategy.report.failures
+                error = any(failure.kind == ERROR for failure in failures)
+                kind = RoundFailed if error else RoundDiverged
+                reason = f": {failures[-1].reason}" if failures else ""
+                raise kind(f"no client could be evaluated after round {row['round']}{reason}")
+
+    def finish(self, status: str, reason: str = "", diverged: bool = False) -> None:
+        """Write the summary, the model, the plots and the report, and print the summary.
+
+        The status is "completed", "failed" (a round gave no model, or no finite loss at the end) or
+        "interrupted" (by anything else: an interruption, an error in the program). A failed run has
+        `diverged` if it ended because numbers were not finite: the same run again would end like
+        it. A file that cannot be written is said, and the others are written.
+        """
+        self._log()
+        rows = self._rows()
         summary = {**self._summary(rows, status, reason), "diverged": diverged}
-        self.run.write_summary(summary)
-        title = f"{self.config.method} on {self.config.dataset}"
-        if rows:
-            figure = plots.curves(rows, title, summary["accuracy_of"])
-            write_atomically(self.run.path / "curves.png", png(figure))
-        write_plots(self.run)
-        write_report(self.run.path)
+        written("summary.json", lambda: self.run.write_summary(summary))
+        written("model.safetensors", self._save_model)
+        written("curves.png", lambda: self._write_curves(rows, summary["accuracy_of"]))
+        written("plots of measures", lambda: write_plots(self.run))
+        written("report.html", lambda: write_report(self.run.path))
         print(progress.summary_text(summary, self.run.path), flush=True)
 
     def close(self) -> None:
         """Flush and close the tracker, however the run ended."""
         self.tracker.close()
+
+    def _log(self, *rows: dict[str, Any]) -> None:
+        """Append rounds to metrics.jsonl; what a full disk does not take is tried again later."""
+        self._unwritten += rows
+        numbers = ", ".join(str(row["round"]) for row in self._unwritten)
+        what = f"metrics.jsonl: round {numbers}"
+        if self._unwritten and written(what, lambda: self.run.log_round(*self._unwritten)):
+            self._unwritten = []
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return all rounds as metrics.jsonl has them, or would have."""
+        plain = (parse_object(json_text(row).encode()) or {} for row in self._unwritten)
+        return [*self.run.rounds(), *plain]
+
+    def _write_curves(self, rows: list[dict[str, Any]], tested: str) -> None:
+        if rows:
+            title = f"{self.config.method} on {self.config.dataset}"
+            write_atomically(self.run.path / "curves.png", png(plots.curves(rows, title, tested)))
 
     def _row(self, server_round: int, evaluation: Evaluation | None) -> dict[str, Any]:
         """Return a round's line of metrics.jsonl."""
@@ -180,10 +211,9 @@ class Recorder:
             self._last,
             self.strategy.save(),
         )
-        try:
-            checkpoint.save(self.run.checkpoints, saved, self.config.checkpoint_keep)
-        except OSError as error:
-            print(f"checkpoint of round {server_round} not written: {error}", flush=True)
+        folder, keep = self.run.checkpoints, self.config.checkpoint_keep
+        what = f"checkpoint of round {server_round}"
+        written(what, lambda: checkpoint.save(folder, saved, keep))
 
     def _save_model(self) -> None:
         """Save the model after the last round that ended, the one that the method evaluates.
@@ -253,10 +283,6 @@ def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if not asked:
         return {}
     return {k: v for k, v in asked[-1].items() if k.startswith("client_") and "bytes" not in k}
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and bool(np.isfinite(value))
 
 
 def _versions() -> dict[str, str]:

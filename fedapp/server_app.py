@@ -79,15 +79,16 @@ def _train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
             evaluate_fn=recorder.end_of_round,
             first_round=first_round,
         )
+        recorder.check_last()
     except RoundFailed as reason:
         recorder.finish("failed", str(reason), diverged=isinstance(reason, RoundDiverged))
         raise UserError(str(reason)) from None
     except BaseException as error:  # Ctrl-C too: what was trained until then is kept
         recorder.finish("interrupted", repr(error))
         raise
-    if strategy.state_key and not config.keep_state:
-        forget(grid, federation, strategy.state_key)
     recorder.finish("completed")
+    if strategy.state_key and not config.keep_state:  # last, for it may be interrupted
+        forget(grid, federation, strategy.state_key)
 
 
 def build_strategy(

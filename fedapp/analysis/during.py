@@ -16,6 +16,7 @@ from fedapp.analysis.views import Arrays
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.node import Node
+from fedapp.results.files import written
 from fedapp.results.run_directory import RunDirectory
 from strategies.rounds import ClientStrategy
 
@@ -60,7 +61,7 @@ class Analyst:
         except UserError as reason:
             print(f"analysis of round {server_round} is left out: {reason}", flush=True)
             return {}
-        store.add(self.run, entry)
+        written(f"analysis of round {server_round}", lambda: store.add(self.run, entry))
         print(cost_sentence(entry), flush=True)
         return store.figures(entry)
 

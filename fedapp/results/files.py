@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -34,6 +34,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def written(what: str, write: Callable[[], object]) -> bool:
+    """Call `write`; return whether it could, and say so if it could not, as on a full disk."""
+    try:
+        write()
+    except OSError as error:
+        print(f"{what} not written: {error}", flush=True)
+        return False
+    return True
 
 
 def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:

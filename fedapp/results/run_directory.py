@@ -7,6 +7,7 @@ whole: whoever reads during a run, or after a crash, sees the old file or the ne
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 import tomllib
@@ -106,11 +107,21 @@ class RunDirectory:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is not valid TOML: {error}.") from error
 
-    def log_round(self, row: Mapping[str, Any]) -> None:
-        """Append one round to metrics.jsonl; NaN and infinities are written as null."""
-        with self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json_text(row))
-            file.flush()
+    def log_round(self, *rows: Mapping[str, Any]) -> None:
+        """Append rounds to metrics.jsonl, all or none; NaN and infinities are written as null.
+
+        Raises:
+            OSError: the file cannot be written, such as on a full disk; it is as it was.
+        """
+        with self.metrics_path.open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            left = memoryview("".join(map(json_text, rows)).encode())
+            try:
+                while left:  # a disk that gets full takes a part first
+                    left = left[file.write(left) :]
+            except BaseException:  # Ctrl-C too: half a line would spoil the file
+                file.truncate(end)
+                raise
 
     def rounds(self) -> list[dict[str, Any]]:
         """Read all finished rounds in order; a line torn by a crash at the end is left out.

@@ -105,6 +105,35 @@ class MlflowTracker:
         self.mlflow.end_run()
 
 
+class PatientTracker:
+    """A tracker whose troubles cost its own numbers, not the run; they are said once.
+
+    After the first it gets no more: its library may have tried for minutes, and would every round.
+    """
+
+    def __init__(self, name: str, tracker: Tracker) -> None:
+        """Stand before a tracker, called `name` in the configuration."""
+        self.name, self.tracker, self.lost = name, tracker, False
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Pass the numbers of one round on."""
+        if not self.lost:
+            self._try(lambda: self.tracker.log(row))
+
+    def close(self) -> None:
+        """Flush what was logged."""
+        self._try(self.tracker.close)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as problem:
+            reason = " ".join(str(problem).split()) or repr(problem)
+            if not self.lost:
+                print(f"tracker '{self.name}' gets no more: {reason}; metrics.jsonl has all rounds")
+            self.lost = True
+
+
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """Return what of a row a tracker can draw: its finite numbers, without the round itself."""
     return {
@@ -124,7 +153,7 @@ TRACKERS: dict[str, Callable[[RunDirectory], Tracker]] = {
 
 def open_tracker(name: str, run: RunDirectory) -> Tracker:
     """Return the tracker a configuration names; raises UserError if its package is missing."""
-    return TRACKERS[name](run)
+    return PatientTracker(name, TRACKERS[name](run))
 
 
 def _refused(tracker: str, problem: Exception, setting: str) -> UserError:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import string
 import subprocess
 import sys
@@ -144,6 +145,21 @@ def test_a_torn_file_gives_back_every_whole_line(tmp_path_factory, cut, count):
     again = RunDirectory.create(run.path.parent, "torn", CONFIG, resume=True)
     again.log_round({"round": 99})
     assert again.rounds() == [*expected, {"round": 99}]
+
+
+def test_a_full_disk_leaves_no_part_of_a_round(run):
+    run.log_round({"round": 1})
+    size = run.metrics_path.stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            run.log_round({"round": 2}, {"round": 3})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert run.metrics_path.stat().st_size == size
+    run.log_round({"round": 2}, {"round": 3})
+    assert [row["round"] for row in run.rounds()] == [1, 2, 3]
 
 
 def test_damage_before_the_last_line_is_an_error_with_its_line(run):

@@ -1,0 +1,154 @@
+"""What is written of a run when the disk, the tracker or the evaluation fails."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from in_process import ROOT, settings
+
+from fedapp import recorder, server_app
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid, run_in_process
+from fedapp.launch import Resources
+from fedapp.results import trackers
+from fedapp.results.run_directory import RunDirectory
+from strategies.rounds import ClientStrategy
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def values(tmp_path):
+    """Return a function that gives the configuration of run "one", of 4 clients."""
+
+    def given(**changes):
+        return settings(
+            output_dir=str(tmp_path), run_name="one", num_clients=4, shards=5, participation=1.0,
+            **{"method": "fedavg", "lr_schedule": "constant", **changes},
+        )  # fmt: skip
+
+    return given
+
+
+@pytest.fixture
+def train(values, tmp_path):
+    """Return a function that trains run "one", and gives its directory."""
+
+    def run(**changes) -> RunDirectory:
+        run_config = values(**changes)
+        server_app.run(InProcessGrid(run_config), run_config, "", 0.0)
+        return RunDirectory.load(tmp_path / "one")
+
+    return run
+
+
+def refuse(*arguments, **options):
+    raise FULL
+
+
+def numbers(run: RunDirectory) -> list[int]:
+    return [row["round"] for row in run.rounds()]
+
+
+def test_a_round_that_the_disk_does_not_take_is_written_with_the_next(train, monkeypatch, capsys):
+    log = RunDirectory.log_round
+
+    def full_until_round_3(self, *rows):
+        if rows[-1]["round"] < 3:
+            raise FULL
+        log(self, *rows)
+
+    monkeypatch.setattr(RunDirectory, "log_round", full_until_round_3)
+    assert numbers(train(num_rounds=3)) == [1, 2, 3]
+    said = capsys.readouterr().out
+    assert "metrics.jsonl: round 1 not written: [Errno 28] No space left on device" in said
+    assert "metrics.jsonl: round 1, 2 not written" in said
+
+
+def test_rounds_that_were_never_written_are_in_the_summary(train, monkeypatch):
+    monkeypatch.setattr(RunDirectory, "log_round", refuse)
+    run = train(num_rounds=2)
+    assert numbers(run) == []
+    assert (run.summary()["rounds"], run.summary()["status"]) == (2, "completed")
+    assert run.summary()["accuracy_final"] > 0
+
+
+@pytest.mark.parametrize("method", ["save_model", "write_summary"])
+def test_a_file_that_cannot_be_written_costs_no_other(train, monkeypatch, capsys, method):
+    monkeypatch.setattr(RunDirectory, method, refuse)
+    run = train(num_rounds=1)
+    lost = {"save_model": "model.safetensors", "write_summary": "summary.json"}
+    for name in ("summary.json", "model.safetensors", "curves.png", "report.html"):
+        assert (run.path / name).exists() == (name != lost[method])
+    assert f"{lost[method]} not written: [Errno 28]" in capsys.readouterr().out
+
+
+class Outage:
+    """A tracker whose server is gone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.checkpoints, self.closed = folder, [], 0
+
+    def log(self, row) -> None:
+        self.checkpoints.append([path.name for path in self.folder.rglob("round-*")])
+        raise ConnectionError("API request to\nhttp://tracker failed")
+
+    def close(self) -> None:
+        self.closed += 1
+        raise ConnectionError("still gone")
+
+
+def test_a_tracker_that_fails_costs_no_round_and_is_said_once(train, monkeypatch, tmp_path, capsys):
+    outage = Outage(tmp_path)
+    monkeypatch.setitem(trackers.TRACKERS, "none", lambda run: outage)
+    run = train(num_rounds=2, checkpoint_every=1)
+    assert numbers(run) == [1, 2]
+    assert run.summary()["status"] == "completed"
+    said = capsys.readouterr().out
+    assert said.count("tracker 'none' gets no more: API request to http://tracker failed;") == 1
+    assert "still gone" not in said
+    assert outage.closed == 1
+    assert outage.checkpoints == [["round-000001.safetensors"]], "written before the tracker's turn"
+
+
+def test_clients_without_test_images_do_not_fail_a_run(train, monkeypatch):
+    monkeypatch.setattr(ClientStrategy, "aggregate_evaluate", lambda *arguments: None)
+    summary = train(method="fedper", num_rounds=1).summary()
+    assert (summary["status"], summary["reason"], summary["diverged"]) == ("completed", "", False)
+    assert summary["accuracy_final"] is None
+
+
+def test_a_run_whose_clients_could_not_be_evaluated_has_failed(train, monkeypatch, tmp_path):
+    def nobody(self, server_round, replies):
+        self.report.unevaluated = [0, 1, 2, 3]
+
+    monkeypatch.setattr(ClientStrategy, "aggregate_evaluate", nobody)
+    with pytest.raises(UserError, match="no client could be evaluated after round 1"):
+        train(method="fedper", num_rounds=1)
+    summary = RunDirectory.load(tmp_path / "one").summary()
+    assert (summary["status"], summary["diverged"]) == ("failed", True)
+
+
+def test_a_loss_that_is_not_finite_at_the_end_fails_the_run(values, monkeypatch, tmp_path, capsys):
+    evaluate = recorder.evaluate_classes
+    monkeypatch.setattr(
+        recorder, "evaluate_classes", lambda *given: replace(evaluate(*given), loss=float("nan"))
+    )
+    assert run_in_process(ROOT, values(num_rounds=1), Resources()) == 1
+    said = "the test loss is not finite after round 1"
+    assert capsys.readouterr().out.strip().endswith(f"fedapp: {said}")
+    summary = RunDirectory.load(tmp_path / "one").summary()
+    assert (summary["status"], summary["reason"]) == ("failed", said)
+    assert (summary["diverged"], summary["accuracy_final"]) == (True, None)
+
+
+def test_an_interruption_while_states_are_removed_costs_no_result(train, monkeypatch, tmp_path):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_app, "forget", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(method="scaffold", num_rounds=1)
+    run = RunDirectory.load(tmp_path / "one")
+    assert run.summary()["status"] == "completed"
+    assert (run.path / "model.safetensors").is_file()
