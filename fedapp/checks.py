@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedapp.errors import UserError
-from fedapp.results.run_directory import is_folder_name
+from fedapp.results.folders import is_folder_name
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig

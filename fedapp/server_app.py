@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,9 +21,9 @@ from fedapp.errors import UserError, out_of_memory
 from fedapp.identity import form
 from fedapp.method import GLOBAL
 from fedapp.node import Node
+from fedapp.opening import opened_run
 from fedapp.preflight import forget, meet_nodes
 from fedapp.recorder import Recorder
-from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.rng import sample_clients
@@ -51,12 +50,14 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
     """Train, and leave a finished run directory behind, also when the rounds end early."""
     config = RunConfig.parse(run_config)
-    directory, saved = open_run_directory(config)
     try:
-        node = Node(config, data_dir)
+        node = Node(config, data_dir)  # before the directory: data that are not there leave none
         for note in node.partition.notes:
             print(f"partition: {note}")
-        with closing(Recorder(directory, config, node, started)) as recorder:
+        with (
+            opened_run(config) as (directory, saved),
+            closing(Recorder(directory, config, node, started)) as recorder,
+        ):
             _train(grid, recorder, saved)
     except torch.OutOfMemoryError as error:
         raise UserError(f"the server: {out_of_memory(error)}") from None
@@ -64,11 +65,12 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
 
 def _train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     """Meet the nodes and run the rounds that are left."""
-    config, node, directory = recorder.config, recorder.node, recorder.run
+    config, node = recorder.config, recorder.node
     expected = {"configuration": config.fingerprint(), "head": node.head_hash(), **form(node)}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
-    strategy = build_strategy(config, node, federation, directory.state_key())
-    arrays, first_round = _starting_point(node, strategy, directory, saved)
+    state_key = _state_key(grid, federation, recorder, saved)
+    strategy = build_strategy(config, node, federation, state_key)
+    arrays, first_round = _starting_point(node, strategy, recorder.run, saved)
     recorder.begin(strategy, first_round, arrays)
     try:
         strategy.start(
@@ -89,6 +91,22 @@ def _train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     recorder.finish("completed")
     if strategy.state_key and not config.keep_state:  # last, for it may be interrupted
         forget(grid, federation, strategy.state_key)
+
+
+def _state_key(
+    grid: Grid, federation: Federation, recorder: Recorder, saved: Checkpoint | None
+) -> str:
+    """Return the name of the clients' states: the resumed run's, or a new one from round 1 on.
+
+    What an attempt that is given up has left is removed: its clients have trained later rounds.
+    """
+    run, config = recorder.run, recorder.config
+    if saved is not None:
+        return run.state_key()
+    old = run.earlier_state_key()
+    if old and recorder.node.keeps and not config.keep_state:
+        forget(grid, federation, old)
+    return run.new_state_key()
 
 
 def build_strategy(
@@ -121,40 +139,6 @@ def _rule(config: RunConfig) -> dict[str, Rule]:
         config.dp_clip, config.dp_noise,
     )  # fmt: skip
     return {"rule": rule} if rule.needed else {}
-
-
-def open_run_directory(config: RunConfig) -> tuple[RunDirectory, Checkpoint | None]:
-    """Make the run's directory, or open the one to resume and read the checkpoint to go on from.
-
-    Rounds that another configuration left there are refused before a file of theirs is replaced.
-
-    Raises:
-        UserError: there can be no such directory, or it cannot be resumed with this configuration.
-    """
-    if config.resume in ("", "auto"):
-        parent, name = config.output_dir, config.run_name
-        if config.resume == "auto" and not name:
-            raise UserError("resume is 'auto', so run-name must say which run to continue")
-    else:
-        path = RunDirectory.load(config.resume).path
-        parent, name = str(path.parent), path.name
-    saved = _earlier(Path(parent).expanduser() / name, config) if config.resume else None
-    return RunDirectory.create(parent, name, config.flat(), resume=bool(config.resume)), saved
-
-
-def _earlier(path: Path, config: RunConfig) -> Checkpoint | None:
-    """Return the checkpoint to resume, or None where `resume` is "auto" and there is none yet."""
-    if config.resume != "auto" or checkpoint.newest(path):
-        return checkpoint.load(path, config.fingerprint())
-    if not RunDirectory(path).rounds():
-        return None
-    made = RunConfig.parse(RunDirectory.load(path).config())
-    if made.fingerprint() != config.fingerprint():
-        raise UserError(
-            f"resume: {path.absolute()} holds a run with another configuration and without "
-            "checkpoints; choose another run-name, or remove that run"
-        )
-    return None
 
 
 def _starting_point(

@@ -23,7 +23,8 @@ from fedapp.errors import UserError
 from fedapp.jobs import Runner, at_once, runner_for
 from fedapp.launch import Resources, fuse
 from fedapp.results.files import write_atomically
-from fedapp.results.run_directory import RunDirectory, Scalar, is_folder_name
+from fedapp.results.folders import folder_name, is_folder_name
+from fedapp.results.run_directory import RunDirectory, Scalar
 
 Vary = dict[str, tuple[Scalar, ...]]
 
@@ -139,8 +140,7 @@ def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
 def run_name(varied: Mapping[str, Scalar], seed: int) -> str:
     """Name a run after its values: words stand for themselves, numbers after their key."""
     words = [v if isinstance(v, str) else f"{k}{v}" for k, v in varied.items()]
-    name = "-".join([*words, f"seed{seed}"])
-    return re.sub(r"[^\w.+-]+", "_", name)
+    return folder_name("-".join([*words, f"seed{seed}"]))
 
 
 def execute(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,11 @@ from fedapp.results.files import (
     safetensors_bytes,
     write_atomically,
 )
+from fedapp.results.folders import CHECKPOINTS, existing, folder_name, named, unnamed
 
 Scalar = str | int | float | bool
+
+_STATE, _MAX_STEM = "state.json", 100  # bytes
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,15 @@ class RunDirectory:
         An empty `run_name` becomes "<method>-<dataset>-<YYYYmmdd-HHMMSS>", made unique.
 
         Raises:
-            UserError: the name is no folder name, the directory holds something already and
-                `resume` is off, it holds something other than a run, or it cannot be written.
+            UserError: the name is no folder name, the directory holds more than a run writes before
+                its first round and `resume` is off, it holds something other than a run, or it
+                cannot be written.
         """
         parent = Path(output_dir).expanduser().resolve()
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            path = _named(parent, run_name, resume) if run_name else _unnamed(parent, config)
-            (path / "checkpoints").mkdir(exist_ok=True)
+            path = named(parent, run_name, resume) if run_name else unnamed(parent, config)
+            (path / CHECKPOINTS).mkdir(exist_ok=True)
             run = cls(path)
             write_atomically(path / "config.toml", _toml(config))
         except OSError as error:
@@ -77,12 +80,7 @@ class RunDirectory:
         Raises:
             UserError: `path` is missing, not a folder, or holds no config.toml.
         """
-        folder = Path(path).expanduser().resolve()
-        if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; give the path of a run directory.")
-        if not (folder / "config.toml").is_file():
-            raise UserError(f"{folder} is not a run directory: it holds no config.toml.")
-        return cls(folder)
+        return cls(existing(path))
 
     @property
     def name(self) -> str:
@@ -92,7 +90,7 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         """The folder for checkpoints, which exists from the start."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def metrics_path(self) -> Path:
@@ -185,15 +183,23 @@ class RunDirectory:
         return path
 
     def state_key(self) -> str:
-        """Return the name under which clients keep their states of this run, made at first use.
+        """Return the name under which clients keep their states of this run, made at first use."""
+        return self.earlier_state_key() or self.new_state_key()
 
-        It is the directory's name and a random part, for two servers may have runs of one name.
+    def earlier_state_key(self) -> str:
+        """Return the name that was made before; empty if there is none."""
+        return str(self._read_json(_STATE).get("state_key", ""))
+
+    def new_state_key(self) -> str:
+        """Make another name: clients of a run that starts again must not meet their later states.
+
+        It is the directory's name and a random part, for two servers may have runs of one name, and
+        a safe and short folder name whatever the directory is called.
         """
-        name = "state.json"
-        if not (self.path / name).exists():
-            key = f"{self.path.name[:100]}-{secrets.token_hex(4)}"
-            self._write_json(name, {"state_key": key}, indent=None)
-        return str(self._read_json(name)["state_key"])
+        stem = folder_name(self.path.name).lstrip(".").encode()[:_MAX_STEM].decode(errors="ignore")
+        key = f"{stem}-{secrets.token_hex(4)}"
+        self._write_json(_STATE, {"state_key": key}, indent=None)
+        return key
 
     def _write_json(self, name: str, value: Mapping[str, Any], indent: int | None) -> None:
         write_atomically(self.path / name, json_text(value, indent).encode())
@@ -206,42 +212,6 @@ class RunDirectory:
         if value is None:
             raise UserError(f"{path} is not a JSON object; remove it or restore it.")
         return value
-
-
-def is_folder_name(name: str) -> bool:
-    """Return whether a name stays one folder wherever it is put, on Windows too."""
-    return name not in {"", ".", ".."} and not set(name) & set("/\\\0")
-
-
-def _named(parent: Path, run_name: str, resume: bool) -> Path:
-    """Make the folder the user named, refusing to write into anything but an old run."""
-    if not is_folder_name(run_name):
-        raise UserError(f"run-name '{run_name}' must be a plain folder name, without slashes.")
-    path = parent / run_name
-    if path.is_dir() and any(path.iterdir()):
-        if not resume:
-            raise UserError(
-                f"run directory {path} already exists and is not empty; "
-                "choose another run-name, or set resume='auto' to go on with that run."
-            )
-        return RunDirectory.load(path).path
-    path.mkdir(exist_ok=True)
-    return path
-
-
-def _unnamed(parent: Path, config: Mapping[str, Scalar]) -> Path:
-    """Make a folder named after method, dataset and time, numbered when the second is shared."""
-    words = [str(config[key]) for key in ("method", "dataset") if config.get(key)]
-    stem = "-".join([*words, time.strftime("%Y%m%d-%H%M%S")])
-    attempt = 1
-    while True:
-        path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
-        try:
-            path.mkdir()
-        except FileExistsError:
-            attempt += 1
-        else:
-            return path
 
 
 def _toml(config: Mapping[str, Scalar]) -> bytes:

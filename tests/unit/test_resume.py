@@ -11,6 +11,7 @@ from fedapp import server_app
 from fedapp.errors import UserError
 from fedapp.in_process import InProcessGrid
 from fedapp.results import trackers
+from fedapp.results.folders import held
 from fedapp.results.run_directory import RunDirectory
 from strategies.federation import RoundFailed
 from strategies.rounds import ClientStrategy
@@ -147,4 +148,60 @@ def test_a_run_without_checkpoints_cannot_be_resumed_by_its_path(train, tmp_path
     before = files(train(num_rounds=1, checkpoint_every=0).path)
     with pytest.raises(UserError, match="there is no checkpoint"):
         train(num_rounds=2, checkpoint_every=0, resume=str(tmp_path / "one"))
+    assert files(tmp_path / "one") == before
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedper"])
+def test_a_run_without_checkpoints_starts_again_without_its_clients_states(
+    train, fail_in, tmp_path, method
+):
+    changes = {"method": method, "num_rounds": 3, "checkpoint_every": 0}
+    fail_in(3, KeyboardInterrupt())  # by then, clients have trained round 2
+    with pytest.raises(KeyboardInterrupt):
+        train(**changes)
+    first = RunDirectory.load(tmp_path / "one").state_key()
+    states = tmp_path / "client-states"
+    assert [path.name for path in states.iterdir()] == [first]
+    fail_in(0, KeyboardInterrupt())
+    run = train(**changes, resume="auto", keep_state=True)
+    assert [row["round"] for row in run.rounds()] == [1, 2, 3]
+    assert run.summary()["status"] == "completed"
+    assert first != run.state_key()
+
+
+def test_states_of_an_attempt_that_is_given_up_are_removed(train, fail_in, tmp_path):
+    changes = {"method": "scaffold", "num_rounds": 2, "checkpoint_every": 0}
+    fail_in(2, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        train(**changes)
+    fail_in(0, KeyboardInterrupt())
+    assert list((tmp_path / "client-states").iterdir())
+    train(**changes, resume="auto")
+    assert not list((tmp_path / "client-states").iterdir())
+
+
+def test_data_that_are_not_there_leave_no_run_directory(train, tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        train(dataset="images", data_dir=str(tmp_path / "nowhere"))
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_run_that_was_refused_before_its_first_round_can_be_started_anew(
+    train, monkeypatch, tmp_path
+):
+    def refused(*arguments):
+        raise UserError("no node came")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server_app, "meet_nodes", refused)
+        with pytest.raises(UserError, match="no node came"):
+            train(lr=0.5)
+    assert (tmp_path / "one" / "config.toml").exists()
+    assert train(num_rounds=1).summary()["status"] == "completed"
+
+
+def test_a_second_process_in_a_run_directory_is_refused_and_changes_nothing(train, tmp_path):
+    before = files(train(num_rounds=1).path)
+    with held(tmp_path / "one"), pytest.raises(UserError, match="another process is running in"):
+        train(num_rounds=2, resume="auto")
     assert files(tmp_path / "one") == before

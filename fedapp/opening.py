@@ -1,0 +1,62 @@
+"""Opening the directory of a run: a new one, or an earlier one to go on from its last checkpoint.
+
+Nothing of an earlier run is replaced before it is clear that this one may go on from it, and no
+other process can come between: the directory is held from before it is read until the run ends.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.results import checkpoint
+from fedapp.results.checkpoint import Checkpoint
+from fedapp.results.folders import held
+from fedapp.results.run_directory import RunDirectory
+
+
+@contextmanager
+def opened_run(config: RunConfig) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
+    """Make the run's directory, or open the one to resume and read the checkpoint to go on from.
+
+    Rounds that another configuration left there are refused before a file of theirs is replaced.
+
+    Raises:
+        UserError: there can be no such directory, another process is running in it, or it cannot be
+            resumed with this configuration.
+    """
+    parent, name = _place(config)
+    with ExitStack() as stack:
+        if name:
+            stack.enter_context(held(parent / name))
+        saved = _earlier(parent / name, config) if config.resume else None
+        run = RunDirectory.create(parent, name, config.flat(), resume=bool(config.resume))
+        if not name:
+            stack.enter_context(held(run.path))
+        yield run, saved
+
+
+def _place(config: RunConfig) -> tuple[Path, str]:
+    """Return the folder of the run's directory and its name, which is empty if it is to be made."""
+    if config.resume not in ("", "auto"):
+        path = RunDirectory.load(config.resume).path
+        return path.parent, path.name
+    if config.resume == "auto" and not config.run_name:
+        raise UserError("resume is 'auto', so run-name must say which run to continue")
+    return Path(config.output_dir).expanduser().resolve(), config.run_name
+
+
+def _earlier(path: Path, config: RunConfig) -> Checkpoint | None:
+    """Return the checkpoint to resume, or None where `resume` is "auto" and there is none yet."""
+    if config.resume != "auto" or checkpoint.newest(path):
+        return checkpoint.load(path, config.fingerprint())
+    if not RunDirectory(path).rounds():
+        return None
+    made = RunConfig.parse(RunDirectory.load(path).config())
+    if made.fingerprint() != config.fingerprint():
+        raise UserError(
+            f"resume: {path.absolute()} holds a run with another configuration and without "
+            "checkpoints; choose another run-name, or remove that run"
+        )
+    return None

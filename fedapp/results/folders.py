@@ -1,0 +1,129 @@
+"""The folders of runs: how they are named, which are free, and one writer for each.
+
+Two processes that append to one metrics.jsonl spoil both runs, and a name that is taken must never
+cost what lies there. So a folder is held by a lock for as long as a run lasts, and is free only
+while it has nothing in it but what a run writes before its first round.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedapp.errors import UserError
+
+LOCK, CHECKPOINTS = ".lock", "checkpoints"
+_EMPTY_AT_FIRST = "metrics.jsonl"
+_BEFORE_ROUND_1 = (LOCK, "config.toml", "partition.json", "state.json", "tensorboard", "wandb")
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a name stays one folder wherever it is put, on Windows too."""
+    return name not in {"", ".", ".."} and not set(name) & set("/\\\0")
+
+
+def folder_name(text: str) -> str:
+    """Return a text as part of a folder's name: all but letters, digits and + - . becomes _."""
+    return re.sub(r"[^\w.+-]+", "_", text)
+
+
+def existing(path: str | Path) -> Path:
+    """Return the absolute path of a run directory.
+
+    Raises:
+        UserError: `path` is missing, not a folder, or holds no config.toml.
+    """
+    folder = Path(path).expanduser().resolve()
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give the path of a run directory.")
+    if not (folder / "config.toml").is_file():
+        raise UserError(f"{folder} is not a run directory: it holds no config.toml.")
+    return folder
+
+
+def is_free(path: Path) -> bool:
+    """Return whether a folder is empty, or holds a run that has not done anything yet."""
+    names = {entry.name for entry in path.iterdir()}
+    begun = (path / CHECKPOINTS).is_dir()  # so config.toml is a run's, not something else's
+    return names <= {LOCK} or (begun and all(_is_nothing(path / name) for name in names))
+
+
+def _is_nothing(entry: Path) -> bool:
+    if entry.name == CHECKPOINTS:
+        return not any(entry.iterdir())
+    return entry.name in _BEFORE_ROUND_1 or (
+        entry.name == _EMPTY_AT_FIRST and entry.stat().st_size == 0
+    )
+
+
+def named(parent: Path, run_name: str, resume: bool) -> Path:
+    """Make the folder the user named, or take it if it is free, or with `resume` an earlier run's.
+
+    Raises:
+        UserError: the name is no folder name, or the folder holds something that must stay.
+        OSError: the folder cannot be made.
+    """
+    if not is_folder_name(run_name):
+        raise UserError(f"run-name '{run_name}' must be a plain folder name, without slashes.")
+    path = parent / run_name
+    path.mkdir(exist_ok=True)
+    if is_free(path):
+        return path
+    if not resume:
+        raise UserError(
+            f"run directory {path} already exists and is not empty; "
+            "choose another run-name, or set resume='auto' to go on with that run."
+        )
+    return existing(path)
+
+
+def unnamed(parent: Path, config: Mapping[str, object]) -> Path:
+    """Make a folder named after method, dataset and time, numbered when the second is shared.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    words = [folder_name(str(config[key])) for key in ("method", "dataset") if config.get(key)]
+    stem = "-".join([*words, time.strftime("%Y%m%d-%H%M%S")])
+    attempt = 1
+    while True:
+        path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            attempt += 1
+        else:
+            return path
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Make a run's folder if need be, and keep other processes from running in it.
+
+    Where no lock can be had, on a file system without any, the run goes on without one. A folder
+    of something else than a run gets none.
+
+    Raises:
+        UserError: at once, when another process holds it.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path / LOCK, timeout=0)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if is_free(path) or (path / "config.toml").is_file():
+            lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"another process is running in run directory {path}; wait for it, end it, or choose "
+            "another run-name."
+        ) from None
+    except (OSError, NotImplementedError):
+        pass  # where nothing at all can be written, writing the first file says so
+    try:
+        yield
+    finally:
+        lock.release()

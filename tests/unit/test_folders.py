@@ -1,0 +1,93 @@
+"""The folders of runs: their names, when one is free, and that only one process runs in each."""
+
+import re
+
+import filelock
+import pytest
+
+from clients.state import client_folder
+from fedapp.errors import UserError
+from fedapp.results.folders import LOCK, held
+from fedapp.results.run_directory import RunDirectory
+
+CONFIG = {"method": "fedavg", "dataset": "digits", "lr": 0.05}
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDirectory:
+    return RunDirectory.create(tmp_path, "one", CONFIG)
+
+
+def test_a_data_set_with_slashes_in_its_name_still_names_one_folder(tmp_path):
+    run = RunDirectory.create(tmp_path, "", {**CONFIG, "dataset": "hub:uoft-cs/cifar10"})
+    assert run.path.parent == tmp_path
+    assert re.fullmatch(r"fedavg-hub_uoft-cs_cifar10-\d{8}-\d{6}", run.name)
+
+
+def test_a_run_that_has_not_done_anything_leaves_its_name_free(run, tmp_path):
+    run.write_partition([[1]], ["cat"])
+    run.state_key()
+    run.truncate_rounds(0)
+    with held(run.path):
+        again = RunDirectory.create(tmp_path, "one", {**CONFIG, "lr": 0.1})
+    assert again.config()["lr"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "summary.json", "notes.txt", "checkpoints/round-000001.safetensors"]
+)
+def test_what_a_run_has_done_or_someone_has_put_there_stays(run, tmp_path, name):
+    (run.path / name).write_text("{}\n")
+    with pytest.raises(UserError, match="already exists and is not empty; choose another"):
+        RunDirectory.create(tmp_path, "one", {**CONFIG, "lr": 0.1})
+    assert (run.path / name).read_text() == "{}\n"
+    assert run.config()["lr"] == 0.05
+
+
+def test_the_configuration_of_something_else_is_not_replaced(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "config.toml").write_text("title = 'mine'")
+    with pytest.raises(UserError, match="not empty"):
+        RunDirectory.create(tmp_path, "site", CONFIG)
+    assert (tmp_path / "site" / "config.toml").read_text() == "title = 'mine'"
+
+
+def test_one_process_at_a_time_runs_in_a_folder(tmp_path):
+    path = tmp_path / "runs" / "one"
+    said = pytest.raises(UserError, match=rf"another process is running in .* {path}; wait for it")
+    with held(path), said, held(path):
+        pass
+    with held(path):
+        assert RunDirectory.create(path.parent, "one", CONFIG).path == path
+
+
+def test_a_folder_of_something_else_gets_no_lock(tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(b"cat")
+    with held(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("problem", [OSError(38, "no locks here"), NotImplementedError()])
+def test_a_place_without_locks_can_be_used(tmp_path, monkeypatch, problem):
+    def refuse(self):
+        raise problem
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with held(tmp_path / "one"):
+        assert (tmp_path / "one").is_dir()
+
+
+@pytest.mark.parametrize("name", ["run 12:00", ".x", "...", "字" * 70, "é" * 120])
+def test_every_run_name_gives_a_name_for_states(tmp_path, name):
+    key = RunDirectory.create(tmp_path, name, CONFIG).state_key()
+    assert client_folder(tmp_path, key, 3) == tmp_path / key / "3"
+
+
+def test_a_run_that_starts_again_has_another_name_for_states(run):
+    assert run.earlier_state_key() == ""
+    first = run.state_key()
+    assert run.state_key() == run.earlier_state_key() == first
+    second = run.new_state_key()
+    assert first != second == run.state_key()
+    assert first.startswith("one-")
