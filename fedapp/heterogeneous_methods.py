@@ -225,7 +225,7 @@ HETEROGENEOUS: dict[str, Method] = {
         strategy=FedKD, strategy_parts=_fedkd, client=FedKDClient, client_parts=_codec,
         client_options={**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"},
         personal=PersonalModels(beside=("mentee", "map")), also_sends="compressed mentee",
-        keeps="personal model, mentee, map",
+        keeps="personal model, mentee, map", scheduled="energy of compressed messages",
     ),
     "lg-fedavg": _row(
         "Averaged heads on personal extractors",

@@ -88,6 +88,7 @@ class Method:
     stage: Stage = Stage()  # how clients fine-tune
     fine_tuned: bool = False  # whether they do so, and the accuracy is theirs
     settings_of: str = ""  # the method whose published settings it takes; empty: its own
+    scheduled: str = ""  # what of it, beside the learning rate, counts from num-rounds
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
 
     def head_kind(self, values: Mapping[str, Any]) -> HeadKind:

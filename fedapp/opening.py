@@ -5,11 +5,12 @@ other process can come between: the directory is held from before it is read unt
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
+from fedapp.methods import find_method
 from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import held
@@ -31,6 +32,8 @@ def opened_run(config: RunConfig) -> Iterator[tuple[RunDirectory, Checkpoint | N
         if name:
             stack.enter_context(held(parent / name))
         saved = _earlier(parent / name, config) if config.resume else None
+        if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
+            print(note, flush=True)
         run = RunDirectory.create(parent, name, config.flat(), resume=bool(config.resume))
         if not name:
             stack.enter_context(held(run.path))
@@ -60,3 +63,26 @@ def _earlier(path: Path, config: RunConfig) -> Checkpoint | None:
             "checkpoints; choose another run-name, or remove that run"
         )
     return None
+
+
+def changed_schedule(path: Path, config: RunConfig, done: int) -> str:
+    """Return what another num-rounds changes in a run of which `done` rounds are done.
+
+    Empty if its rounds so far are those of a run that had this number from the start.
+    """
+    before = None
+    with suppress(UserError):  # config.toml is damaged: it will be replaced
+        before = RunDirectory.load(path).config().get("num-rounds")
+    if not isinstance(before, int) or before == config.num_rounds:
+        return ""
+    earlier = config.model_copy(update={"num_rounds": before})
+    others = [r for r in range(1, done + 1) if earlier.lr_at(r) != config.lr_at(r)]
+    changes = [f"learning rate (lr-schedule '{config.lr_schedule}')"] if others else []
+    changes += filter(None, [find_method(config.method).scheduled])
+    if not changes:
+        return ""
+    rounds = config.num_rounds
+    return (
+        f"num-rounds is {rounds} and was {before}: a run of {rounds} rounds from the start would "
+        f"have had another {' and another '.join(changes)} in its first {done} rounds"
+    )

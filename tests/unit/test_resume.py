@@ -8,8 +8,10 @@ from in_process import assert_same, settings
 from safetensors.numpy import load_file
 
 from fedapp import server_app
+from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.in_process import InProcessGrid
+from fedapp.opening import changed_schedule
 from fedapp.results import trackers
 from fedapp.results.folders import held
 from fedapp.results.run_directory import RunDirectory
@@ -205,3 +207,32 @@ def test_a_second_process_in_a_run_directory_is_refused_and_changes_nothing(trai
     with held(tmp_path / "one"), pytest.raises(UserError, match="another process is running in"):
         train(num_rounds=2, resume="auto")
     assert files(tmp_path / "one") == before
+
+
+def test_another_number_of_rounds_that_changes_the_schedule_is_said(train, capsys):
+    train(num_rounds=2, lr_schedule="step")
+    capsys.readouterr()
+    train(num_rounds=3, lr_schedule="step", resume="auto")
+    said = capsys.readouterr().out
+    assert (
+        "num-rounds is 3 and was 2: a run of 3 rounds from the start would have had another "
+        "learning rate (lr-schedule 'step') in its first 2 rounds" in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "done", "words"),
+    [
+        ({"lr_schedule": "step"}, 4, "learning rate (lr-schedule 'step')"),
+        ({"lr_schedule": "step"}, 2, ""),  # both are at the first rate until then
+        ({"lr_schedule": "constant"}, 4, ""),
+        ({"lr_schedule": "exponential"}, 4, ""),
+        ({"method": "fedkd", "lr_schedule": "constant"}, 1, "energy of compressed messages"),
+    ],
+)
+def test_only_rounds_done_otherwise_are_worth_a_word(tmp_path, changes, done, words):
+    before = RunConfig.parse(settings(num_rounds=4, **changes))
+    RunDirectory.create(tmp_path, "one", before.flat())
+    note = changed_schedule(tmp_path / "one", before.model_copy(update={"num_rounds": 8}), done)
+    assert bool(note) == bool(words)
+    assert words in note
