@@ -18,6 +18,7 @@ from fedapp.launch import Engine, Resources, default_config, read_overrides
 from fedapp.launch import run as simulate
 from fedapp.papers import commands as papers_commands
 from fedapp.state_command import app as state_app
+from fedapp.subprocesses import heed_signals
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,7 +30,11 @@ app.add_typer(state_app, name="state")
 
 
 def main() -> None:
-    """Run the command line; a user's mistake becomes one sentence and exit code 2."""
+    """Run the command line; a user's mistake becomes one sentence and exit code 2.
+
+    What Ctrl-C ends, SIGTERM ends in the same way.
+    """
+    heed_signals()
     try:
         app()
     except UserError as mistake:

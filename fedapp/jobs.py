@@ -7,7 +7,7 @@ process with one federation inside, with the same bits: as many train at once as
 import os
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from fedapp import launch
 from fedapp.errors import UserError
 from fedapp.launch import Resources
+from fedapp.subprocesses import INTERRUPTED, end_tasks, heed_signals, run_task, take_task
 
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
 _started = count()  # runs in processes of their own
@@ -33,20 +34,35 @@ def runner_for(jobs: int) -> Runner:
 
 
 def at_once(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Do `work` on up to `jobs` items at a time; gives (item, result) as each gets done."""
+    """Do `work` on up to `jobs` items at a time; gives (item, result) as each gets done.
+
+    Where this process is interrupted, or nobody takes the results, those that work for it end too.
+    """
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         waiting = {pool.submit(work, item): item for item in items}
         try:
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
+        except (KeyboardInterrupt, GeneratorExit):
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in waiting):
+                end_tasks()
+                time.sleep(0.1)  # a thread may just be starting another
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def run_in_sight(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run on worker processes, the output on stderr; returns the exit code."""
+    """Run on worker processes, the output on stderr; returns the exit code.
+
+    A run that was interrupted interrupts this process too: no other is to follow it.
+    """
     with stdout_to_stderr():
-        return launch.run(project, overrides, resources)
+        code = launch.run(project, overrides, resources)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
 
 
 def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
@@ -55,26 +71,17 @@ def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources)
     Runs take the machine's GPUs in turn. What one prints goes to NAME.log beside the run directory.
     Raises UserError with the sentence in which the run says why it could not start.
     """
-    import tomli_w
-
     folder = Path(str(overrides["output-dir"]))
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{overrides['run-name']}.log"
-    with tempfile.NamedTemporaryFile("wb", suffix=".toml", delete=False) as file:
-        file.write(tomli_w.dumps(dict(overrides)).encode())
-    command = [sys.executable, "-m", "fedapp.cli", "run", "--engine", "in-process"]
-    command += ["--app", str(project.absolute()), "-c", file.name]
-    try:
-        with log.open("wb") as output:
-            done = subprocess.run(
-                command, stdout=output, stderr=subprocess.STDOUT, check=False, env=_next_gpu()
-            )
-    finally:
-        os.unlink(file.name)
+    task = {"project": str(project.absolute()), "overrides": dict(overrides)}
+    with log.open("wb") as output:
+        where = {"stdout": output, "stderr": subprocess.STDOUT, "env": _next_gpu()}
+        code = run_task("fedapp.jobs", task, **where)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-    if done.returncode and last and last[0].startswith("fedapp: "):
+    if code and last and last[0].startswith("fedapp: "):
         raise UserError(last[0].removeprefix("fedapp: "))
-    return done.returncode
+    return code
 
 
 def _next_gpu() -> dict[str, str]:
@@ -97,3 +104,23 @@ def stdout_to_stderr() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(saved, 1)
         os.close(saved)
+
+
+def main() -> None:
+    """Do the one run that `run_apart` gives this process."""
+    heed_signals()
+    task = take_task()
+    try:
+        from fedapp.in_process import run_in_process  # imports torch
+
+        code = run_in_process(Path(task["project"]), task["overrides"], Resources())
+    except UserError as mistake:
+        print(f"fedapp: {mistake}", flush=True)
+        code = 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,6 @@ run executes must not change while it runs, and lets `fedapp.simulation` do the 
 its own. `run_with_superlink` (in `local_superlink.py`) is the longer way of `flwr run`.
 """
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -24,6 +22,7 @@ from typing import Any
 from fedapp.cpus import cores
 from fedapp.errors import UserError
 from fedapp.preset_files import preset_path
+from fedapp.subprocesses import run_task
 
 _PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
@@ -238,19 +237,7 @@ def run(
             [str(code), *filter(None, [environment.get("PYTHONPATH")])]
         )
         # Ray's workers import from the working directory first: no second copy may be there.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedapp.simulation"],
-            env=environment, cwd=home, stdin=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        with process:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):  # it ended at once, and has said why
-                process.stdin.write(json.dumps(task) + "\n")
-                process.stdin.flush()
-            try:
-                return process.wait()
-            except KeyboardInterrupt:  # it has been told, too, and ends Ray's processes
-                return process.wait()
+        return run_task("fedapp.simulation", task, env=environment, cwd=home)
 
 
 def copy_app(project: Path, target: Path) -> Path:

@@ -7,12 +7,14 @@ checks its configuration before anything starts, and returns the run's verdict a
 """
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -52,7 +54,7 @@ def flower_run(
 
 @contextmanager
 def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Start a SuperLink for simulations on a free port, and stop it after.
+    """Start a SuperLink for simulations on a free port, and stop it and all that it started after.
 
     Yields a function that waits until it answers and raises UserError if it does not; `home` then
     has a connection named "local" to it.
@@ -75,6 +77,7 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Call
         cwd=home,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         yield lambda: _wait_for(f"http://{address}/health", process, home / "superlink.log")
@@ -85,6 +88,8 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Call
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        with suppress(ProcessLookupError):  # what it started would train to the end without it
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def free_port() -> int:

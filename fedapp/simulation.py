@@ -5,10 +5,8 @@ the app's own (`worker_processes.py`), or Ray's: then Flower's Simulation Runtim
 behind `flwr run`, without the SuperLink and the commands around it, which only hand the app over.
 """
 
-import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,9 +19,10 @@ from typing import Any
 
 from fedapp.errors import UserError
 from fedapp.launch import Engine, Resources, node_config
+from fedapp.subprocesses import INTERRUPTED, heed_signals, take_task
 from fedapp.worker_template import kill_workers, start_template
 
-COMPLETED, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130  # exit codes
+COMPLETED, FAILED, MISTAKE = 0, 1, 2  # exit codes
 _stopping = threading.Lock()
 
 
@@ -79,7 +78,7 @@ def _run_on_workers(
 
     grid = WorkerGrid(server.run_config, resources, clientapp)
     checking.result()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server notes that it was stopped
+    heed_signals()  # the server notes that it was stopped
     server.main(grid, Context(1, 1, {}, RecordDict(), {}))
 
 
@@ -96,6 +95,7 @@ def _run_on_ray(
             logging_level=logging.WARNING,
             log_to_driver=True,
         )
+        heed_signals(_interrupted)  # Ray has an answer of its own to SIGTERM
     checking.result()
     from flwr.simulation import run_simulation
 
@@ -157,10 +157,8 @@ def _check(values: Mapping[str, Any], on_ray: bool) -> None:
     import_networks(config)
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone."""
-    os.read(sys.stdin.fileno(), 1)
-    _stop(FAILED)
+def _interrupted() -> None:
+    _stop(INTERRUPTED)
 
 
 def _stop(code: int) -> None:
@@ -182,9 +180,8 @@ def _leave(code: int) -> None:
 
 def main() -> None:
     """Read the task, one line of JSON, from standard input, and do it."""
-    signal.signal(signal.SIGINT, lambda *_: _stop(INTERRUPTED))
-    task = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    heed_signals(_interrupted)
+    task = take_task(lambda: _stop(FAILED))
     try:
         code = simulate(
             task["values"], Resources(**task["resources"]), task["engine"],

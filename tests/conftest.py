@@ -1,6 +1,7 @@
 """What all tests share: folders of their own, one thread, and no two federations at a time."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -41,3 +42,12 @@ def one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def handlers():
+    """Put the handlers of signals back after a test that changes them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -63,8 +63,11 @@ def test_a_run_that_cannot_be_says_so_in_one_sentence(tmp_path, engine, changes,
     assert "Traceback" not in output + errors
 
 
-@ENGINES
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("engine", "how"),
+    [(engine, how) for engine in ("workers", "ray") for how in (signal.SIGKILL, signal.SIGINT)]
+    + [("workers", signal.SIGTERM)],
+)
 def test_its_processes_end_with_it(tmp_path, engine, how):
     keys = f"num-rounds=1000 run-name='long' output-dir='{tmp_path}'"
     run = start(tmp_path, "--engine", engine, "-c", keys)
@@ -75,14 +78,18 @@ def test_its_processes_end_with_it(tmp_path, engine, how):
     assert metrics.exists()
     mine = processes(run.pid)
     assert len(mine) >= 4  # the simulation, two workers and who started them
+    home = Path(os.readlink(f"/proc/{mine[0]}/cwd"))
     os.killpg(run.pid, how) if how == signal.SIGINT else run.send_signal(how)
     run.wait(60)
     deadline = time.monotonic() + 120  # processes of Ray that lost it end by themselves
     while (left := [pid for pid in mine if alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left
-    if (engine, how) == ("workers", signal.SIGINT):  # its server could still write down what it has
-        assert run.returncode == 130
+    if how == signal.SIGKILL:
+        return
+    assert run.returncode == 130
+    assert not home.exists()
+    if engine == "workers":  # its server could still write down what it has
         summary = json.loads((tmp_path / "long" / "summary.json").read_text())
         assert (summary["status"], summary["reason"]) == ("interrupted", "KeyboardInterrupt()")
         assert summary["rounds"] == len(metrics.read_text().splitlines())

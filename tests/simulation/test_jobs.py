@@ -1,5 +1,8 @@
 """Runs in processes of their own give what runs in this process give, and say why they cannot."""
 
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,9 @@ from fedapp import sweep
 from fedapp.errors import UserError
 from fedapp.in_process import run_in_process
 from fedapp.jobs import run_apart
-from fedapp.launch import Resources
+from fedapp.launch import Resources, program
+from fedapp.results.run_directory import RunDirectory
+from fedapp.subprocesses import INTERRUPTED
 
 ROOT = Path(__file__).parents[2]
 BASE = {"num-rounds": 1, "num-clients": 10, "participation": 0.2, "local-epochs": 1}
@@ -30,3 +35,23 @@ def test_a_run_that_cannot_start_says_why(tmp_path):
     config |= {"output-dir": str(tmp_path), "run-name": "never"}
     with pytest.raises(UserError, match="none"):
         run_apart(ROOT, config, Resources())
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_jobs_end_in_good_order_with_the_sweep(tmp_path, how):
+    command = [program("fedapp"), "sweep", "--app", str(ROOT), "-c", "num-rounds=1000"]
+    command += ["--jobs", "1", "--name", "long", "--output-dir", str(tmp_path)]
+    sweeping = subprocess.Popen(command, cwd=tmp_path)
+    run = RunDirectory(tmp_path / "long" / "seed0")
+    wait_for(run.metrics_path.exists)
+    sweeping.send_signal(how)
+    assert sweeping.wait(60) == (INTERRUPTED if how == signal.SIGTERM else -signal.SIGKILL)
+    wait_for(run.summary)
+    assert run.summary()["status"] == "interrupted"
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 120
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert condition()

@@ -1,7 +1,6 @@
 """What of the use of GPUs can be checked without one: choices, sentences, settings, seeds."""
 
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,11 +57,11 @@ def test_without_a_share_of_them_gpus_are_hidden(tmp_path, monkeypatch):
 def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
     taken = []
 
-    def started(command, env, **_):
+    def run_task(module, task, env, **_):
         taken.append(env.get("CUDA_VISIBLE_DEVICES"))
-        return subprocess.CompletedProcess(command, 0)
+        return 0
 
-    monkeypatch.setattr(subprocess, "run", started)
+    monkeypatch.setattr(jobs, "run_task", run_task)
     for visible in ("2,5", "4"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         for name in "ab":

@@ -1,10 +1,14 @@
 """The SuperLink around a run: what is said when it does not start, and that it never stays."""
 
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from fedapp import cli
 from fedapp import local_superlink as module
 from fedapp.errors import UserError
 from fedapp.local_superlink import local_superlink
@@ -49,3 +53,32 @@ def test_one_that_does_not_answer_is_said_and_killed(superlink, monkeypatch, tmp
             wait_until_ready()
         assert (tmp_path / "deaf").exists()
     assert started[0].returncode == -9, "it is waited for after it was killed"
+
+
+def test_it_is_stopped_when_the_command_gets_sigterm(superlink, handlers, tmp_path, monkeypatch):
+    started = superlink("import time; time.sleep(60)")
+
+    def command():
+        with local_superlink(tmp_path, {}):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(cli, "app", command)
+    with pytest.raises(KeyboardInterrupt):
+        cli.main()
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_what_it_started_does_not_stay(superlink, tmp_path):
+    script = "import subprocess as s, sys, time; "
+    script += "left = s.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+    superlink(f"{script}open('left.txt', 'w').write(f'{{left.pid}} '); time.sleep(60)")
+    note = tmp_path / "left.txt"
+    with local_superlink(tmp_path, {}):
+        until = time.monotonic() + 20
+        while not (note.exists() and note.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
+    status = Path(f"/proc/{int(note.read_text())}/stat")
+    until = time.monotonic() + 10
+    while status.exists() and " Z " not in status.read_text() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not status.exists() or " Z " in status.read_text()
