@@ -70,8 +70,7 @@ def parse_vary(texts: Sequence[str]) -> Vary:
         key = key.strip()
         if not (key and separator):
             raise UserError(f"--vary {text!r} must look like key=value,value")
-        if key in _OWN_KEYS:
-            raise UserError(f"--vary cannot name '{key}': use --seeds, --name and --output-dir")
+        _refuse_own("--vary", key)
         if key in varied:
             raise UserError(f"--vary names '{key}' twice; give all its values at once")
         varied[key] = tuple(_scalar(item.strip(), text) for item in _COMMA.split(values))
@@ -101,8 +100,11 @@ def plan(
         folder: where the run directories go.
 
     Raises:
-        UserError: the first combination that cannot work, or whose run directory is in the way.
+        UserError: a key of `base` that the sweep sets itself, or the first combination that cannot
+            work or whose run directory is in the way.
     """
+    for key in base:
+        _refuse_own("-c", key)
     runs = []
     for values in product(*vary.values()):
         varied = dict(zip(vary, values, strict=True))
@@ -254,6 +256,12 @@ def _percent(row: Mapping[str, Any], figure: str) -> str | None:
     mean = row[figure]
     n = len(row["seeds"])
     return None if mean is None else Spread(mean, row[f"{figure}_std"], n).percent()
+
+
+def _refuse_own(option: str, key: str) -> None:
+    """Raise UserError for a key that the sweep sets itself."""
+    if key in _OWN_KEYS:
+        raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
 
 
 def _scalar(word: str, text: str) -> Scalar:

@@ -117,6 +117,14 @@ def test_the_plan_has_every_combination_with_every_seed(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "own", [{"seed": 5}, {"run-name": "a"}, {"output-dir": "a"}, {"resume": "auto"}]
+)
+def test_what_a_sweep_sets_itself_is_not_taken_from_its_configuration(tmp_path, own):
+    with pytest.raises(UserError, match=f"-c cannot name '{next(iter(own))}': use --seeds, --name"):
+        make_plan(tmp_path, base={**BASE, **own})
+
+
 def test_only_seeds_make_a_sweep_too(tmp_path):
     runs = make_plan(tmp_path, vary={})
     assert [run.directory.name for run in runs] == ["seed0", "seed1"]
