@@ -46,12 +46,12 @@ def main() -> None:
 def run(
     config: Overrides = None,
     project: Project = Path("."),
-    nodes: Annotated[int, typer.Option(help="Virtual SuperNodes; 0: one per worker.")] = 0,
+    nodes: Annotated[int, typer.Option(min=0, help="Virtual SuperNodes; 0: one per worker.")] = 0,
     workers: Annotated[
-        int, typer.Option(help="Worker processes; 0: one per core, or four per GPU.")
+        int, typer.Option(min=0, help="Worker processes; 0: one per core, or four per GPU.")
     ] = 0,
     gpus: Annotated[
-        float, typer.Option(help="GPU share of a worker; -1: all GPUs, shared.")
+        float, typer.Option(min=-1.0, help="GPU share of a worker; -1: all GPUs, shared.")
     ] = -1.0,
     engine: Annotated[
         Engine | None,

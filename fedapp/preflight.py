@@ -96,11 +96,13 @@ class _Met:
     def missing(self, answered: int) -> str:
         """Return the sentence for those that did not come."""
         absent = [client for client in range(self.num_clients) if client not in self.nodes]
+        late = "raise round-timeout if they need longer to start"
         if not absent:
-            return f"{len(self.pool)} of {self.pool_size} virtual nodes have answered"
+            return f"{len(self.pool)} of {self.pool_size} virtual nodes have answered: {late}"
         return (
             f"{len(absent)} of {self.num_clients} clients have no node (first: client {absent[0]});"
-            f" {answered} nodes are connected: start the missing SuperNodes or lower num-clients"
+            f" {answered} nodes are connected: start the missing SuperNodes, lower num-clients or "
+            f"{late}"
         )
 
 

@@ -108,6 +108,15 @@ def test_overrides_that_cannot_be_read(texts, words):
         read_overrides(texts)
 
 
+@pytest.mark.parametrize("option", ["--nodes", "--workers"])
+def test_there_are_no_negative_numbers_of_nodes_or_workers(monkeypatch, option):
+    monkeypatch.setattr(cli, "simulate", lambda *_: 0)
+    done = runner.invoke(cli.app, ["run", option, "-1"])
+    assert done.exit_code == 2
+    assert option in done.output
+    assert runner.invoke(cli.app, ["run", option, "0"]).exit_code == 0
+
+
 def test_pairs_are_read_as_by_flower():
     from flwr.common.config import parse_config_args
 
