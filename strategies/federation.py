@@ -132,10 +132,13 @@ def check_clients(spoken: Sequence[int], asked: Sequence[int]) -> None:
         raise UpdateRefused(f"it reports on clients {sorted(spoken)}, not {sorted(asked)}")
 
 
-def check_finite(arrays: Arrays, server_round: int) -> None:
-    """Raise `RoundDiverged` unless every value of a round's shared arrays is a finite number."""
+def check_finite(
+    arrays: Arrays, server_round: int, what: str = "a model", advice: str = ""
+) -> None:
+    """Raise `RoundDiverged` unless every value of what a round has given is a finite number."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise RoundDiverged(
-                f"round {server_round} gave a model with non-finite values: '{name}'"
+                f"round {server_round} gave {what} with non-finite values: '{name}'"
+                + (f"; {advice}" if advice else "")
             )

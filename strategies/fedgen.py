@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
+from strategies.federation import check_finite
 from strategies.named_arrays import load_module, module_arrays, under
 from strategies.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
 from strategies.server_training import FeatureGenerator, diversity_loss, ensemble_loss, one_thread
@@ -84,7 +85,10 @@ class FedGen(FedAvg):
         self._heard |= counts
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
-        """Train the generator on the mean head, and return that head."""
+        """Train the generator on the mean head, and return that head.
+
+        Raises `RoundDiverged` where that gave numbers that are not finite.
+        """
         weight, bias = (torch.from_numpy(mean[f"head.{n}"]) for n in ("weight", "bias"))
         draw, labels = self.draw(self.server_round), torch.from_numpy(self._distribution())
         self.generator.train()
@@ -99,6 +103,8 @@ class FedGen(FedAvg):
                 self.optimiser.zero_grad()
                 loss.backward()
                 self.optimiser.step()
+        trained = module_arrays(self.generator)
+        check_finite(trained, self.server_round, "a generator", "lower fedgen-server-lr")
         return mean
 
     def state(self) -> Arrays:

@@ -23,6 +23,8 @@ class FedGH(PrototypeRounds):
     The headers persist over rounds. Source: Yi et al., ACM MM 2023, algorithm 1.
     """
 
+    makes = "headers"
+
     def __init__(
         self,
         *args: Any,

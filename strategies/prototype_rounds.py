@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from strategies.aggregate import Arrays
+from strategies.federation import check_finite
 from strategies.named_arrays import load_module, module_arrays, under
 from strategies.prototypes import Table, Upload, pairs, read_upload
 from strategies.server_training import PrototypeMaker, one_thread, train_on_pairs
@@ -24,6 +25,7 @@ class PrototypeRounds(UploadRounds[Upload]):
     """Checks uploads, refuses bad ones by client, and broadcasts the table `update` returns."""
 
     counted = False  # whether clients also upload their numbers of images
+    makes = "prototypes"  # what the server makes of uploads, in words
 
     def __init__(
         self, *args: Any, num_classes: int, width: int, passes: int = 1, **kwargs: Any
@@ -54,10 +56,14 @@ class PrototypeRounds(UploadRounds[Upload]):
         return read_upload(client, arrays, self.num_classes, self.width, most)
 
     def close_round(self, received: Arrays) -> Arrays:
-        """Make the next table; without any prototype the old one stays."""
+        """Make the next table; without any prototype the old one stays.
+
+        Raises `RoundDiverged` where the server's own training gave numbers that are not finite.
+        """
         uploads = self.uploads()
         if any(len(upload.classes) for upload in uploads):
             self.table = self.update(uploads)
+            check_finite(self.state(), self.server_round, self.makes, "lower proto-server-lr")
         return received
 
     def state(self) -> Arrays:

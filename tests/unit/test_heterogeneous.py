@@ -16,7 +16,7 @@ from fedapp.in_process import run_in_process
 from fedapp.launch import Resources
 from fedapp.node import Node
 from fedapp.results.run_directory import RunDirectory
-from strategies.federation import Federation, RoundFailed, RoundReport
+from strategies.federation import Federation, RoundDiverged, RoundFailed, RoundReport
 from strategies.prototypes import Upload
 from strategies.records import (
     DIVERGED,
@@ -155,6 +155,28 @@ def test_a_run_goes_on_when_all_clients_diverge_and_its_metrics_say_so(method, t
     assert wild.summary()["status"] == "completed"
     with pytest.raises(RoundFailed, match="needs 2"):
         federate({**config, "min-replies": 2})
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "made"),
+    [
+        ("fedtgp", "proto-server-lr", "prototypes"),
+        ("fedgen", "fedgen-server-lr", "a generator"),
+    ],
+)
+def test_a_server_whose_own_training_diverges_says_so_instead_of_its_clients(method, key, made):
+    sentence = f"round 1 gave {made} with non-finite values: .*; lower {key}"
+    with pytest.raises(RoundDiverged, match=sentence):
+        federate({**run(method=method), key: 1e30})
+
+
+def test_headers_that_are_not_finite_are_named():
+    strategy, _ = strategy_of(run(method="fedgh"))
+    for header in strategy.headers.values():
+        header.weight.data.fill_(np.nan)
+    strategy._read = {0: Upload(0, np.ones((1, 16), np.float32), np.zeros(1, np.int64))}
+    with pytest.raises(RoundDiverged, match=r"gave headers with non-finite .*'header-0.weight'"):
+        strategy.close_round({})
 
 
 def test_a_run_ends_when_no_node_answers():
