@@ -14,6 +14,7 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import date, time
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
@@ -174,6 +175,11 @@ def read_overrides(texts: list[str]) -> dict[str, Any]:
             raise UserError(
                 f"-c {text!r} is not TOML key=value pairs or a TOML file: {error}"
             ) from None
+    for key, value in overrides.items():
+        if isinstance(value, date | time):  # which no key takes
+            raise UserError(
+                f"-c {key}={value} is a date or a time; a name needs quotes: {key}='{value}'"
+            )
     return overrides
 
 

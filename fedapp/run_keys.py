@@ -20,6 +20,7 @@ Auto = Literal["auto"]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Unsigned = Annotated[int, Field(ge=0)]
+Threads = Annotated[int, Field(ge=0, le=1024)]
 Weight = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -28,7 +29,12 @@ class RunKeys(BaseModel):
     """Data, clients, local training, evaluation, files and failures."""
 
     model_config = ConfigDict(
-        alias_generator=kebab, populate_by_name=True, extra="forbid", frozen=True, strict=True
+        alias_generator=kebab,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
     )
 
     method: str = Field("feddr+", description="a row of the method table, see `fedapp methods`")
@@ -43,7 +49,7 @@ class RunKeys(BaseModel):
     classes: str = Field(
         "", description="partition own: the class names of all hosts, by label: 'cat dog'"
     )
-    decode_threads: Keeping[Unsigned] = Field(
+    decode_threads: Keeping[Threads] = Field(
         0, description="threads of a process that decode imagenet100; 0: one per core, up to 8"
     )
     model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
@@ -64,14 +70,16 @@ class RunKeys(BaseModel):
         "pathological, dirichlet",
     )
     shards: Count = Field(2, description="shards (of one class each) per client")
-    alpha: Positive = Field(0.1, description="concentration of the LDA and Dirichlet partitions")
+    alpha: Annotated[float, Field(gt=0, le=1e9)] = Field(
+        0.1, description="concentration of the LDA and Dirichlet partitions"
+    )
     lda_cap: bool = Field(
         True, description="LDA: clients with an average share get nothing of further classes"
     )
     classes_per_client: Count | Auto = Field(
         "auto", description="of the pathological partition; auto: the papers' for the data set"
     )
-    unbalanced_sigma: Annotated[float, Field(ge=0)] = Field(
+    unbalanced_sigma: Annotated[float, Field(ge=0, le=10)] = Field(
         1.0, description="spread of the unbalanced partition's log-normal sizes; 0: equal"
     )
     pool_data: bool | Auto = Field(
@@ -133,7 +141,7 @@ class RunKeys(BaseModel):
     precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
         "fp32", description="of local training; bf16-teacher: of the frozen models beside it only"
     )
-    threads: Local[Unsigned] = Field(
+    threads: Local[Threads] = Field(
         1, description="CPU threads of a client process; 0: torch's choice"
     )
     eval_every: Local[Count] = Field(

@@ -60,7 +60,7 @@ def simulate(
         clients, share = int(values["num-clients"]), float(values["participation"])
         device, pool = str(values["device"]), bool(node_config(values))
         resources = resources.resolve(clients, share, pool, device)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         checking.result()  # says so and ends
         raise
     server = Server(serverapp, values)

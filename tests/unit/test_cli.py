@@ -101,6 +101,8 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2():
         (["seed=1 lr 0.1"], "'lr 0.1' is not a key=value pair"),
         (["seed=1 seed=2"], "Cannot overwrite a value"),
         (["method=fedavg"], "is not TOML"),
+        (["run-name=2024-05-01"], "a name needs quotes: run-name='2024-05-01'"),
+        (["run-name=10:30:00"], "is a date or a time"),
     ],
 )
 def test_overrides_that_cannot_be_read(texts, words):
