@@ -132,11 +132,18 @@ def _check_blend(config: RunConfig, row: Method) -> None:
 
 
 def _check_model(config: RunConfig, row: Method) -> None:
+    from fedapp.data.datasets import find_dataset
+    from fedapp.models.backbones import BACKBONES, check_batch_size
+
     if row.models and config.model not in row.models:
         raise UserError(
             f"method '{config.method}' looks into the blocks of a ResNet: its model must be one of "
             f"{', '.join(row.models)}, not '{config.model}'"
         )
+    side = find_dataset(config.dataset).image_size
+    is_one = side is not None and side <= BACKBONES[config.model].one_pixel_up_to
+    if is_one and config.bn != "group" and not config.model_group:
+        check_batch_size(f"model '{config.model}' on {side}x{side} images has", config.batch_size)
 
 
 def _check_initial(config: RunConfig, row: Method) -> None:

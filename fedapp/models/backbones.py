@@ -34,11 +34,13 @@ class BackboneInfo:
         build: makes the extractor from (channels, image size, normalisation layer).
         feature_dim: number of features d.
         has_batch_norm: whether the choice of `bn` matters.
+        one_pixel_up_to: side of the largest images whose last BatchNorm sees one pixel; 0: of none.
     """
 
     build: Callable[[int, int, NormLayer], nn.Module]
     feature_dim: int
     has_batch_norm: bool
+    one_pixel_up_to: int = 0
 
 
 def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch") -> nn.Module:
@@ -64,6 +66,15 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
     if image_size < 8:
         raise UserError(f"model '{name}' needs images of 8x8 pixels or more, not {image_size} wide")
     return BACKBONES[name].build(channels, image_size, NORMS[bn])
+
+
+def check_batch_size(networks: str, batch_size: object) -> None:
+    """Raise UserError for batches of one image; `networks` says whose BatchNorm needs more."""
+    if batch_size == 1:
+        raise UserError(
+            f"run-config key 'batch-size' is 1, but {networks} BatchNorm, which needs 2 images or "
+            "more"
+        )
 
 
 def _cnn(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
@@ -146,9 +157,9 @@ def _resnet(
 BACKBONES: dict[str, BackboneInfo] = {
     "cnn": BackboneInfo(_cnn, 512, False),
     "vgg11": BackboneInfo(_vgg11, 512, False),
-    "mobilenet": BackboneInfo(_mobilenet, 1024, True),
-    "resnet10": BackboneInfo(partial(_resnet, 1), 512, True),
-    "resnet18": BackboneInfo(partial(_resnet, 2), 512, True),
+    "mobilenet": BackboneInfo(_mobilenet, 1024, True, 16),
+    "resnet10": BackboneInfo(partial(_resnet, 1), 512, True, 8),
+    "resnet18": BackboneInfo(partial(_resnet, 2), 512, True, 8),
     # with the 7x7 stem also for small images
-    "resnet18-imagenet-stem": BackboneInfo(partial(_resnet, 2, small_image_below=0), 512, True),
+    "resnet18-imagenet-stem": BackboneInfo(partial(_resnet, 2, small_image_below=0), 512, True, 32),
 }

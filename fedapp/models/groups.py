@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedapp.errors import UserError
+from fedapp.models.backbones import check_batch_size
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
@@ -108,11 +109,7 @@ def check_group(config: RunConfig, method: Method) -> None:
             "run-config key 'head-final-relu' is for heads of different shapes, but those of model "
             f"group '{config.model_group}' are alike; leave it false"
         )
-    if config.batch_size == 1:
-        raise UserError(
-            "run-config key 'batch-size' is 1, but the networks of model groups have BatchNorm, "
-            "which needs 2 images or more"
-        )
+    check_batch_size("the networks of model groups have", config.batch_size)
 
 
 def _check_images(config: RunConfig, group: ModelGroup) -> None:

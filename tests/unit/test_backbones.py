@@ -149,6 +149,15 @@ def test_batch_statistics_hold_in_evaluation_too_and_keep_no_buffers(name):
     assert not torch.allclose(alone, evaluation[:2])
 
 
+@pytest.mark.parametrize("name", [n for n in EXPECTED if BACKBONES[n].has_batch_norm])
+def test_the_table_says_on_which_images_one_is_too_few_for_batch_norm(name):
+    largest = BACKBONES[name].one_pixel_up_to
+    with pytest.raises(ValueError, match="more than 1 value"):
+        seeded(name, image_size=largest)(torch.randn(1, 3, largest, largest))
+    more = largest + 1
+    assert seeded(name, image_size=more)(torch.randn(1, 3, more, more)).isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["mobilenet", "resnet10"])
 def test_group_norm_makes_images_independent_of_their_batch(name):
     extractor = seeded(name, bn="group")
