@@ -36,12 +36,12 @@ def check_config(config: RunConfig) -> None:
     _check_blend(config, row)
     _check_head(config, row)
     _check_model(config, row)
-    _check_initial(config, row)
+    _check_personal(config, row)
+    _check_initial(config)
     check_stage(config, row)
     check_group(config, row)
     _check_sampling(config)
     _check_device(config)
-    _check_personal(config, row)
     _check_run_name(config)
     _check_aggregation(config, row)
     _check_states(config)
@@ -146,16 +146,9 @@ def _check_model(config: RunConfig, row: Method) -> None:
         check_batch_size(f"model '{config.model}' on {side}x{side} images has", config.batch_size)
 
 
-def _check_initial(config: RunConfig, row: Method) -> None:
+def _check_initial(config: RunConfig) -> None:
     from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
 
-    if not config.initial_model:
-        return
-    if row.personal is not None:
-        raise UserError(
-            f"run-config key 'initial-model' is '{config.initial_model}' but the clients of method "
-            f"'{config.method}' have architectures of their own; leave it empty"
-        )
     if config.initial_model == IMAGENET and config.model not in IMAGENET_MODELS:
         raise UserError(
             f"initial-model 'imagenet' needs model {' or '.join(IMAGENET_MODELS)}, not "
@@ -212,6 +205,8 @@ def _check_device(config: RunConfig) -> None:
 
 def _check_personal(config: RunConfig, row: Method) -> None:
     """Keys about the clients' models fit a method with a model per client, or one for all."""
+    from fedapp.settings import usual_model
+
     has_own = row.personal is not None
     if not has_own and (config.model_group or config.feature_dim != "auto"):
         raise UserError(
@@ -219,11 +214,18 @@ def _check_personal(config: RunConfig, row: Method) -> None:
             f"client, and method '{config.method}' has one model for all; "
             "leave them at their defaults"
         )
-    if has_own and config.bottleneck:
-        raise UserError(
-            f"run-config key 'bottleneck' is {config.bottleneck} but the clients of method "
-            f"'{config.method}' have architectures of their own; set 'feature-dim' instead"
-        )
+    of_one_model = {
+        "model": (usual_model(config.dataset, row.models), "set 'model-group' instead"),
+        "bn": ("batch", "leave it at 'batch', which every 'model-group' has"),
+        "bottleneck": (0, "set 'feature-dim' instead"),
+        "initial-model": ("", "leave it empty"),
+    }
+    for key, (usual, advice) in of_one_model.items():
+        if has_own and (value := config.flat()[key]) != usual:
+            raise UserError(
+                f"run-config key '{key}' is {value!r} but the clients of method '{config.method}' "
+                f"have architectures of their own; {advice}"
+            )
 
 
 def _check_run_name(config: RunConfig) -> None:

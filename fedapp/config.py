@@ -18,7 +18,7 @@ from fedapp.errors import UserError
 from fedapp.method_keys import MethodKeys
 from fedapp.methods import FALLBACKS, check_regulariser, find_method
 from fedapp.run_keys import KEEPING, LOCAL, marked_keys
-from fedapp.settings import MODEL_OF, find_setting, usual_name
+from fedapp.settings import find_setting, usual_model, usual_name
 from fedapp.tuned import blend_settings
 
 
@@ -50,9 +50,7 @@ class RunConfig(MethodKeys):
         if self.regulariser not in ("auto", "none"):
             check_regulariser(self.method, self.regulariser)
         dataset, name = usual_name(self.dataset), row.settings_of or self.method
-        usual = MODEL_OF.get(dataset, "cnn")
-        usual = usual if usual in row.models or not row.models else row.models[0]
-        model = usual if self.model == "auto" else self.model
+        model = usual_model(self.dataset, row.models) if self.model == "auto" else self.model
         setting = find_setting(dataset, model)
         asked = "none" if self.regulariser in ("auto", row.regulariser) else self.regulariser
         place = (dataset, model)

@@ -5,6 +5,7 @@ rate belongs to a data set, a model and a method, because a loss on cosines need
 than cross-entropy; a method without a number of its own takes the row's general one.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 Protocol = tuple[object, object]  # local epochs and augmentation
@@ -130,6 +131,12 @@ def usual_name(dataset: str) -> str:
     hub:uoft-cs/cifar10 is cifar10, and hub:zalando-datasets/fashion_mnist is fashion-mnist.
     """
     return dataset.partition("/")[2].partition(":")[0].replace("_", "-") or dataset
+
+
+def usual_model(dataset: str, fitting: Collection[str] = ()) -> str:
+    """Return the papers' backbone for a data set: the first of the fitting ones, if not of them."""
+    usual = MODEL_OF.get(usual_name(dataset), "cnn")
+    return usual if usual in fitting or not fitting else next(iter(fitting))
 
 
 def find_setting(dataset: str, model: str) -> Setting:

@@ -83,6 +83,20 @@ def test_a_method_costs_something_in_a_real_run_and_a_misfit_is_explained(monkey
     assert "method 'fedgpt' is not in the table" in found["method_skipped"]["fedgpt"]
 
 
+def test_only_methods_with_one_model_for_all_are_given_the_plans_model(monkeypatch):
+    seen = []
+
+    def refuse(*_, **changes):
+        seen.append(changes)
+        raise UserError("not now")
+
+    rows = {name: method_cost.METHODS[name] for name in ("fedavg", "feddor")}
+    monkeypatch.setattr(method_cost, "METHODS", rows)
+    monkeypatch.setattr(method_cost, "measured_in_process", refuse)
+    method_cost.measure_methods(ROOT, plan.Plan(repeats=1, models=("cnn",)))
+    assert [changes.get("model") for changes in seen] == ["cnn", None]
+
+
 @pytest.mark.parametrize("clients", [2, 3])
 def test_messages_travel_and_give_the_model_back(clients):
     model = messages.random_model(0.01)

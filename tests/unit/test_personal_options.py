@@ -46,9 +46,40 @@ def test_the_nearest_prototype_needs_prototypes(method):
     assert RunConfig.parse(run(method="feddor", eval_rule="proto")).eval_rule == "proto"
 
 
-def test_a_batch_of_one_image_is_refused_before_the_run():
-    with pytest.raises(UserError, match=r"'batch-size' is 1, but .* BatchNorm"):
-        RunConfig.parse(run(method="feddor", batch_size=1))
+@pytest.mark.parametrize(
+    ("keys", "refused"),
+    [
+        ({"method": "feddor"}, True),
+        ({"model": "mobilenet"}, True),
+        ({"model": "resnet10", "bn": "running"}, True),
+        ({"model": "resnet10", "bn": "group"}, False),
+        ({"model": "resnet10", "dataset": "cifar10"}, False),
+        ({"model": "resnet18-imagenet-stem", "dataset": "cifar10"}, True),
+        ({"model": "cnn"}, False),
+    ],
+)
+def test_a_batch_of_one_image_is_refused_where_batchnorm_would_see_one_value(keys, refused):
+    config = run(**{"method": "fedavg", "batch_size": 1, "feature_dim": "auto", **keys})
+    if refused:
+        with pytest.raises(UserError, match=r"'batch-size' is 1, but .* BatchNorm"):
+            RunConfig.parse(config)
+    else:
+        assert RunConfig.parse(config).batch_size == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "advice"),
+    [
+        ("model", "resnet18", "set 'model-group' instead"),
+        ("bn", "group", "leave it at 'batch', which every 'model-group' has"),
+    ],
+)
+def test_keys_of_one_model_for_all_are_refused_where_clients_have_their_own(key, value, advice):
+    sentence = f"'{key}' is '{value}' but the clients of method 'fedproto' .*; {advice}"
+    with pytest.raises(UserError, match=sentence):
+        RunConfig.parse(run(method="fedproto", **{key: value}))
+    resolved = RunConfig.parse(run(method="fedproto"))
+    assert RunConfig.parse(resolved.flat()) == resolved
 
 
 def test_label_counts_that_the_server_refused_are_sent_again():
