@@ -6,10 +6,11 @@ map them into memory: in milliseconds, sharing the pages, without importing an i
 """
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ Arrays = dict[str, np.ndarray]
 
 # Part of every key: raise it when what is stored, or how it is computed, changes.
 _VERSION = 1
+_LIST = "arrays.json"  # a file in every entry: the names of its arrays
 
 
 def cache_folder() -> Path:
@@ -86,13 +88,12 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def _read(folder: Path) -> Arrays | None:
-    """Map the arrays of a cache entry; None when there is none or it is damaged."""
+    """Map the arrays of a cache entry; None when there is none, or not all of it."""
     try:
-        paths = sorted(folder.glob("*.npy"))
-        arrays = {path.stem: np.asarray(np.load(path, mmap_mode="c")) for path in paths}
+        names = json.loads((folder / _LIST).read_text())
+        return {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in names}
     except (OSError, ValueError):
         return None
-    return arrays or None
 
 
 def _write(folder: Path, arrays: Arrays) -> None:
@@ -102,6 +103,7 @@ def _write(folder: Path, arrays: Arrays) -> None:
         temporary.mkdir(parents=True)
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        (temporary / _LIST).write_text(json.dumps(list(arrays)))
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one; a sound one was returned
         temporary.rename(folder)
     finally:
@@ -109,7 +111,14 @@ def _write(folder: Path, arrays: Arrays) -> None:
 
 
 def _remove_others(folder: Path, prefix: str) -> None:
-    """Drop entries of earlier contents of the same files; they would never be read again."""
+    """Drop entries of earlier contents of the same files; they would never be read again.
+
+    Each is renamed first, so that none is left with a part of its arrays. Hidden folders are what
+    processes that were killed have left.
+    """
     for other in folder.parent.glob(f"{prefix}*"):
         if other != folder:
-            shutil.rmtree(other, ignore_errors=True)
+            with suppress(OSError):  # it is not ours to remove
+                other.rename(other.with_name(f".{other.name}.{os.getpid()}"))
+    for hidden in folder.parent.glob(f".{prefix}*"):
+        shutil.rmtree(hidden, ignore_errors=True)

@@ -81,6 +81,31 @@ def test_a_damaged_entry_is_decoded_anew(folder):
     assert decode.calls == 1
 
 
+def test_an_entry_without_all_of_its_arrays_is_decoded_anew(folder):
+    cached_arrays("set", "/data", ["a"], Decoder())
+    [path] = folder.glob("*/names.npy")
+    path.unlink()
+    assert cached_arrays("set", "/data", ["a"], Decoder(5)).keys() == {"images", "names"}
+    assert cached_arrays("set", "/data", ["a"], Decoder(7))["images"].min() == 5
+
+
+def test_an_interrupted_removal_leaves_no_part_of_an_entry(folder, monkeypatch):
+    cached_arrays("set", "/data", ["a"], Decoder())
+    [entry] = (path for path in folder.iterdir() if path.is_dir())
+
+    def killed(path: Path, **options: object) -> None:
+        if path.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cached_arrays("set", "/data", ["b"], Decoder())
+    assert not entry.exists()
+    cached_arrays("set", "/data", ["c"], Decoder())
+    assert len([path for path in folder.iterdir() if path.is_dir()]) == 1
+
+
 def test_without_a_writable_folder_data_are_decoded_in_memory(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "file" / "cache"))
