@@ -4,7 +4,8 @@ A copy of the hub's Parquet files lies in data-dir (or, downloaded, in the cache
 decoded once; only then, and to download, are the libraries of the extra "hub" needed.
 """
 
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -13,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from fedapp.data.cache import Arrays, cache_folder, cached_arrays, exclusive, file_version
-from fedapp.data.images import channel_statistics
+from fedapp.data.images import (
+    channel_statistics,
+    one_form,
+    square_side,
+    stack_photos,
+    to_bytes,
+)
 from fedapp.data.sources import Origin
 from fedapp.errors import UserError
 
@@ -112,20 +119,24 @@ def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
     if train is None or test is None:
         raise UserError(f"the data in {root} have the splits {sorted(splits)}, not train and test")
     image, label = _columns(root, train.features)
-    arrays: Arrays = {}
-    for split, rows in (("train", train), ("test", test)):
-        arrays[f"{split}_images"] = _images(root, split, rows, image)
-        arrays[f"{split}_labels"] = np.array(rows[label], dtype=np.int64)
-    sizes = [arrays[f"{split}_images"].shape[1:] for split in ("train", "test")]
-    if sizes[0] != sizes[1]:
-        raise UserError(
-            f"the test images of {root} are {sizes[1][0]}x{sizes[1][1]} with {sizes[1][2]} "
-            f"channels, and the training images {sizes[0][0]}x{sizes[0][1]} with {sizes[0][2]}"
-        )
+    splits = {"train": train, "test": test}
+    for split, rows in splits.items():
+        if not len(rows):
+            raise UserError(f"the split {split} in {root} is empty")
     names = getattr(train.features[label], "names", None)
-    highest = max(int(arrays[f"{split}_labels"].max()) for split in ("train", "test"))
-    arrays["classes"] = np.array(names or [str(number) for number in range(highest + 1)])
-    arrays["mean"], arrays["std"] = channel_statistics(arrays["train_images"])
+    labels = {s: _labels(root, s, rows, label, names) for s, rows in splits.items()}
+    side = square_side(*next(_photos(root, "train", train, image)))
+    pixels = one_form(
+        {
+            split: stack_photos(_photos(root, split, rows, image), len(rows), side)
+            for split, rows in splits.items()
+        }
+    )
+    highest = max(int(found.max()) for found in labels.values())
+    arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
+    for split in splits:
+        arrays[f"{split}_images"], arrays[f"{split}_labels"] = pixels[split], labels[split]
+    arrays["mean"], arrays["std"] = channel_statistics(pixels["train"])
     return arrays
 
 
@@ -140,26 +151,30 @@ def _columns(root: Path, features: Mapping[str, Any]) -> tuple[str, str]:
     return images[0], labels[0]
 
 
-def _images(root: Path, split: str, rows: Any, column: str) -> np.ndarray:
-    """Decode a column to uint8 [n, side, side, channels]; raises UserError naming a wrong image."""
-    decoded: list[np.ndarray] = []
-    for number, photo in enumerate(_photos(root, split, rows, column)):
-        array = np.asarray(photo.convert("L" if photo.mode in ("1", "L") else "RGB"))
-        if array.shape[0] != array.shape[1] or (decoded and array.shape != decoded[0].shape):
+def _labels(
+    root: Path, split: str, rows: Any, column: str, names: Sequence[str] | None
+) -> np.ndarray:
+    """Return a column as int64 [n]; raises UserError unless all are labels of the named classes."""
+    for number, label in enumerate(rows[column]):
+        if not isinstance(label, int) or label < 0 or (names and label >= len(names)):
+            limit = f" to {len(names) - 1}" if names else " on"
             raise UserError(
-                f"image {number} of {split} in {root} has the shape {list(array.shape)}, but all "
-                "must be squares of one size and kind"
+                f"row {number} of {split} in {root} has {reprlib.repr(label)} in the column "
+                f"'{column}', which must hold labels, whole numbers from 0{limit}"
             )
-        decoded.append(array)
-    if not decoded:
-        raise UserError(f"the split {split} in {root} is empty")
-    images = np.stack(decoded)
-    return images[..., None] if images.ndim == 3 else images
+    return np.array(rows[column], dtype=np.int64)
 
 
-def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[Any]:
+def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Decode a column: what an error calls each image, and uint8 [H, W, 1 or 3]."""
     for number in range(len(rows)):
+        name = f"image {number} of {split} in {root}"
         try:
-            yield rows[number][column]
+            if (photo := rows[number][column]) is None:
+                raise UserError(f"{name} is missing: its row has none in the column '{column}'")
+            decoded = to_bytes(name, photo)
+        except UserError:
+            raise
         except Exception as error:  # Pillow meets broken images with a dozen kinds of exceptions
-            raise UserError(f"cannot read image {number} of {split} in {root}: {error}") from error
+            raise UserError(f"cannot read {name}: {error}") from error
+        yield name, decoded

@@ -7,7 +7,7 @@ The images are decoded once into one uint8 array, so everything that training wo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,19 +123,15 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 
 def _decode(root: Path, classes: Sequence[str], splits: dict[str, ImageFiles]) -> Arrays:
-    first = read_image(root / splits["train"].names[0])
-    height, width = first.shape[:2]
-    if height != width:
-        raise UserError(
-            f"images must be square, but {root / splits['train'].names[0]} is {width}x{height}"
-        )
-    pixels = {split: read_images(root, files.names, width) for split, files in splits.items()}
-    if all(grey for _, grey in pixels.values()):
-        pixels = {split: (images[..., :1], True) for split, (images, _) in pixels.items()}
-    mean, std = channel_statistics(pixels["train"][0])
+    first = root / splits["train"].names[0]
+    side = square_side(first, read_image(first))
+    pixels = one_form(
+        {split: read_images(root, files.names, side) for split, files in splits.items()}
+    )
+    mean, std = channel_statistics(pixels["train"])
     arrays = {"classes": np.array(classes), "mean": mean, "std": std}
-    for split, (images, _) in pixels.items():
-        arrays[f"{split}_images"] = np.ascontiguousarray(images)
+    for split, images in pixels.items():
+        arrays[f"{split}_images"] = images
         arrays[f"{split}_labels"] = np.array(splits[split].labels, dtype=np.int64)
     return arrays
 
@@ -154,18 +150,54 @@ def read_images(
     Raises:
         UserError: a file cannot be read, or has another size.
     """
-    images = np.empty((len(names), side, side, 3), dtype=np.uint8)
+    paths = (root / name for name in names)
+    photos = ((path, read_image(path, side if resize else None)) for path in paths)
+    return stack_photos(photos, len(names), side)
+
+
+def stack_photos(
+    photos: Iterable[tuple[object, np.ndarray]], count: int, side: int
+) -> tuple[np.ndarray, bool]:
+    """Return `count` photos as uint8 [count, side, side, 3], and whether all are greyscale.
+
+    Args:
+        photos: what an error calls each, and uint8 [H, W, 1] or [H, W, 3].
+        count: how many there are.
+        side: of the square images in pixels.
+
+    Raises:
+        UserError: a photo has another size.
+    """
+    images = np.empty((count, side, side, 3), dtype=np.uint8)
     grey = True
-    for index, name in enumerate(names):
-        image = read_image(root / name, side if resize else None)
-        if image.shape[:2] != (side, side):
+    for index, (name, photo) in enumerate(photos):
+        if photo.shape[:2] != (side, side):
             raise UserError(
-                f"all images must have the same size, but {root / name} is "
-                f"{image.shape[1]}x{image.shape[0]} and not {side}x{side}"
+                f"all images must have the same size, but {name} is "
+                f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}"
             )
-        grey = grey and image.shape[2] == 1
-        images[index] = image  # one grey channel spreads over three
+        grey = grey and photo.shape[2] == 1
+        images[index] = photo  # one grey channel spreads over three
     return images, grey
+
+
+def one_form(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> dict[str, np.ndarray]:
+    """Return the images of each split, uint8 [n, H, W, 1] if all of all splits are greyscale.
+
+    `pixels` holds what `stack_photos` returns; other images keep their three channels.
+    """
+    channels = 1 if all(grey for _, grey in pixels.values()) else 3
+    return {
+        split: np.ascontiguousarray(images[..., :channels]) for split, (images, _) in pixels.items()
+    }
+
+
+def square_side(name: object, photo: np.ndarray) -> int:
+    """Return the side of a photo [H, W, channels]; raises UserError unless H is W."""
+    height, width = photo.shape[:2]
+    if height != width:
+        raise UserError(f"images must be square, but {name} is {width}x{height}")
+    return int(width)
 
 
 def images_by_class(root: Path, folders: Sequence[str]) -> tuple[list[str], np.ndarray]:
@@ -185,12 +217,21 @@ def read_image(path: Path, side: int | None = None) -> np.ndarray:
     Raises:
         UserError: the file cannot be read, or has more than 8 bits per channel.
     """
+    with open_image(path) as image:
+        return to_bytes(f"image {path}", image, side)
+
+
+def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
+    """Return an image, scaled to `side` if given, as uint8 [H, W, 1] if greyscale, else [H, W, 3].
+
+    Raises:
+        UserError: the image, which it calls `name`, has more than 8 bits per channel.
+    """
     from PIL.Image import Resampling
 
-    with open_image(path) as image:
-        if image.mode[0] in "IF":
-            raise UserError(f"image {path} has more than 8 bits per channel, which is not handled")
-        plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
+    if image.mode[0] in "IF":
+        raise UserError(f"{name} has more than 8 bits per channel, which is not handled")
+    plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Resampling.BILINEAR)
     array = np.asarray(plain)

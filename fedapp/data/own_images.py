@@ -11,7 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from fedapp.data.cache import Arrays, cached_arrays, file_version
-from fedapp.data.images import SPLITS, image_entries, read_image, read_images
+from fedapp.data.images import (
+    SPLITS,
+    image_entries,
+    one_form,
+    read_image,
+    read_images,
+    square_side,
+)
 from fedapp.errors import UserError
 
 LAYOUT = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
@@ -70,17 +77,13 @@ def _files(root: Path, split: str, classes: Sequence[str]) -> list[tuple[str, in
 
 
 def _decode(root: Path, classes: Sequence[str], files: dict[str, list[tuple[str, int]]]) -> Arrays:
-    first = next(name for split in files.values() for name, _ in split)
-    height, width = read_image(root / first).shape[:2]
-    if height != width:
-        raise UserError(f"images must be square, but {root / first} is {width}x{height}")
-    pixels, grey = {}, True
-    for split, listed in files.items():
-        pixels[split], all_grey = read_images(root, [name for name, _ in listed], width)
-        grey = grey and all_grey
-    half = np.full(1 if grey else 3, 0.5)
+    first = root / next(name for split in files.values() for name, _ in split)
+    side = square_side(first, read_image(first))
+    names = {split: [name for name, _ in listed] for split, listed in files.items()}
+    pixels = one_form({split: read_images(root, names[split], side) for split in files})
+    half = np.full(pixels["train"].shape[-1], 0.5)
     arrays = {"classes": np.array(classes), "mean": half, "std": half}
     for split, images in pixels.items():
-        arrays[f"{split}_images"] = np.ascontiguousarray(images[..., : len(half)])
+        arrays[f"{split}_images"] = images
         arrays[f"{split}_labels"] = np.array([label for _, label in files[split]], dtype=np.int64)
     return arrays

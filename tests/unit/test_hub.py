@@ -36,14 +36,27 @@ def rows(count: int, seed: int, **options) -> dict[str, list]:
     return {"img": images, "label": [number % 2 for number in range(count)]}
 
 
-def write(root: Path, splits: dict[str, dict[str, list]]) -> Path:
-    """Write a copy of a hub data set as the hub lays it out, with the real library."""
+def deep() -> dict[str, object]:
+    """An image of 16 bits per channel."""
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def write(root: Path, splits: dict[str, dict[str, list]], kind: str = "") -> Path:
+    """Write a copy of a hub data set as the hub lays it out, with the real library.
+
+    Labels are those of two named classes, or values of the type `kind`, which may be a list's.
+    """
     datasets = pytest.importorskip("datasets")
     import pyarrow
     import pyarrow.parquet
 
-    names = datasets.ClassLabel(names=["disc", "square"])
-    schema = datasets.Features({"img": datasets.Image(), "label": names}).arrow_schema
+    label = datasets.ClassLabel(names=["disc", "square"])
+    if kind:
+        value = datasets.Value(kind.removesuffix("s"))
+        label = datasets.Sequence(value) if kind.endswith("s") else value
+    schema = datasets.Features({"img": datasets.Image(), "label": label}).arrow_schema
     (root / "data").mkdir(parents=True)
     for split, content in splits.items():
         table = pyarrow.table(content, schema=schema)
@@ -82,7 +95,7 @@ def test_grey_images_keep_one_channel_and_validation_may_be_the_test(tmp_path):
         ({"train": rows(2, 0)}, r"have the splits \['train'\], not train and test"),
         (
             {"train": rows(2, 0), "test": rows(2, 0, side=9)},
-            None,
+            r"same size, but image 0 of test in .* is 9x9 and not 8x8",
         ),
         (
             {
@@ -92,7 +105,15 @@ def test_grey_images_keep_one_channel_and_validation_may_be_the_test(tmp_path):
                 },
                 "test": rows(1, 0),
             },
-            r"image 1 of train in .* has the shape \[9, 9, 3\], but all must be squares",
+            r"same size, but image 1 of train in .* is 9x9 and not 8x8",
+        ),
+        (
+            {"train": rows(2, 0), "test": {"img": [None], "label": [0]}},
+            r"image 0 of test in .* is missing: its row has none in the column 'img'",
+        ),
+        (
+            {"train": {"img": [rows(1, 0)["img"][0], deep()], "label": [0, 1]}, "test": rows(1, 0)},
+            r"image 1 of train in .* has more than 8 bits per channel",
         ),
         (
             {
@@ -105,8 +126,41 @@ def test_grey_images_keep_one_channel_and_validation_may_be_the_test(tmp_path):
 )
 def test_unfit_images_are_named(tmp_path, splits, words):
     root = write(tmp_path / "odd", splits)
-    with pytest.raises(UserError, match=words or "test images of .* are 9x9"):
+    with pytest.raises(UserError, match=words):
         load_dataset(NAME, str(root))
+
+
+def test_grey_and_coloured_images_become_coloured_ones(tmp_path):
+    mixed = {"img": rows(1, 0)["img"] + rows(1, 1, mode="L")["img"], "label": [0, 1]}
+    splits = {"train": rows(2, 9, mode="L"), "test": mixed}
+    data = load_dataset(NAME, str(write(tmp_path / "mixed", splits)))
+    assert data.train_images.shape == data.test_images.shape == (2, 8, 8, 3)
+    grey = np.asarray(Image.open(io.BytesIO(png(1, mode="L"))))
+    assert np.array_equal(data.test_images[1], np.repeat(grey[..., None], 3, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "test", "words"),
+    [
+        ("", [0, 1], [0, -1], "row 1 of test in .* has -1 .* 'label', .* from 0 to 1$"),
+        ("", [0, None], [0, 1], "row 1 of train in .* has None in the column 'label'"),
+        ("int64", [0, 3], [-1, 1], "row 0 of test in .* has -1 .*, whole numbers from 0 on$"),
+        ("string", ["cat", "dog"], ["cat", "dog"], "row 0 of train in .* has 'cat' in the column"),
+        ("float64", [0.0, 1.5], [0.0, 1.0], "row 0 of train in .* has 0.0 in the column"),
+        ("int64s", [[0], [1]], [[0], [1]], r"row 0 of train in .* has \[0\] in the column"),
+    ],
+)
+def test_a_column_without_labels_is_named(tmp_path, kind, train, test, words):
+    splits = {"train": {**rows(2, 0), "label": train}, "test": {**rows(2, 9), "label": test}}
+    with pytest.raises(UserError, match=words):
+        load_dataset(NAME, str(write(tmp_path / "odd", splits, kind)))
+
+
+def test_whole_numbers_without_names_are_their_own_names(tmp_path):
+    splits = {"train": {**rows(2, 0), "label": [0, 2]}, "test": rows(2, 9)}
+    data = load_dataset(NAME, str(write(tmp_path / "numbers", splits, "int64")))
+    assert data.classes == ("0", "1", "2")
+    assert data.train_labels.tolist() == [0, 2]
 
 
 def test_a_truncated_file_is_a_sentence(copy):
