@@ -9,6 +9,13 @@ line and the ServerApp print that sentence alone, without a traceback.
 class UserError(Exception):
     """A mistake in the configuration, the data or the environment, explained in one sentence."""
 
+    def __init__(self, sentence: str) -> None:
+        """Take the sentence; bytes of a file's name that are no UTF-8 are written as \\udcNN.
+
+        So it can be printed, and sent in a message.
+        """
+        super().__init__(sentence.encode("utf-8", "backslashreplace").decode())
+
 
 def out_of_memory(error: Exception) -> str:
     """Return one sentence for PyTorch's error of a GPU whose memory is full."""

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapp.errors import UserError
+
 Arrays = dict[str, np.ndarray]
 
 # Part of every key: raise it when what is stored, or how it is computed, changes.
@@ -23,11 +25,19 @@ _LIST = "arrays.json"  # a file in every entry: the names of its arrays
 
 
 def cache_folder() -> Path:
-    """Return the folder for this user's decoded data: $FEDAPP_CACHE or the platform's habit."""
-    if own := os.environ.get("FEDAPP_CACHE"):
-        return Path(own).expanduser().absolute()
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser().absolute() / "fedapp"
+    """Return the folder for this user's decoded data: $FEDAPP_CACHE or the platform's habit.
+
+    Raises UserError where that is in the home folder of nobody.
+    """
+    own = os.environ.get("FEDAPP_CACHE")
+    place = own or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/fedapp"
+    try:
+        return Path(place).expanduser().absolute()
+    except RuntimeError:
+        raise UserError(
+            f"the cache folder would be {place} but there is no such home folder; "
+            "set FEDAPP_CACHE to a folder for decoded data"
+        ) from None
 
 
 def file_version(name: str, status: os.stat_result) -> str:

@@ -6,8 +6,9 @@ a first run works anywhere; image folders take a user's own data.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,14 +147,48 @@ def load_dataset(
         classes: names of the classes of own images, by label; "": the folders that are there.
 
     Raises:
-        UserError: unknown name, files that are absent or damaged, or a failed download.
+        UserError: unknown name, files that are absent, damaged or not to be read, or a failed
+            download.
     """
     info = find_dataset(name)
-    arrays = dict(info.read(Origin(name, data_dir, download, class_list, classes)))
+    _check_homes(data_dir, class_list)
+    try:
+        arrays = dict(info.read(Origin(name, data_dir, download, class_list, classes)))
+    except OSError as error:
+        place = f"data-dir {data_dir}" if data_dir else "the cache folder"
+        raise UserError(
+            f"cannot read dataset '{name}' in {place}: {error}; "
+            "set data-dir to a folder that this user may read"
+        ) from error
     names = tuple(str(item) for item in arrays.pop("classes"))
+    _check_encoding(name, names)
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
     return Dataset(name, names, mean, std, **arrays, pools_test=info.pools_test)
+
+
+def _check_homes(*places: str) -> None:
+    """Raise UserError for a place that begins with the home folder of nobody."""
+    for place in places:
+        try:
+            Path(place).expanduser()
+        except RuntimeError:
+            raise UserError(
+                f"data-dir or class-list is '{place}' but there is no such home folder; "
+                "write the whole path"
+            ) from None
+
+
+def _check_encoding(dataset: str, classes: Sequence[str]) -> None:
+    """Raise UserError for a class name that cannot be written down, as UTF-8."""
+    for name in classes:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"a class of dataset '{dataset}' is called '{name}', which is not UTF-8; "
+                "rename its folder"
+            ) from None
 
 
 def _read_images(origin: Origin) -> Arrays:

@@ -76,6 +76,31 @@ def test_digits_are_split_by_class_and_normalised_by_their_own_statistics():
     assert data.std == pytest.approx(std, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [("images", ""), ("images", "cat dog"), ("cifar10", ""), ("cinic10", ""), ("imagenet100", "")],
+)
+def test_a_folder_that_may_not_be_entered_is_one_sentence(tmp_path, monkeypatch, name, classes):
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    monkeypatch.setattr(Path, "is_file", denied)
+    words = f"cannot read dataset '{name}' in data-dir {tmp_path}: .* Permission denied: .*; set"
+    with pytest.raises(UserError, match=words):
+        load_dataset(name, str(tmp_path), classes=classes)
+
+
+def test_a_home_folder_of_nobody_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="is '~no-such-user/x' but there is no such home folder"):
+        load_dataset("images", "~no-such-user/x")
+    with pytest.raises(UserError, match="or class-list is '~no-such-user/list"):
+        load_dataset("imagenet100", str(tmp_path), class_list="~no-such-user/list.txt")
+    monkeypatch.setenv("FEDAPP_CACHE", "~no-such-user")
+    with pytest.raises(UserError, match="set FEDAPP_CACHE to a folder"):
+        load_dataset("digits")
+
+
 def test_digits_split_loses_and_repeats_no_image():
     from sklearn.datasets import load_digits
 

@@ -1,5 +1,6 @@
 """Image folders: decoded as laid out, and every way to lay them out wrongly named in a sentence."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,18 @@ def test_a_wrong_layout_is_explained(folder, spoil, message):
     with pytest.raises(UserError) as error:
         load(folder)
     assert message.format(folder=folder) in str(error.value)
+
+
+def latin_class(folder: Path) -> None:
+    for split in ("train", "test"):
+        write_image(folder / split / os.fsdecode(b"caf\xe9") / "1.png")
+
+
+def test_a_class_folder_whose_name_is_no_utf_8_is_refused(folder):
+    latin_class(folder)
+    with pytest.raises(UserError, match=r"is called 'caf\\udce9', which is not UTF-8") as error:
+        load(folder)
+    assert str(error.value).encode()
 
 
 def test_data_dir_is_needed_and_must_exist(tmp_path):

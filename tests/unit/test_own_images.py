@@ -1,5 +1,6 @@
 """Clients with data folders of their own: matched by class name, misfits refused in a sentence."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,12 @@ def test_labels_are_matched_by_name_whatever_a_host_has(hosts):
 def test_a_class_that_nobody_listed_is_refused_by_name(hosts, tmp_path):
     write(hosts["second"], "train", "wolf", 2)
     with pytest.raises(UserError, match=r"node 101 cannot take part: class folder .*wolf is none"):
+        train(hosts, tmp_path)
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused_by_name(hosts, tmp_path):
+    (hosts["second"] / "train" / os.fsdecode(b"caf\xe9")).mkdir()
+    with pytest.raises(UserError, match=r"node 101 cannot take part: class folder .*caf\\udce9 is"):
         train(hosts, tmp_path)
 
 
