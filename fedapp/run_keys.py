@@ -87,7 +87,7 @@ class RunKeys(BaseModel):
         description="divide training and test images together, then 75/25 per client; "
         "auto: for pathological and dirichlet",
     )
-    partition_seed: int | Auto = Field(
+    partition_seed: Unsigned | Auto = Field(
         "auto", description="seed of the partition; auto: seed, or 1 for pooled data"
     )
     stochastic_every: Unsigned = Field(

@@ -97,6 +97,10 @@ def test_a_resolved_configuration_resolves_to_itself():
         ({"threads": 10**12}, "'threads' is 1000000000000 but must be less than or equal to 1024"),
         ({"weights": "equal"}, "'weights' is 'equal' but must be 'size' or 'uniform'"),
         ({"seed": -3}, "'seed' is -3"),
+        (
+            {"partition-seed": -1},
+            "'partition-seed' is -1 but must be greater than or equal to 0 or 'auto'",
+        ),
         ({"tolerate-failures": "yes"}, "'tolerate-failures' is 'yes'"),
         (
             {"shards": 3, "num-clients": 7},
