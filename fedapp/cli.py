@@ -169,7 +169,7 @@ def partition(
     data, parts = load_partition(resolved)
     counts = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
     tests = [len(part) for part in parts.test]
-    rows = client_rows(counts, tests, data.classes, wide=as_json)
+    rows = client_rows(counts, tests, data.classes, nested=as_json)
     show(f"Training images of each client ({resolved.partition})", rows, as_json)
     if plot is not None:
         from fedapp.results import plots

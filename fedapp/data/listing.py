@@ -8,6 +8,7 @@ import numpy as np
 from fedapp.data.partition import PARTITIONS
 
 MOST_COLUMNS = 20  # more classes than this do not fit a terminal, so they are summed up
+_TOTALS = ("client", "train", "test")  # columns of their own
 
 
 def kind_rows() -> list[dict[str, str]]:
@@ -16,7 +17,7 @@ def kind_rows() -> list[dict[str, str]]:
 
 
 def client_rows(
-    counts: np.ndarray, tests: Sequence[int], classes: Sequence[str], *, wide: bool
+    counts: np.ndarray, tests: Sequence[int], classes: Sequence[str], *, nested: bool
 ) -> list[dict[str, Any]]:
     """Return one row per client of `counts`, its training images [clients, classes].
 
@@ -24,14 +25,25 @@ def client_rows(
         counts: training images of each client and class.
         tests: test images of each client.
         classes: their names.
-        wide: whether to give every class a column, however many there are.
+        nested: whether to give all classes, in a dictionary called "classes", rather than columns.
     """
     rows = []
     for client, row in enumerate(counts):
-        held: dict[str, Any] = dict(zip(classes, map(int, row), strict=True))
-        if not wide and len(classes) > MOST_COLUMNS:
-            most = int(row.argmax())
-            held = {"classes": int((row > 0).sum()), "most of": classes[most]}
-            held["share"] = f"{row[most] / max(row.sum(), 1):.0%}"
+        held = _nested(row, classes) if nested else _columns(row, classes)
         rows.append({"client": client, **held, "train": int(row.sum()), "test": tests[client]})
     return rows
+
+
+def _nested(row: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the images of each class by its name, which may be that of a column."""
+    return {"classes": dict(zip(classes, map(int, row), strict=True))}
+
+
+def _columns(row: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
+    """Return a column for each class, or a summary of more than fit a terminal."""
+    if len(classes) <= MOST_COLUMNS:
+        titles = (f"class {name}" if name in _TOTALS else name for name in classes)
+        return dict(zip(titles, map(int, row), strict=True))
+    most = int(row.argmax())
+    share = f"{row[most] / max(row.sum(), 1):.0%}"
+    return {"classes": int((row > 0).sum()), "most of": classes[most], "share": share}
