@@ -11,6 +11,7 @@ from typing import Any
 from flwr.app import Context
 
 import fedapp
+from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.models.initial import digest
 from fedapp.node import Node, open_node
@@ -41,13 +42,10 @@ def describe(context: Context) -> dict[str, Any]:
     import torch
 
     partition_id, num_partitions = _place(context.node_config)
+    if context.run_config.get("partition") == "own":
+        _check_own(context)
     node = open_node(context.run_config, context.node_config)
     clients = hosted_clients(context, node.config.num_clients)
-    if node.config.partition == "own" and clients != [partition_id]:
-        raise UserError(
-            f"with partition 'own' every client has a SuperNode: num-partitions is "
-            f"{num_partitions} but must be num-clients, {node.config.num_clients}"
-        )
     return {
         "partition-id": partition_id,
         "num-partitions": num_partitions,
@@ -62,6 +60,17 @@ def describe(context: Context) -> dict[str, Any]:
         "host": platform.node(),
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}",
     }
+
+
+def _check_own(context: Context) -> None:
+    """Raise UserError unless the node hosts one client, which has the node's number."""
+    partition_id, num_partitions = _place(context.node_config)
+    num_clients = RunConfig.parse(context.run_config).num_clients
+    if hosted_clients(context, num_clients) != [partition_id]:
+        raise UserError(
+            f"with partition 'own' every client has a SuperNode: num-partitions is "
+            f"{num_partitions} but must be num-clients, {num_clients}"
+        )
 
 
 def form(node: Node) -> dict[str, str]:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from in_process import settings
 from PIL import Image
 
 from fedapp import server_app
 from fedapp.data.own_images import class_names, load_named_images
 from fedapp.errors import UserError
+from fedapp.identity import describe
 from fedapp.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 
@@ -119,6 +121,13 @@ def test_a_server_without_test_images_says_so(hosts, tmp_path):
 def test_every_client_needs_a_node_of_its_own(hosts, tmp_path):
     with pytest.raises(UserError, match="num-partitions is 2 but must be num-clients, 4"):
         train(hosts, tmp_path, num_clients=4)
+
+
+def test_a_node_beyond_the_clients_is_refused(hosts):
+    run = settings(dataset="images", partition="own", classes=CLASSES, num_clients=4)
+    place = {"partition-id": 4, "num-partitions": 5, "data-dir": str(hosts["first"])}
+    with pytest.raises(UserError, match="num-partitions is 5 but must be num-clients, 4"):
+        describe(Context(1, 7, place, RecordDict(), run))
 
 
 @pytest.mark.parametrize("changes", [{"classes": ""}, {"partition": "iid"}, {"dataset": "digits"}])
