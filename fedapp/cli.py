@@ -160,7 +160,7 @@ def partition(
 
     from fedapp.config import RunConfig
     from fedapp.data.listing import client_rows, kind_rows
-    from fedapp.node import load_partition
+    from fedapp.run_data import load_partition
 
     if only_kinds:
         show("Partitions", kind_rows(), as_json)

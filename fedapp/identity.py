@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from flwr.app import Context
 
 import fedapp
@@ -16,6 +17,8 @@ from fedapp.errors import UserError
 from fedapp.models.initial import digest
 from fedapp.node import Node, open_node
 from strategies.records import PROTOCOL_VERSION
+
+IMAGES = "set of images"  # what a node says of its copy of the data
 
 
 def hosted_clients(context: Context, num_clients: int) -> list[int]:
@@ -58,7 +61,8 @@ def describe(context: Context) -> dict[str, Any]:
         **form(node),
         "device": str(node.device),
         "host": platform.node(),
-        "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}",
+        "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}, "
+        f"numpy {np.__version__}",
     }
 
 
@@ -74,12 +78,16 @@ def _check_own(context: Context) -> None:
 
 
 def form(node: Node) -> dict[str, str]:
-    """Return what the data of server and nodes must have in common, by names for a sentence."""
+    """Return what the data of server and nodes must have in common, by names for a sentence.
+
+    Where every client has images of its own, these are the form of the images and their classes.
+    """
     data = node.dataset
     size = f"{data.image_size}x{data.image_size}, {data.channels} channels"
     return {
         "list of classes": data.classes_hash(),
         "form of images": size,
+        **({} if node.config.partition == "own" else {IMAGES: node.data_hash}),
         "initial model": digest(node.initial),
     }
 

@@ -8,7 +8,7 @@ in place, and the data stays on the device.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,8 @@ from clients.workplace import ClientData, Workplace
 from fedapp.allocator import keep_memory
 from fedapp.config import RunConfig
 from fedapp.data.batches import ClientBatches
-from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.encoded import StreamedBatches
-from fedapp.data.partition import Partition, make_partition
+from fedapp.data.partition import Partition
 from fedapp.data.serving import plain_batches, training_batches
 from fedapp.data.stochastic import dropped_class
 from fedapp.device import choose_device, set_float32_precision
@@ -35,7 +34,8 @@ from fedapp.models import Model, build_model, shared_tensors
 from fedapp.models.backbones import BACKBONES
 from fedapp.models.initial import find_initial, load_initial
 from fedapp.personal_models import PersonalPlaces
-from fedapp.rng import Stream, numpy_rng, torch_rng, torch_seed
+from fedapp.rng import Stream, torch_rng, torch_seed
+from fedapp.run_data import data_hash, draw_partition, prepared
 from fedapp.state_folder import state_folder
 from strategies.records import Task
 
@@ -59,8 +59,8 @@ class Node:
         set_float32_precision(config.precision)
         place = data_dir or config.data_dir
         self.initial = find_initial(config.initial_model, place, config.download)
-        self.dataset = _prepared(config, data_dir)
-        self.partition = _partition(config, self.dataset, own)
+        self.dataset = prepared(config, data_dir)
+        self.partition = draw_partition(config, self.dataset, own)
         self.settings = LocalSettings(
             int(config.local_epochs), float(config.momentum), float(config.weight_decay),
             config.clip_norm, config.precision,
@@ -227,6 +227,11 @@ class Node:
         )
         return train, tuple(data.classes), test
 
+    @cached_property
+    def data_hash(self) -> str:
+        """What server and nodes compare of their data: `run_data.data_hash`, computed once."""
+        return data_hash(self.dataset, self.partition)
+
     def head_hash(self) -> str:
         """Return a hash of the rows that every process rebuilds from the seed: a frozen head's.
 
@@ -261,40 +266,3 @@ def _open(run_config: tuple[tuple[str, Any], ...], data_dir: str, own: int | Non
     if config.threads:
         torch.set_num_threads(config.threads)
     return Node(config, data_dir, own)
-
-
-@lru_cache(maxsize=1)
-def _dataset(name: str, data_dir: str, download: bool, class_list: str, classes: str) -> Dataset:
-    return load_dataset(name, data_dir, download, class_list, classes)
-
-
-def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
-    """Load a configuration's data and draw its partition."""
-    data = _prepared(config)
-    return data, _partition(config, data)
-
-
-def _prepared(config: RunConfig, data_dir: str = "") -> Dataset:
-    """Load a configuration's data set, pooled and normalised as it asks for."""
-    folder = data_dir or config.data_dir
-    data = _dataset(config.dataset, folder, config.download, config.class_list, config.classes)
-    if config.pool_data is True:
-        data = data.pooled()
-    return data.symmetric() if config.normalisation == "symmetric" else data
-
-
-def _partition(config: RunConfig, data: Dataset, own: int | None = None) -> Partition:
-    return make_partition(
-        config.partition,
-        np.asarray(data.train_labels),
-        np.asarray(data.test_labels),
-        num_clients=config.num_clients,
-        shards=config.shards,
-        alpha=config.alpha,
-        classes_per_client=int(config.classes_per_client),
-        sigma=config.unbalanced_sigma,
-        lda_cap=config.lda_cap,
-        pooled=config.pool_data is True,
-        own=own,
-        seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),
-    )

@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedapp.errors import UserError
+from fedapp.identity import IMAGES
 from strategies.federation import Federation
 from strategies.records import PROTOCOL_VERSION, TASK
 from strategies.transport import exchange
@@ -21,6 +22,11 @@ from strategies.transport import exchange
 Identity = Mapping[str, Any]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before a lost node is asked again
+_EQUAL_RUN = "both need the same app, run configuration and kind of data"
+_EQUAL_COPY = (
+    "every host divides its own copy of the data among all clients, so copy the server's data "
+    "folder there, and install the same NumPy on both"
+)
 
 
 def meet_nodes(
@@ -185,6 +191,5 @@ def _compare(identity: Identity, name: str, expected: Mapping[str, str]) -> None
         if identity[key] != value:
             raise UserError(
                 f"{name} has another {key} ({identity[key]}) than the server ({value}): "
-                "both need the same app, run configuration and kind of data "
-                f"({identity['versions']})"
+                f"{_EQUAL_COPY if key == IMAGES else _EQUAL_RUN} ({identity['versions']})"
             )

@@ -1,0 +1,106 @@
+"""Hosts that each have a copy of the data: equal ones serve, others are refused before round 1."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import settings
+from PIL import Image
+
+from fedapp import node as node_module
+from fedapp import server_app
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.in_process import InProcessGrid
+from fedapp.preflight import meet_nodes
+from fedapp.results.run_directory import RunDirectory
+from fedapp.run_data import data_hash, load_partition
+
+CLASSES = ("cat", "dog")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def copies(tmp_path) -> dict[str, Path]:
+    """The server's folder of images and those of two hosts, all equal."""
+    first, *others = (tmp_path / name for name in ("server", "first", "second"))
+    for split, count in (("train", 12), ("test", 4)):
+        for label, name in enumerate(CLASSES):
+            (first / split / name).mkdir(parents=True)
+            for number in range(count):
+                paint(first / split / name / f"{number}.png", 100 * label + number)
+    for other in others:
+        shutil.copytree(first, other)
+    return {path.name: path for path in (first, *others)}
+
+
+def paint(path: Path, value: int) -> None:
+    Image.new("RGB", (32, 32), (value, 255 - value, 7)).save(path)
+
+
+def train(copies: dict[str, Path], tmp_path: Path, **changes) -> RunDirectory:
+    """Run one round on two hosts in this process; raises UserError as the ServerApp does."""
+    chosen = {
+        "dataset": "images", "partition": "iid", "num_clients": 4, "num_rounds": 1,
+        "output_dir": str(tmp_path / "runs"), "run_name": "copies",
+    }  # fmt: skip
+    values = settings(**(chosen | changes))
+    grid = InProcessGrid(values, 2)
+    for context, host in zip(grid.contexts.values(), ("first", "second"), strict=True):
+        context.node_config["data-dir"] = str(copies[host])
+    server_app.run(grid, values, str(copies["server"]), 0.0)
+    return RunDirectory.load(tmp_path / "runs" / "copies")
+
+
+def test_equal_copies_at_other_places_train(copies, tmp_path):
+    assert train(copies, tmp_path).summary()["status"] == "completed"
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_host_with_one_image_more_is_refused_by_name(copies, tmp_path, pooled):
+    paint(copies["second"] / "train" / "cat" / "new.png", 50)
+    with pytest.raises(UserError, match=r"node 101 \(partition 1 .*another set of images") as error:
+        train(copies, tmp_path, pool_data=pooled)
+    assert "so copy the server's data folder there" in str(error.value)
+    assert "numpy" in str(error.value)
+
+
+def test_a_host_with_another_image_under_the_same_name_is_refused(copies, tmp_path):
+    paint(copies["first"] / "train" / "cat" / "3.png", 200)
+    with pytest.raises(UserError, match=r"node 100 .*another set of images"):
+        train(copies, tmp_path)
+
+
+def test_the_hash_is_of_labels_draw_and_statistics():
+    config = RunConfig.parse(settings())
+    data, partition = load_partition(config)
+    assert data_hash(data, partition) == data_hash(*load_partition(config))
+    moved = [partition.train[0][1:], np.append(partition.train[1], partition.train[0][0])]
+    others = [
+        (replace(data, train_labels=np.roll(data.train_labels, 1)), partition),
+        (replace(data, test_labels=np.roll(data.test_labels, 1)), partition),
+        (data, replace(partition, train=[*moved, *partition.train[2:]])),
+        (data, replace(partition, test=partition.test[::-1])),
+        (replace(data, mean=(data.mean[0] + 1e-5,)), partition),
+        (replace(data, std=(data.std[0] + 1e-5,)), partition),
+    ]
+    assert len({data_hash(*other) for other in [(data, partition), *others]}) == 7
+    rounded = replace(data, mean=(data.mean[0] + 1e-12,))
+    assert data_hash(rounded, partition) == data_hash(data, partition)
+
+
+def test_nodes_of_one_process_compute_it_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(node_module, "data_hash", lambda *given: calls.append(given) or "hash")
+    node_module.close_node()
+    try:
+        meet_nodes(InProcessGrid(settings(), 5), 10, {}, 5, lambda text: None)
+    finally:
+        node_module.close_node()
+    assert len(calls) == 1
