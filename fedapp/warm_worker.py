@@ -13,7 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MessageType
 
 from fedapp.errors import UserError
 from fedapp.warm import ANSWER, FAILURE, MISTAKE, receive, send
@@ -62,7 +62,12 @@ def _handle(message: Message, context: Context) -> tuple[bytes, bytes]:
     from flwr.common.serde import message_to_proto
 
     from fedapp.client_app import app
+    from fedapp.node import close_node
+    from fedapp.run_data import forget_files
 
+    if message.metadata.message_type == MessageType.QUERY:
+        close_node()  # a run begins, and the host may have other images than at the last one
+        forget_files()
     try:
         return ANSWER, message_to_proto(app(message, context)).SerializeToString()
     except UserError as mistake:

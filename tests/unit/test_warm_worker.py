@@ -14,6 +14,7 @@ import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from in_process import settings
+from PIL import Image
 
 from fedapp import warm, warm_worker
 from fedapp.client_process import app
@@ -69,6 +70,23 @@ def test_it_answers_what_the_plain_process_answers(in_thread):
     assert reply.metadata.reply_to_message_id == "asked"
     app(*question())
     assert len(in_thread) == 1, "one worker answers all messages of a node"
+
+
+def test_a_run_starts_with_the_images_that_are_there_then(in_thread, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "train" / "cat"
+    folder.mkdir(parents=True)
+    run = settings(
+        dataset="images", partition="own", classes="cat dog", num_clients=1, participation=1.0
+    )
+    held = []
+    for number in range(3):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"{number}.png")
+        message, context = question(**{"num-partitions": 1, "data-dir": str(tmp_path)})
+        held += identity(app(message, Context(1, 7, context.node_config, RecordDict(), run)))[
+            "examples"
+        ]
+    assert held == [1, 2, 3]
 
 
 def test_only_this_user_can_reach_it(in_thread, folder):
