@@ -77,19 +77,33 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Call
         cwd=home,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
     try:
         yield lambda: _wait_for(f"http://{address}/health", process, home / "superlink.log")
     finally:
+        leaders = _children(process.pid)
         process.terminate()
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        with suppress(ProcessLookupError):  # what it started would train to the end without it
-            os.killpg(process.pid, signal.SIGKILL)
+        for leader in leaders:
+            with suppress(ProcessLookupError):
+                os.killpg(leader, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that one has started: the SuperLink's lead groups of their own.
+
+    They would train to the run's end without it.
+    """
+    with suppress(FileNotFoundError):
+        found = subprocess.run(
+            ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False
+        )
+        return [int(word) for word in found.stdout.split()]
+    return []
 
 
 def free_port() -> int:

@@ -69,8 +69,8 @@ def test_it_is_stopped_when_the_command_gets_sigterm(superlink, handlers, tmp_pa
 
 
 def test_what_it_started_does_not_stay(superlink, tmp_path):
-    script = "import subprocess as s, sys, time; "
-    script += "left = s.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+    child = "s.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
+    script = f"import subprocess as s, sys, time; left = {child}; "
     superlink(f"{script}open('left.txt', 'w').write(f'{{left.pid}} '); time.sleep(60)")
     note = tmp_path / "left.txt"
     with local_superlink(tmp_path, {}):
