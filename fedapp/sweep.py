@@ -11,7 +11,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -70,7 +70,7 @@ def parse_vary(texts: Sequence[str]) -> Vary:
         key = key.strip()
         if not (key and separator):
             raise UserError(f"--vary {text!r} must look like key=value,value")
-        _refuse_own("--vary", key)
+        refuse_own("--vary", [key])
         if key in varied:
             raise UserError(f"--vary names '{key}' twice; give all its values at once")
         varied[key] = tuple(_scalar(item.strip(), text) for item in _COMMA.split(values))
@@ -94,17 +94,14 @@ def plan(
 
     Args:
         project: the folder that holds pyproject.toml.
-        base: what all runs share, by configuration key.
+        base: what all runs share, by configuration key; what a sweep sets itself does not count.
         vary: the values of each varied key.
         seeds: of every combination.
         folder: where the run directories go.
 
     Raises:
-        UserError: a key of `base` that the sweep sets itself, or the first combination that cannot
-            work or whose run directory is in the way.
+        UserError: the first combination that cannot work or whose run directory is in the way.
     """
-    for key in base:
-        _refuse_own("-c", key)
     runs = []
     for values in product(*vary.values()):
         varied = dict(zip(vary, values, strict=True))
@@ -258,9 +255,9 @@ def _percent(row: Mapping[str, Any], figure: str) -> str | None:
     return None if mean is None else Spread(mean, row[f"{figure}_std"], n).percent()
 
 
-def _refuse_own(option: str, key: str) -> None:
+def refuse_own(option: str, keys: Iterable[str]) -> None:
     """Raise UserError for a key that the sweep sets itself."""
-    if key in _OWN_KEYS:
+    for key in [key for key in keys if key in _OWN_KEYS]:
         raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
 
 

@@ -121,8 +121,12 @@ def test_the_plan_has_every_combination_with_every_seed(tmp_path):
     "own", [{"seed": 5}, {"run-name": "a"}, {"output-dir": "a"}, {"resume": "auto"}]
 )
 def test_what_a_sweep_sets_itself_is_not_taken_from_its_configuration(tmp_path, own):
-    with pytest.raises(UserError, match=f"-c cannot name '{next(iter(own))}': use --seeds, --name"):
-        make_plan(tmp_path, base={**BASE, **own})
+    (key, value) = next(iter(own.items()))
+    typed = ["sweep", "--name", "x", "--plan", "--app", str(ROOT), "-c", f"{key}={value!r}"]
+    done = CliRunner().invoke(cli.app, [*typed, "--output-dir", str(tmp_path)])
+    assert str(done.exception).startswith(f"-c cannot name '{key}': use --seeds, --name")
+    runs = make_plan(tmp_path, base={**BASE, **own})  # as a file of another run has them
+    assert [(run.seed, run.config["seed"]) for run in runs[:2]] == [(0, 0), (1, 1)]
 
 
 def test_only_seeds_make_a_sweep_too(tmp_path):
