@@ -130,11 +130,11 @@ print(sorted(heavy & sys.modules.keys()))
 def test_the_data_are_loaded_once_per_process(monkeypatch):
     from in_process import federate, settings
 
-    from fedapp import node
+    from fedapp import run_data
 
     calls = []
-    original = node.load_dataset
-    monkeypatch.setattr(node, "load_dataset", lambda *a: calls.append(a) or original(*a))
-    node._dataset.cache_clear()
+    original = run_data.load_dataset
+    monkeypatch.setattr(run_data, "load_dataset", lambda *a: calls.append(a) or original(*a))
+    run_data.forget_files()
     federate(settings(num_rounds=3), nodes=5)
     assert len(calls) == 1
