@@ -44,7 +44,6 @@ def sweep(
     from fedapp import sweep as sweeps
     from fedapp.launch import Resources, read_overrides
 
-    # a file, such as another run's config.toml, may have them; what is typed is meant
     typed = [text for text in config or [] if "=" in text and not text.endswith(".toml")]
     sweeps.refuse_own("-c", read_overrides(typed))
     runs = sweeps.plan(

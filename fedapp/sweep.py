@@ -256,7 +256,7 @@ def _percent(row: Mapping[str, Any], figure: str) -> str | None:
 
 
 def refuse_own(option: str, keys: Iterable[str]) -> None:
-    """Raise UserError for a key that the sweep sets itself."""
+    """Raise UserError for a key that the sweep sets itself; a run's config.toml may have them."""
     for key in [key for key in keys if key in _OWN_KEYS]:
         raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
 
