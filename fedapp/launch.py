@@ -22,12 +22,14 @@ from typing import Any
 
 from fedapp.cpus import cores
 from fedapp.errors import UserError
+from fedapp.places import absolute, expanded
 from fedapp.preset_files import preset_path
 from fedapp.subprocesses import run_task
 
 _PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
 _PATH_VARIABLES = ("FEDAPP_STATE", "FEDAPP_CACHE", "XDG_CACHE_HOME", "TORCH_HOME")
+_MLFLOW = "MLFLOW_TRACKING_URI"
 _NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
 _ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -184,7 +186,7 @@ def read_overrides(texts: list[str]) -> dict[str, Any]:
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
-    return tomllib.loads(file.expanduser().read_text(encoding="utf-8"))
+    return tomllib.loads(expanded(file, "-c").read_text(encoding="utf-8"))
 
 
 def _read_pairs(text: str) -> dict[str, Any]:
@@ -207,9 +209,9 @@ def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     for key in _PATH_KEYS:
         path = values.get(key)
         if isinstance(path, str) and path and path != _NO_PATHS.get(key):
-            absolute = Path(path).expanduser().absolute()
-            if key != "initial-model" or absolute.exists():
-                values[key] = str(absolute)
+            place = absolute(path, key)
+            if key != "initial-model" or place.exists():
+                values[key] = str(place)
     return values
 
 
@@ -274,9 +276,19 @@ def environment_for(home: Path, resources: Resources | None = None) -> dict[str,
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if resources and resources.gpus == 0 else {}
     named = {name: os.environ[name] for name in _PATH_VARIABLES if os.environ.get(name)}
-    folders = {name: str(Path(folder).expanduser().absolute()) for name, folder in named.items()}
+    folders = {name: str(absolute(folder, name)) for name, folder in named.items()}
+    if address := os.environ.get(_MLFLOW):
+        folders[_MLFLOW] = _whole_address(address)
     own = {**_ENVIRONMENT, **hidden, "FLWR_HOME": str(home), "PATH": path}
     return {**os.environ, **folders, **own}
+
+
+def _whole_address(uri: str) -> str:
+    """Return MLflow's address; a folder or an SQLite file that is relative in it becomes whole."""
+    database, sqlite, path = uri.rpartition("sqlite:///")
+    if not sqlite and (":" in uri or uri.startswith("databricks")):
+        return uri
+    return f"{database}{sqlite}{absolute(path, _MLFLOW)}"
 
 
 def program(name: str) -> str:

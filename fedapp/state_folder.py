@@ -3,11 +3,16 @@
 import os
 from pathlib import Path
 
+from fedapp.places import absolute
+
 
 def state_folder(chosen: str | Path | None = None) -> Path:
-    """Return the folder of all runs' states: `chosen`, $FEDAPP_STATE, or one beside the cache."""
+    """Return the folder of all runs' states: `chosen`, $FEDAPP_STATE, or one beside the cache.
+
+    Raises UserError where that is in the home folder of nobody.
+    """
     if folder := chosen or os.environ.get("FEDAPP_STATE"):
-        return Path(folder).expanduser().absolute()
+        return absolute(folder, "state-dir" if chosen else "FEDAPP_STATE")
     from fedapp.data.cache import cache_folder  # imports NumPy
 
     cache = cache_folder()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapp.errors import UserError
+from fedapp.places import absolute
 
 Arrays = dict[str, np.ndarray]
 
@@ -29,15 +29,9 @@ def cache_folder() -> Path:
 
     Raises UserError where that is in the home folder of nobody.
     """
-    own = os.environ.get("FEDAPP_CACHE")
-    place = own or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/fedapp"
-    try:
-        return Path(place).expanduser().absolute()
-    except RuntimeError:
-        raise UserError(
-            f"the cache folder would be {place} but there is no such home folder; "
-            "set FEDAPP_CACHE to a folder for decoded data"
-        ) from None
+    if own := os.environ.get("FEDAPP_CACHE"):
+        return absolute(own, "FEDAPP_CACHE")
+    return absolute(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "XDG_CACHE_HOME") / "fedapp"
 
 
 def file_version(name: str, status: os.stat_result) -> str:

@@ -12,6 +12,7 @@ from fedapp.data.formats import damaged, text_lines
 from fedapp.data.images import images_by_class
 from fedapp.data.sources import Origin
 from fedapp.errors import UserError
+from fedapp.places import absolute, expanded
 
 CLASSES = 100
 SIDE = 224
@@ -27,7 +28,7 @@ def read_imagenet100(origin: Origin) -> dict[str, Any]:
     """
     if not origin.data_dir:
         raise UserError(f"dataset 'imagenet100' needs data-dir: a folder with {LAYOUT}")
-    root = Path(origin.data_dir).expanduser().absolute()
+    root = absolute(origin.data_dir, "data-dir")
     classes = _classes(root, origin.class_list)
     content: dict[str, Any] = {"classes": classes, "mean": MEAN, "std": STD}
     for split, folder in (("train", "train"), ("test", "val")):
@@ -48,7 +49,7 @@ def _classes(root: Path, class_list: str) -> list[str]:
         if len(there) < CLASSES:
             raise UserError(f"{root / 'train'} has {len(there)} class folders, not {CLASSES}")
         return there[:CLASSES]
-    path = root / Path(class_list).expanduser()  # an absolute path stays as it is
+    path = root / expanded(class_list, "class-list")  # an absolute path stays as it is
     wanted = [line.split()[0] for line in text_lines(path)]
     if len(set(wanted)) != CLASSES or len(wanted) != CLASSES:
         raise damaged(path, f"it lists {len(set(wanted))} different classes, not {CLASSES}")

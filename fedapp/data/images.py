@@ -17,6 +17,7 @@ import numpy as np
 
 from fedapp.data.cache import Arrays, cached_arrays, file_version
 from fedapp.errors import UserError
+from fedapp.places import absolute
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,7 +50,7 @@ def load_image_folder(data_dir: str) -> Arrays:
             "dataset 'images' needs data-dir: a folder with train/CLASS/*.jpg and test/CLASS/*.jpg "
             "(or .jpeg, .png)"
         )
-    root = Path(data_dir).expanduser().absolute()
+    root = absolute(data_dir, "data-dir")
     classes = _classes(root)
     splits = {split: _list_images(root, split, classes) for split in SPLITS}
     versions = [version for split in splits.values() for version in split.versions]

@@ -20,6 +20,7 @@ from fedapp.data.images import (
     square_side,
 )
 from fedapp.errors import UserError
+from fedapp.places import absolute
 
 LAYOUT = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
 
@@ -49,7 +50,7 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
             f"this host has no images: give it a data-dir with {LAYOUT}, a SuperNode by "
             "--node-config \"data-dir='/path'\""
         )
-    root = Path(data_dir).expanduser().absolute()
+    root = absolute(data_dir, "data-dir")
     files = {split: _files(root, split, classes) for split in SPLITS}
     names = [name for split in files.values() for name, _ in split]
     if not names:

@@ -15,6 +15,7 @@ from fedapp.data.formats import CifarFormat, FileFormat, IdxFormat, locate
 from fedapp.data.images import channel_statistics
 from fedapp.data.sources import Origin
 from fedapp.errors import UserError
+from fedapp.places import absolute
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PublicFiles:
     def read(self, origin: Origin) -> Arrays:
         """Find, or download, and read the files."""
         data_dir = origin.data_dir
-        root = Path(data_dir).expanduser().absolute() if data_dir else cache_folder() / "datasets"
+        root = absolute(data_dir, "data-dir") if data_dir else cache_folder() / "datasets"
         paths = locate(root, self.file_format)
         if not paths and origin.download:
             self._download(root)

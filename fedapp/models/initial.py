@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedapp.errors import UserError
 from fedapp.models import Model
+from fedapp.places import expanded
 
 IMAGENET = "imagenet"
 IMAGENET_MODELS = ("resnet18", "resnet18-imagenet-stem")
@@ -31,7 +32,7 @@ def find_initial(name: str, data_dir: str, download: bool = False) -> Path | Non
         return None
     if name == IMAGENET:
         return _imagenet(data_dir, download)
-    places = [Path(data_dir).expanduser() / name, Path(name).expanduser()]
+    places = [expanded(data_dir, "data-dir") / name, expanded(name, "initial-model")]
     for place in places:
         path = place / _RUN_FILE if place.is_dir() else place
         if path.is_file():
@@ -90,7 +91,7 @@ def _imagenet(data_dir: str, download: bool) -> Path:
     url = ResNet18_Weights.IMAGENET1K_V1.url
     name = url.rsplit("/", 1)[1]
     cache = Path(torch.hub.get_dir()) / "checkpoints" / name
-    for path in (Path(data_dir).expanduser() / name, cache):
+    for path in (expanded(data_dir, "data-dir") / name, cache):
         if path.is_file():
             return path
     if not download:

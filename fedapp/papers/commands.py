@@ -15,6 +15,7 @@ import typer
 
 from fedapp.cli_options import AsJson, Jobs, Project, show
 from fedapp.errors import UserError
+from fedapp.places import absolute
 
 if TYPE_CHECKING:
     from fedapp.papers.cells import Cell
@@ -95,8 +96,8 @@ def reproduce(
     """
     from fedapp.papers.plan import Request
 
-    folder = (output_dir or Path("runs") / f"{paper}-{table}").expanduser().absolute()
-    data = str(Path(data_dir).expanduser().absolute()) if data_dir else ""
+    folder = absolute(output_dir or Path("runs") / f"{paper}-{table}", "--output-dir")
+    data = str(absolute(data_dir, "--data-dir")) if data_dir else ""
     request = Request(folder, scale, seeds, data, dataset_as, download)
     cells = _chosen_cells(paper, table, cell or [], request)
     if plan:

@@ -92,13 +92,19 @@ def test_a_folder_that_may_not_be_entered_is_one_sentence(tmp_path, monkeypatch,
 
 
 def test_a_home_folder_of_nobody_is_one_sentence(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="is '~no-such-user/x' but there is no such home folder"):
+    nobody = "is '~no-such-user/x' but there is no such home folder; write the whole path"
+    with pytest.raises(UserError, match=f"data-dir {nobody}"):
         load_dataset("images", "~no-such-user/x")
-    with pytest.raises(UserError, match="or class-list is '~no-such-user/list"):
-        load_dataset("imagenet100", str(tmp_path), class_list="~no-such-user/list.txt")
-    monkeypatch.setenv("FEDAPP_CACHE", "~no-such-user")
-    with pytest.raises(UserError, match="set FEDAPP_CACHE to a folder"):
+    monkeypatch.setenv("FEDAPP_CACHE", "~no-such-user/x")
+    with pytest.raises(UserError, match=f"FEDAPP_CACHE {nobody}"):
         load_dataset("digits")
+
+
+def test_a_class_list_in_the_home_folder_of_nobody_is_one_sentence(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+    with pytest.raises(UserError, match="class-list is '~no-such-user/x' but there is no such"):
+        load_dataset("imagenet100", str(tmp_path), class_list="~no-such-user/x")
 
 
 def test_digits_split_loses_and_repeats_no_image():
