@@ -23,6 +23,7 @@ from fedapp.data.images import (
 )
 from fedapp.data.sources import Origin
 from fedapp.errors import UserError
+from fedapp.places import absolute
 
 PREFIX = "hub:"
 FILES = ["*.parquet", "README.md"]  # the README says which columns are images and labels
@@ -43,7 +44,7 @@ def read_hub(origin: Origin) -> Arrays:
     if name.count("/") != 1 or not all(name.split("/")):
         raise UserError(f"dataset '{origin.name}' must be hub:OWNER/NAME or hub:OWNER/NAME:SUBSET")
     own = cache_folder() / "hub" / name.replace("/", "--")
-    root = Path(origin.data_dir).expanduser().absolute() if origin.data_dir else own
+    root = absolute(origin.data_dir, "data-dir") if origin.data_dir else own
     if not _is_whole(root):
         if not origin.download:
             part = ", but for a part" if (root / UNFINISHED).exists() else ""
@@ -65,7 +66,7 @@ def _library(name: str) -> ModuleType:
     except ImportError as error:
         raise UserError(
             f"data sets of the hub need the package '{name}' ({error}); install it with "
-            "pip install 'fedapp[hub]'"
+            "pip install -e '.[hub]'"
         ) from error
 
 
@@ -155,14 +156,15 @@ def _labels(
     root: Path, split: str, rows: Any, column: str, names: Sequence[str] | None
 ) -> np.ndarray:
     """Return a column as int64 [n]; raises UserError unless all are labels of the named classes."""
-    for number, label in enumerate(rows[column]):
+    found = list(rows[column])  # once: each access converts the whole column
+    for number, label in enumerate(found):
         if not isinstance(label, int) or label < 0 or (names and label >= len(names)):
             limit = f" to {len(names) - 1}" if names else " on"
             raise UserError(
                 f"row {number} of {split} in {root} has {reprlib.repr(label)} in the column "
                 f"'{column}', which must hold labels, whole numbers from 0{limit}"
             )
-    return np.array(rows[column], dtype=np.int64)
+    return np.array(found, dtype=np.int64)
 
 
 def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[tuple[str, np.ndarray]]:

@@ -163,5 +163,5 @@ def _refused(tracker: str, problem: Exception, setting: str) -> UserError:
 
 def _missing(tracker: str, package: str) -> UserError:
     return UserError(
-        f"tracker '{tracker}' needs the package {package}: pip install 'fedapp[{tracker}]'"
+        f"tracker '{tracker}' needs the package {package}: pip install -e '.[{tracker}]'"
     )

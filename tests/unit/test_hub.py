@@ -187,7 +187,7 @@ def test_names_have_an_owner(name):
 def test_an_absent_library_is_named_with_its_extra(tmp_path, monkeypatch):
     (tmp_path / "x.parquet").touch()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"the package 'datasets' .*install 'fedapp\[hub\]'"):
+    with pytest.raises(UserError, match=r"the package 'datasets' .*pip install -e '\.\[hub\]'"):
         load_dataset(NAME, str(tmp_path))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="need the package 'huggingface_hub'"):

@@ -34,7 +34,7 @@ def test_only_finite_numbers_are_tracked():
 def test_a_missing_package_is_named(run, monkeypatch, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        UserError, match=rf"needs the package {package}: pip install 'fedapp\[{name}"
+        UserError, match=rf"needs the package {package}: pip install -e '\.\[{name}"
     ):
         open_tracker(name, run)
 
