@@ -14,8 +14,9 @@ import typer
 from fedapp import cli_analysis, cli_deployment, cli_experiments, cli_personal, cli_traffic
 from fedapp.cli_options import AsJson, Overrides, Project, show, write_png
 from fedapp.errors import UserError
-from fedapp.launch import Engine, Resources, default_config, read_overrides
+from fedapp.launch import Engine, Resources, default_config
 from fedapp.launch import run as simulate
+from fedapp.overrides import read_overrides
 from fedapp.papers import commands as papers_commands
 from fedapp.state_command import app as state_app
 from fedapp.subprocesses import heed_signals

@@ -42,12 +42,12 @@ def sweep(
     Example: fedapp sweep -c "num-rounds=20" --vary "method=fedavg,feddr+" --seeds 0,1 --name demo
     """
     from fedapp import sweep as sweeps
-    from fedapp.launch import Resources, read_overrides
+    from fedapp.launch import Resources
+    from fedapp.overrides import is_file, read_overrides
 
-    typed = [text for text in config or [] if "=" in text and not text.endswith(".toml")]
-    sweeps.refuse_own("-c", read_overrides(typed))
+    sweeps.refuse_own("-c", read_overrides([text for text in config or [] if not is_file(text)]))
     runs = sweeps.plan(
-        project, read_overrides(config or []), sweeps.parse_vary(vary or []),
+        project, read_overrides(config or [], more=True), sweeps.parse_vary(vary or []),
         sweeps.parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
     )  # fmt: skip
     if only_plan or not as_json:

@@ -32,7 +32,7 @@ def personalise(
 
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """
-    from fedapp.launch import read_overrides
+    from fedapp.overrides import read_overrides
     from fedapp.personalise import personalise as fine_tune
     from fedapp.results.files import json_text
     from fedapp.results.formatting import clients_headline

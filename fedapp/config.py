@@ -17,6 +17,7 @@ from fedapp.config_input import kebab, sentence, whole_floats
 from fedapp.errors import UserError
 from fedapp.method_keys import MethodKeys
 from fedapp.methods import FALLBACKS, check_regulariser, find_method
+from fedapp.overrides import AUTO
 from fedapp.run_keys import KEEPING, LOCAL, marked_keys
 from fedapp.settings import find_setting, usual_model, usual_name
 from fedapp.tuned import blend_settings
@@ -71,7 +72,7 @@ class RunConfig(MethodKeys):
             "drop_last": row.personal is not None,
             **group_settings(self, row),
         }
-        autos = {k: v for k, v in chosen.items() if getattr(self, k) == "auto"}
+        autos = {k: v for k, v in chosen.items() if getattr(self, k) == AUTO}
         resolved = self.model_copy(update=autos)
         resolved = resolved.model_copy(update=stage_settings(resolved, row))
         check_config(resolved)
@@ -80,6 +81,12 @@ class RunConfig(MethodKeys):
     def flat(self) -> dict[str, Any]:
         """Return the configuration with its kebab-case keys, as Flower and TOML take it."""
         return self.model_dump(by_alias=True)
+
+    def chosen(self, asked: Mapping[str, Any]) -> frozenset[str]:
+        """Return the keys whose values "auto" chose, where `asked` is unresolved."""
+        fields = type(self).model_fields.items()
+        autos = {kebab(n) for n, f in fields if asked.get(kebab(n), f.default) == AUTO}
+        return frozenset(key for key in autos if self.flat()[key] != AUTO)
 
     def fingerprint(self) -> str:
         """Return a hash of all that server and clients must agree on."""

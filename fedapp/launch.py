@@ -6,7 +6,6 @@ its own. `run_with_superlink` (in `local_superlink.py`) is the longer way of `fl
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import date, time
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
@@ -22,12 +20,10 @@ from typing import Any
 
 from fedapp.cpus import cores
 from fedapp.errors import UserError
-from fedapp.places import absolute, expanded
-from fedapp.preset_files import preset_path
+from fedapp.places import absolute
 from fedapp.subprocesses import run_task
 
 _PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
-_PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
 _PATH_VARIABLES = ("FEDAPP_STATE", "FEDAPP_CACHE", "XDG_CACHE_HOME", "TORCH_HOME")
 _MLFLOW = "MLFLOW_TRACKING_URI"
 _NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
@@ -151,49 +147,6 @@ def _app_table(project: Path, name: str) -> dict[str, Any]:
             f"{file.absolute()} has no [tool.flwr.app.{name}]: run this in the fedapp folder, "
             "or name it with --app"
         ) from None
-
-
-def read_overrides(texts: list[str]) -> dict[str, Any]:
-    """Read `-c` arguments, later ones winning.
-
-    Each is the name of a preset, a TOML file, or a string "key=value key2='text'". That is the
-    syntax of `flwr run`, whose own reader takes most of a second to import, and skips what it does
-    not understand.
-    """
-    overrides: dict[str, Any] = {}
-    for text in texts:
-        preset = preset_path(text)
-        if not preset and not text.endswith(".toml") and "=" not in text:
-            raise UserError(
-                f"-c {text!r} is neither a preset (see `fedapp presets`) nor a .toml file nor "
-                "key=value pairs"
-            )
-        try:
-            from_file = preset or text.endswith(".toml")
-            overrides |= _read_toml(Path(preset or text)) if from_file else _read_pairs(text)
-        except OSError as error:
-            raise UserError(f"preset {text} cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise UserError(
-                f"-c {text!r} is not TOML key=value pairs or a TOML file: {error}"
-            ) from None
-    for key, value in overrides.items():
-        if isinstance(value, date | time):  # which no key takes
-            raise UserError(
-                f"-c {key}={value} is a date or a time; a name needs quotes: {key}='{value}'"
-            )
-    return overrides
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    return tomllib.loads(expanded(file, "-c").read_text(encoding="utf-8"))
-
-
-def _read_pairs(text: str) -> dict[str, Any]:
-    """Read "key=value key2='text'"; raises ValueError for what is no such pair."""
-    if rest := _PAIR.sub("", text).strip():
-        raise ValueError(f"{rest!r} is not a key=value pair")
-    return tomllib.loads("\n".join(f"{key} = {value}" for key, value in _PAIR.findall(text)))
 
 
 def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,23 +4,28 @@ Nothing of an earlier run is replaced before it is clear that this one may go on
 other process can come between: the directory is held from before it is read until the run ends.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.methods import find_method
+from fedapp.places import expanded
 from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
-from fedapp.results.folders import held
+from fedapp.results.folders import check_free, held
 from fedapp.results.run_directory import RunDirectory
 
 
 @contextmanager
-def opened_run(config: RunConfig) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
+def opened_run(
+    config: RunConfig, asked: Mapping[str, Any]
+) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
     """Make the run's directory, or open the one to resume and read the checkpoint to go on from.
 
+    Its config.toml says which values "auto" chose, where `asked` is the configuration unresolved.
     Rounds that another configuration left there are refused before a file of theirs is replaced.
 
     Raises:
@@ -34,10 +39,19 @@ def opened_run(config: RunConfig) -> Iterator[tuple[RunDirectory, Checkpoint | N
         saved = _earlier(parent / name, config) if config.resume else None
         if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
             print(note, flush=True)
-        run = RunDirectory.create(parent, name, config.flat(), resume=bool(config.resume))
+        run = RunDirectory.create(
+            parent, name, config.flat(), resume=bool(config.resume), chosen=config.chosen(asked)
+        )
         if not name:
             stack.enter_context(held(run.path))
         yield run, saved
+
+
+def check_name(config: RunConfig) -> None:
+    """Raise UserError for a run-name that is taken, before data are read; writes nothing."""
+    parent, name = _place(config)
+    if name and not config.resume:
+        check_free(parent / name)
 
 
 def _place(config: RunConfig) -> tuple[Path, str]:
@@ -47,7 +61,7 @@ def _place(config: RunConfig) -> tuple[Path, str]:
         return path.parent, path.name
     if config.resume == "auto" and not config.run_name:
         raise UserError("resume is 'auto', so run-name must say which run to continue")
-    return Path(config.output_dir).expanduser().resolve(), config.run_name
+    return expanded(config.output_dir, "output-dir").resolve(), config.run_name
 
 
 def _earlier(path: Path, config: RunConfig) -> Checkpoint | None:

@@ -21,7 +21,7 @@ from fedapp.errors import UserError, out_of_memory
 from fedapp.identity import form
 from fedapp.method import GLOBAL
 from fedapp.node import Node
-from fedapp.opening import opened_run
+from fedapp.opening import check_name, opened_run
 from fedapp.preflight import forget, meet_nodes
 from fedapp.recorder import Recorder
 from fedapp.results.checkpoint import Checkpoint
@@ -50,12 +50,13 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
     """Train, and leave a finished run directory behind, also when the rounds end early."""
     config = RunConfig.parse(run_config)
+    check_name(config)
     try:
         node = Node(config, data_dir)  # before the directory: data that are not there leave none
         for note in node.partition.notes:
             print(f"partition: {note}")
         with (
-            opened_run(config) as (directory, saved),
+            opened_run(config, run_config) as (directory, saved),
             closing(Recorder(directory, config, node, started)) as recorder,
         ):
             _train(grid, recorder, saved)

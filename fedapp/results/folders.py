@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedapp.errors import UserError
+from fedapp.places import expanded
 
 LOCK, CHECKPOINTS = ".lock", "checkpoints"
 _EMPTY_AT_FIRST = "metrics.jsonl"
@@ -26,8 +27,8 @@ def is_folder_name(name: str) -> bool:
 
 
 def folder_name(text: str) -> str:
-    """Return a text as part of a folder's name: all but letters, digits and + - . becomes _."""
-    return re.sub(r"[^\w.+-]+", "_", text)
+    """Return a text as part of a folder's name: all but letters, digits and + - . = becomes _."""
+    return re.sub(r"[^\w.+=-]+", "_", text)
 
 
 def existing(path: str | Path) -> Path:
@@ -36,7 +37,7 @@ def existing(path: str | Path) -> Path:
     Raises:
         UserError: `path` is missing, not a folder, or holds no config.toml.
     """
-    folder = Path(path).expanduser().resolve()
+    folder = expanded(path, "the run directory").resolve()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the path of a run directory.")
     if not (folder / "config.toml").is_file():
@@ -70,14 +71,19 @@ def named(parent: Path, run_name: str, resume: bool) -> Path:
         raise UserError(f"run-name '{run_name}' must be a plain folder name, without slashes.")
     path = parent / run_name
     path.mkdir(exist_ok=True)
-    if is_free(path):
-        return path
-    if not resume:
+    if resume and not is_free(path):
+        return existing(path)
+    check_free(path)
+    return path
+
+
+def check_free(path: Path) -> None:
+    """Raise UserError for a folder in which a run has begun, or something else lies."""
+    if path.is_dir() and not is_free(path):
         raise UserError(
             f"run directory {path} already exists and is not empty; "
             "choose another run-name, or set resume='auto' to go on with that run."
         )
-    return existing(path)
 
 
 def unnamed(parent: Path, config: Mapping[str, object]) -> Path:
@@ -114,7 +120,7 @@ def held(path: Path) -> Iterator[None]:
     lock = FileLock(path / LOCK, timeout=0)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if is_free(path) or (path / "config.toml").is_file():
+        if (path / LOCK).exists() or is_free(path) or (path / "config.toml").is_file():
             lock.acquire()
     except Timeout:
         raise UserError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedapp.errors import UserError
+from fedapp.overrides import CHOSEN
+from fedapp.places import expanded
 from fedapp.results.files import (
     Tensor,
     json_text,
@@ -47,9 +49,11 @@ class RunDirectory:
         config: Mapping[str, Scalar],
         *,
         resume: bool = False,
+        chosen: Collection[str] = (),
     ) -> RunDirectory:
         """Make (or, with `resume`, reopen) the directory of a run and write its config.toml.
 
+        The lines of `chosen` keys are marked as values of "auto".
         An empty `run_name` becomes "<method>-<dataset>-<YYYYmmdd-HHMMSS>", made unique.
 
         Raises:
@@ -57,13 +61,13 @@ class RunDirectory:
                 its first round and `resume` is off, it holds something other than a run, or it
                 cannot be written.
         """
-        parent = Path(output_dir).expanduser().resolve()
+        parent = expanded(output_dir, "output-dir").resolve()
         try:
             parent.mkdir(parents=True, exist_ok=True)
             path = named(parent, run_name, resume) if run_name else unnamed(parent, config)
             (path / CHECKPOINTS).mkdir(exist_ok=True)
             run = cls(path)
-            write_atomically(path / "config.toml", _toml(config))
+            write_atomically(path / "config.toml", _toml(config, chosen))
         except OSError as error:
             raise UserError(
                 f"output-dir {parent} cannot be written ({error.strerror}: {error.filename}); "
@@ -214,11 +218,16 @@ class RunDirectory:
         return value
 
 
-def _toml(config: Mapping[str, Scalar]) -> bytes:
+def _toml(config: Mapping[str, Scalar], chosen: Collection[str]) -> bytes:
     """Write the configuration as TOML with kebab-case keys."""
     import tomli_w
 
-    return tomli_w.dumps({key.replace("_", "-"): value for key, value in config.items()}).encode()
+    lines = []
+    for name, value in config.items():
+        key = name.replace("_", "-")
+        line = tomli_w.dumps({key: value}).rstrip("\n")
+        lines.append(f"{line}{CHOSEN if key in chosen else ''}\n")
+    return "".join(lines).encode()
 
 
 def best_round(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from fedapp import cli
 from fedapp.data.partition import PARTITIONS
 from fedapp.errors import UserError
-from fedapp.launch import Resources, default_config, fuse, gpu_names, merge, read_overrides
+from fedapp.launch import Resources, default_config, fuse, gpu_names, merge
+from fedapp.overrides import read_overrides
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()
@@ -132,7 +133,7 @@ def test_starting_a_run_imports_nothing_heavy():
     code = """
 import sys
 from fedapp import cli, launch
-launch.merge(cli.Path("."), launch.read_overrides(["seed=1", "fedntd-cifar10-shards"]))
+launch.merge(cli.Path("."), cli.read_overrides(["seed=1", "fedntd-cifar10-shards"]))
 print({"numpy", "torch", "flwr", "ray", "pydantic", "typer"} & sys.modules.keys())
 """
     command = [sys.executable, "-c", code]

@@ -61,6 +61,15 @@ def test_one_process_at_a_time_runs_in_a_folder(tmp_path):
         assert RunDirectory.create(path.parent, "one", CONFIG).path == path
 
 
+def test_a_folder_whose_first_file_is_being_written_is_held(tmp_path):
+    path = tmp_path / "one"
+    with held(path):
+        (path / "checkpoints").mkdir()
+        (path / ".config.toml.7.tmp").write_text("method = ")
+        with pytest.raises(UserError, match="another process is running"), held(path):
+            pass
+
+
 def test_a_folder_of_something_else_gets_no_lock(tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"cat")
     with held(tmp_path):

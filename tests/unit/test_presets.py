@@ -10,7 +10,8 @@ from clients.objective import REGULARISERS
 from fedapp import cli
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
-from fedapp.launch import default_config, read_overrides
+from fedapp.launch import default_config
+from fedapp.overrides import read_overrides
 from fedapp.preset_files import preset_path, preset_rows
 from fedapp.settings import MODEL_OF, SETTINGS, find_setting
 from fedapp.tuned import BETAS, ORDER

@@ -17,7 +17,7 @@ from fedapp.cli import app
 from fedapp.config import RunConfig
 from fedapp.data import datasets
 from fedapp.errors import UserError
-from fedapp.launch import read_overrides
+from fedapp.overrides import read_overrides
 from fedapp.papers import plan as planning
 from fedapp.papers import reproduce as reproducing
 from fedapp.papers.cells import cells_of, select

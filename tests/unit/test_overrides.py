@@ -1,0 +1,79 @@
+"""A run's config.toml repeats the run, and changed it is the run that was asked for so."""
+
+import pytest
+from in_process import ROOT
+
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.in_process import run_in_process
+from fedapp.launch import Resources, default_config
+from fedapp.opening import opened_run
+from fedapp.overrides import is_file, read_overrides
+
+DEFAULTS = default_config(ROOT)
+
+
+def resolved(*texts, more=False):
+    return RunConfig.parse({**DEFAULTS, **read_overrides(texts, more)})
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Return a function that opens a run of `-c` texts, and gives its config.toml."""
+
+    def opened(*texts):
+        asked = {**DEFAULTS, **read_overrides(texts), "output-dir": str(tmp_path)}
+        with opened_run(RunConfig.parse(asked), asked) as (run, _):
+            return str(run.path / "config.toml")
+
+    return opened
+
+
+def test_alone_it_has_the_values_that_were_chosen(record):
+    given = read_overrides([record("method='fedavg' seed=3 lr=0.7")])
+    assert (given["partition-seed"], given["lr"], given["regulariser"]) == (3, 0.7, "none")
+    assert "auto" not in (given[key] for key in ("local-epochs", "batch-size", "model"))
+
+
+@pytest.mark.parametrize(
+    "change", ["seed=4", "method='feddr+'", "method='fedntd' beta=0.5", "dataset='mnist'"]
+)
+def test_changed_it_is_as_if_no_value_had_been_written_down(record, change):
+    first = "method='fedavg' seed=3 num-rounds=7"
+    places = {"output-dir": ""}
+    changed = resolved(record(first), change).flat() | places
+    assert changed == resolved(first, change).flat() | places
+
+
+def test_what_the_user_had_chosen_stays_whatever_follows(record):
+    first = "method='dr' partition-seed=9 lr=0.7 regulariser='ntd'"
+    again = resolved(record(first), "method='fedavg' seed=1")
+    assert (again.partition_seed, again.lr, again.regulariser) == (9, 0.7, "ntd")
+
+
+def test_a_sweep_chooses_again_for_what_it_varies(record):
+    config = record("method='fedavg'")
+    assert read_overrides([config], more=True)["lr"] == "auto"
+    assert read_overrides([config])["lr"] != "auto"
+
+
+def test_a_string_that_ends_like_a_mark_is_none(record):
+    config = record("run-name='x  # auto'")
+    assert read_overrides([config], more=True)["run-name"] == "x  # auto"
+
+
+def test_a_real_run_marks_what_was_chosen(tmp_path):
+    given = {"num-rounds": 1, "lr": 0.25, "output-dir": str(tmp_path), "run-name": "one"}
+    assert run_in_process(ROOT, {**DEFAULTS, **given}, Resources()) == 0
+    lines = (tmp_path / "one" / "config.toml").read_text().splitlines()
+    assert "lr = 0.25" in lines
+    assert "partition-seed = 0  # auto" in lines
+    assert "num-rounds = 1" in lines
+
+
+def test_what_is_neither_file_nor_pairs_is_one_sentence():
+    assert is_file("mine.toml")
+    assert is_file("fedntd-cifar10-shards")
+    assert not is_file("lr=0.1")
+    with pytest.raises(UserError, match=r"'fedntd' is neither a preset .* nor a .toml file nor"):
+        is_file("fedntd")
