@@ -15,10 +15,10 @@ from typing import Any
 
 from fedapp.results.formatting import status
 from fedapp.results.run_directory import RunDirectory, Scalar
-from fedapp.run_keys import KEEPING, RunKeys, marked_keys
+from fedapp.run_keys import KEEPING, PLACE, RunKeys, marked_keys
 
-KEEPING_KEYS = marked_keys(RunKeys, KEEPING)
-_PLACE = ("data-dir", "threads")  # of the machine
+_ASIDE = marked_keys(RunKeys, KEEPING, PLACE)  # keys of the record and of the machine
+_OWN_IMAGES = "images"
 _SEED, _PARTITION_SEED = "seed", "partition-seed"
 _SHOWN = (
     "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
@@ -107,6 +107,15 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
+def aside(config: Mapping[str, Scalar]) -> frozenset[str]:
+    """Return the keys in which runs of one experiment may differ: of the record and the machine.
+
+    For one's own images the folder is not a place: it says which images they are.
+    """
+    own = config.get("dataset") == _OWN_IMAGES
+    return _ASIDE - {"data-dir"} if own else _ASIDE
+
+
 def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """Group runs whose configurations differ in nothing but seed and place, in their order.
 
@@ -115,8 +124,9 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """
     alike: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run in runs:
-        apart = {*KEEPING_KEYS, *_PLACE, _SEED, _PARTITION_SEED}
-        key = tuple(sorted((k, v) for k, v in run.config().items() if k not in apart))
+        config = run.config()
+        apart = {*aside(config), _SEED, _PARTITION_SEED}
+        key = tuple(sorted((k, v) for k, v in config.items() if k not in apart))
         alike.setdefault(key, []).append(run)
     return [
         Group({**dict(key), _PARTITION_SEED: partition_seed}, members)
@@ -164,7 +174,7 @@ def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(set(paths)):
             return names
-    return [run.name for run in runs]
+    return []
 
 
 def _tells_apart(key: str, groups: Sequence[Group]) -> bool:

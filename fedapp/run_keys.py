@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedapp.config_input import kebab
 
 T = TypeVar("T")
-LOCAL, KEEPING = "local", "keeping"
+LOCAL, KEEPING, PLACE = "local", "keeping", "place"
 # Marks of keys in which a node may differ from the server, and a resumed run from what it was.
 Local = Annotated[T, LOCAL]  # where, how fast and how far a run goes
+Place = Annotated[T, LOCAL, PLACE]  # of these, what says something of the machine alone
 Keeping = Annotated[T, KEEPING]  # how its record is kept, which changes none of its results
 
 Auto = Literal["auto"]
@@ -39,7 +40,7 @@ class RunKeys(BaseModel):
 
     method: str = Field("feddr+", description="a row of the method table, see `fedapp methods`")
     dataset: str = Field("digits", description="a data set, see `fedapp datasets`")
-    data_dir: Local[str] = Field("", description="folder that holds the data set")
+    data_dir: Place[str] = Field("", description="folder that holds the data set")
     download: Keeping[bool] = Field(
         False, description="fetch the data set if it is not in data-dir"
     )
@@ -67,7 +68,7 @@ class RunKeys(BaseModel):
     partition: str = Field(
         "shards",
         description="how clients share the data: shards, lda, iid, stratified, unbalanced, "
-        "pathological, dirichlet",
+        "pathological, dirichlet; own: every client has a data-dir of its own",
     )
     shards: Count = Field(2, description="shards (of one class each) per client")
     alpha: Annotated[float, Field(gt=0, le=1e9)] = Field(
@@ -141,7 +142,7 @@ class RunKeys(BaseModel):
     precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
         "fp32", description="of local training; bf16-teacher: of the frozen models beside it only"
     )
-    threads: Local[Threads] = Field(
+    threads: Place[Threads] = Field(
         1, description="CPU threads of a client process; 0: torch's choice"
     )
     eval_every: Local[Count] = Field(

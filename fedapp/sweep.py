@@ -17,13 +17,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedapp.comparison import KEEPING_KEYS, Spread
+from fedapp.comparison import Spread, aside
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.jobs import Runner, at_once, runner_for
 from fedapp.launch import Resources, fuse
+from fedapp.places import absolute
 from fedapp.results.files import write_atomically
-from fedapp.results.folders import folder_name, is_folder_name
+from fedapp.results.folders import folder_name, is_folder_name, is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
 
 Vary = dict[str, tuple[Scalar, ...]]
@@ -125,7 +126,7 @@ def sweep_folder(output_dir: Path, name: str) -> Path:
     """Return the absolute folder of a sweep; raises UserError when the name is no folder name."""
     if not is_folder_name(name):
         raise UserError(f"--name {name!r} must be a plain folder name")
-    return output_dir.expanduser().absolute() / name
+    return absolute(output_dir, "--output-dir") / name
 
 
 def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
@@ -277,13 +278,11 @@ def _scalar(word: str, text: str) -> Scalar:
 def _check_earlier(each: SweepRun) -> None:
     """Raise UserError when a run directory holds a run of another configuration."""
     path = each.directory.path
-    if not path.exists():
-        return
-    if path.is_dir() and not any(path.iterdir()):
+    if not path.exists() or (path.is_dir() and is_free(path)):
         return
     earlier = RunConfig.parse(RunDirectory.load(path).config()).flat()
     for key, value in RunConfig.parse(each.config).flat().items():
-        if key not in KEEPING_KEYS and earlier[key] != value:
+        if key not in aside(earlier) and earlier[key] != value:
             raise UserError(
                 f"{path} holds a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"

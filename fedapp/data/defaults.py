@@ -14,11 +14,16 @@ CLASSES_PER_CLIENT = {"cifar100": 10, "flowers102": 10, "tiny-imagenet": 20}  # 
 PARTITION_SEED = 1  # of pooled data: one division of the data for all seeds of a run
 
 
+def pools_data(partition: str) -> bool:
+    """Return whether clients of a partition divide training and test images alike, pooled."""
+    return partition in PARTITIONS and PARTITIONS[partition].pools
+
+
 def partition_settings(config: RunConfig) -> dict[str, Any]:
     """Return the values of the partition's keys where they are "auto"."""
     pools = config.pool_data
     if pools == "auto":
-        pools = config.partition in PARTITIONS and PARTITIONS[config.partition].pools
+        pools = pools_data(config.partition)
     return {
         "normalisation": "symmetric" if pools else "dataset",
         "classes_per_client": CLASSES_PER_CLIENT.get(usual_name(config.dataset), 2),

@@ -6,7 +6,6 @@ plan that is carried out twice finds the runs of the first time.
 """
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +15,14 @@ from typing import Any
 
 from fedapp.config import RunConfig
 from fedapp.data.datasets import DATASETS, load_dataset
+from fedapp.data.defaults import pools_data
 from fedapp.data.personal_splits import TRAIN_FRACTION
 from fedapp.errors import UserError
 from fedapp.methods import kept_by_clients
 from fedapp.papers.cells import Cell
 from fedapp.papers.protocol import Reason
 from fedapp.papers.tables import unknown
+from fedapp.results.folders import folder_name
 from fedapp.rng import sample_clients
 
 TRAIN_IMAGES = {
@@ -104,7 +105,7 @@ class PlannedRun:
         words = [self.cell.paper, self.cell.table, *self.cell.name.split()]
         words += [f"x{request.scale:g}"] if request.scale != 1 else []
         words += [f"on-{request.dataset_as}"] if request.dataset_as else []
-        return re.sub(r"[^\w.+=-]+", "_", "-".join([*words, f"seed{self.seed}"]))
+        return folder_name("-".join([*words, f"seed{self.seed}"]))
 
     @property
     def directory(self) -> Path:
@@ -118,7 +119,7 @@ class PlannedRun:
         keys, name = self.overrides, str(self.cell.config["dataset"])
         if name not in TRAIN_IMAGES:
             return None
-        pools = keys.get("partition") in ("pathological", "dirichlet")
+        pools = pools_data(str(keys.get("partition")))
         total = POOLED_IMAGES[name] * TRAIN_FRACTION if pools else TRAIN_IMAGES[name]
         cohort = len(sample_clients(0, 1, keys["num-clients"], keys["participation"]))
         share = cohort / keys["num-clients"]

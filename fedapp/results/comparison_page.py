@@ -61,16 +61,16 @@ def _measures(runs: Sequence[RunDirectory]) -> str:
     """Show the measures that some of the runs have, over each other."""
     named = zip(comparison.run_labels(runs), runs, strict=True)
     measured = [(label, entries) for label, run in named if (entries := store.read(run))]
-    figures = measure_plots.drawn(measured) if len(measured) > 1 else {}
+    pictured = measure_plots.pictured(measured) if len(measured) > 1 else {}
     return page.beside(
         *(
-            page.plot(svg(figure, f"{name}: {_in_words(name.split()[0], measured)}"))
-            for name, figure in figures.items()
+            page.plot(svg(measure_plots.draw(word, some), f"{name}: {_in_words(word, some)}"))
+            for name, (word, some) in pictured.items()
         )
     )
 
 
-def _in_words(word: str, measured: Sequence[tuple[str, list[store.Entry]]]) -> str:
+def _in_words(word: str, measured: Sequence[measure_plots.Run]) -> str:
     return "; ".join(
         f"{label}: {measure_plots.in_words(word, entries)}" for label, entries in measured
     )
@@ -84,7 +84,7 @@ def _settings(runs: Sequence[RunDirectory]) -> str:
     telling = [
         key
         for key in keys
-        if key not in comparison.KEEPING_KEYS
+        if not all(key in comparison.aside(config) for config in configs)
         and len({repr(config.get(key)) for config in configs}) > 1
     ]
     rows: list[dict[str, Any]] = [

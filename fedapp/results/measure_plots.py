@@ -6,7 +6,6 @@ matrices, scatter plots, maps, landscapes and stacked classes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from fedapp.analysis import store
 from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, consistency
 from fedapp.results.circle_plot import unit_circle
 from fedapp.results.files import write_atomically
+from fedapp.results.folders import folder_name
 from fedapp.results.measure_panels import PANELS, Run, panels
 from fedapp.results.rendering import INK, PAPER, class_colors, color_of, new_figure, png, styled
 from fedapp.results.run_directory import RunDirectory
@@ -203,21 +203,27 @@ def class_shares(rows: Sequence[Row]) -> Figure:
 
 
 def drawn(runs: Sequence[Run]) -> dict[str, Figure]:
-    """Return a plot of every measure that any of the runs has, by the measure's word.
+    """Return a plot of every measure that any of the runs has, by the names of `pictured`."""
+    return {name: draw(word, some) for name, (word, some) in pictured(runs).items()}
 
-    What can show one run only has a plot for each, named by the word and the run's label.
+
+def pictured(runs: Sequence[Run]) -> dict[str, tuple[str, Sequence[Run]]]:
+    """Return which measure of which runs each plot shows, by the plot's name.
+
+    That is the measure's word; what can show one run only has a plot for each, named by the word
+    and the run's label.
     """
     words = dict.fromkeys(
         word for _, entries in runs for entry in entries for word in entry["measures"]
     )
-    figures: dict[str, Figure] = {}
-    for word in words.keys() & {*PANELS, *FORMS}:
+    plots: dict[str, tuple[str, Sequence[Run]]] = {}
+    for word in filter({*PANELS, *FORMS}.__contains__, words):
         having = [run for run in runs if any(word in entry["measures"] for entry in run[1])]
         if word in PICTURES and len(having) > 1:
-            figures |= {f"{word} {run[0]}": draw(word, [run]) for run in having}
+            plots |= {f"{word} {run[0]}": (word, [run]) for run in having}
         else:
-            figures[word] = draw(word, runs)
-    return {name: figures[name] for name in sorted(figures)}
+            plots[word] = (word, runs)
+    return plots
 
 
 def of_run(run: RunDirectory, entries: Sequence[Row], rows: Sequence[Row]) -> dict[str, Figure]:
@@ -254,7 +260,7 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in figures.items():
-        paths.append(folder / f"{re.sub(FOREIGN, '_', name)}.png")
+        paths.append(folder / f"{folder_name(name)}.png")
         write_atomically(paths[-1], png(figure))
     return paths
 
@@ -263,7 +269,6 @@ def _column(rows: Sequence[Row], name: str) -> list[float]:
     return [np.nan if row[name] is None else row[name] for row in rows]
 
 
-FOREIGN = r"[^\w.+=-]+"  # what a label has and no file name should
 PICTURES = ("t-sne", "unit-circle")  # of one run each
 FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "four-factors": four_factors,

@@ -53,6 +53,9 @@ def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path):
 
 def test_where_data_lies_does_not_part_a_group(make_run):
     assert len(group_runs([make_run(0.5, data_dir="a"), make_run(0.6, data_dir="b", seed=1)])) == 1
+    own = {"dataset": "images"}
+    runs = [make_run(0.5, data_dir="cats", **own), make_run(0.6, data_dir="dogs", seed=1, **own)]
+    assert len(group_runs(runs)) == 2, "other images"
 
 
 def test_a_reason_stands_beside_the_status(make_run):

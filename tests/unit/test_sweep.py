@@ -202,6 +202,19 @@ def test_another_configuration_under_the_same_name_is_refused(tmp_path):
     assert make_plan(tmp_path, base={**BASE, "round-timeout": 9.0}, vary={})[0].completed
 
 
+def test_a_run_that_ended_before_round_1_is_in_no_ones_way(tmp_path):
+    path = make_plan(tmp_path, vary={})[0].directory.path
+    path.mkdir(parents=True)
+    (path / ".lock").touch()
+    assert len(make_plan(tmp_path, vary={})) == 2
+    (path / "checkpoints").mkdir()
+    (path / "config.toml").write_text("num-rounds = 99\n")
+    assert len(make_plan(tmp_path, vary={})) == 2
+    (path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match="holds a run with num-clients = 20 instead of 10"):
+        make_plan(tmp_path, vary={})
+
+
 def test_the_summary_has_mean_and_deviation_over_completed_seeds(tmp_path):
     runs = make_plan(tmp_path, vary={"method": ("fedavg", "dr")}, seeds=(0, 1, 2))
     rows = sweep.execute(ROOT, runs, Resources(), FakeRunner(failing=["fedavg-seed2", "dr-seed0"]))
