@@ -183,6 +183,11 @@ class LocalClient(NumPyClient):
         """Whether what it kept in this run was lost, so that it started afresh."""
         return self.memory is not None and self.memory.known and not any(self._stored)
 
+    @property
+    def evaluated_afresh(self) -> bool:
+        """Whether evaluating asked for what it kept, which was lost."""
+        return "_stored" in vars(self) and self.reinitialised
+
     def remember(self) -> None:
         """Store `kept`, once the update is known to be usable; raises `StateError`."""
         kept = {**self.kept, **self._own_model}

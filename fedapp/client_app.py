@@ -88,12 +88,12 @@ def evaluate(message: Message, context: Context) -> Message:
             memory = node.memory(client, task, task.server_round + 1, state_dir)
             numpy_client = node.client(client, memory, inbox)
             loss, count, scores = numpy_client.evaluate(_ordered(received, numpy_client), config)
+            scores[REINITIALISED] = int(numpy_client.evaluated_afresh)
         except LossDiverged as reason:
             failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
             failures.append(ClientFailure(client, ERROR, _explain(error)))
         else:
-            scores[REINITIALISED] = int(numpy_client.reinitialised)
             rows.append({"client": client, "examples": count, "loss": loss, **scores})
     content = pack_report([], failures)
     if rows:

@@ -21,7 +21,7 @@ from fedapp.evaluation import Evaluation, at_chance, evaluate_classes
 from fedapp.method import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.node import Node
 from fedapp.results import checkpoint, plots, progress
-from fedapp.results.files import json_text, parse_object, write_atomically, written
+from fedapp.results.files import plain, write_atomically, written
 from fedapp.results.formatting import megabytes
 from fedapp.results.measure_plots import write_plots
 from fedapp.results.rendering import png
@@ -31,7 +31,7 @@ from fedapp.results.trackers import open_tracker
 from fedapp.state_folder import state_folder
 from strategies.aggregate import Arrays
 from strategies.federation import RoundDiverged, RoundFailed
-from strategies.records import ERROR, from_array_record
+from strategies.records import from_array_record
 from strategies.rounds import ClientStrategy
 
 _TESTED = {
@@ -86,7 +86,8 @@ class Recorder:
         line = progress.round_line(row, config.num_rounds, elapsed, first_round=self.first_round)
         print(line, flush=True)
         every = config.checkpoint_every
-        if every and (server_round % every == 0 or last):
+        refused = self.strategy.report.errors and not config.tolerate_failures  # to be done again
+        if every and (server_round % every == 0 or last) and not refused:
             self._checkpoint(server_round)
         self.tracker.log(row)
         measured = self.analyst.end_of_round(server_round, self._last)
@@ -106,11 +107,12 @@ class Recorder:
             if row["accuracy"] is not None and row["loss"] is None:  # what JSON has for NaN
                 raise RoundDiverged(f"the test loss is not finite after round {row['round']}")
             if row["accuracy"] is None and row.get("unevaluated"):
-                failures = self.strategy.report.failures
-                error = any(failure.kind == ERROR for failure in failures)
-                kind = RoundFailed if error else RoundDiverged
-                reason = f": {failures[-1].reason}" if failures else ""
-                raise kind(f"no client could be evaluated after round {row['round']}{reason}")
+                report = self.strategy.report
+                reason = f": {report.failures[-1].reason}" if report.failures else ""
+                known = report.server_round == row["round"]  # else this process saw no round
+                raise (report.failed if known else RoundFailed)(
+                    f"no client could be evaluated after round {row['round']}{reason}"
+                )
 
     def finish(self, status: str, reason: str = "", diverged: bool = False) -> None:
         """Write the summary, the model, the plots and the report, and print the summary.
@@ -144,8 +146,7 @@ class Recorder:
 
     def _rows(self) -> list[dict[str, Any]]:
         """Return all rounds as metrics.jsonl has them, or would have."""
-        plain = (parse_object(json_text(row).encode()) or {} for row in self._unwritten)
-        return [*self.run.rounds(), *plain]
+        return [*self.run.rounds(), *map(plain, self._unwritten)]
 
     def _write_curves(self, rows: list[dict[str, Any]], tested: str) -> None:
         if rows:
@@ -159,6 +160,7 @@ class Recorder:
         row: dict[str, Any] = {
             "round": server_round,
             "seconds": 0.0,
+            "asked": report.asked,
             "clients": len(report.results),
             "failed": len(report.failures),
             "train_loss": report.train_loss,

@@ -76,6 +76,7 @@ class RoundReport:
     server_round: int
     results: list[ClientResult] = field(default_factory=list)
     failures: list[ClientFailure] = field(default_factory=list)
+    asked: int = 0  # clients
     bytes_down: int = 0  # of messages that train
     bytes_up: int = 0
     client_bytes_down: int = 0  # the arrays alone, as if every client had a message of its own
@@ -89,6 +90,11 @@ class RoundReport:
         """Mean training loss of the usable clients, weighted by their examples."""
         total = sum(result.examples for result in self.results)
         return sum(r.loss * r.examples for r in self.results) / total if total else float("nan")
+
+    @property
+    def errors(self) -> list[ClientFailure]:
+        """The failures that only a run that tolerates them goes on with."""
+        return [failure for failure in self.failures if failure.kind == ERROR]
 
     def sort(self) -> None:
         """Put clients in ascending order, whatever the order of the replies."""
@@ -110,17 +116,20 @@ class RoundReport:
                 f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]
             )
             asked = len(self.results) + len(self.failures)
-            diverged = all(failure.kind == DIVERGED for failure in self.failures)
-            raise (RoundDiverged if diverged else RoundFailed)(
+            raise self.failed(
                 f"round {self.server_round} has {len(self.results)} usable updates of {asked} "
                 f"and needs {min_replies} (min-replies): {reasons}"
             )
 
+    def failed(self, sentence: str) -> RoundFailed:
+        """Return the verdict on a round without a result: diverged if that is all its failures."""
+        diverged = all(failure.kind == DIVERGED for failure in self.failures)
+        return (RoundDiverged if diverged else RoundFailed)(sentence)
+
     def check_errors(self, tolerated: bool) -> None:
         """Raise `RoundFailed` on a client that failed with an error, unless that is tolerated."""
-        errors = [failure for failure in self.failures if failure.kind == ERROR]
-        if errors and not tolerated:
-            first = errors[0]
+        if self.errors and not tolerated:
+            first = self.errors[0]
             raise RoundFailed(
                 f"client {first.client} failed in round {self.server_round}: {first.reason}"
             )

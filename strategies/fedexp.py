@@ -46,7 +46,7 @@ class FedExP(FedAvg):
         spread = np.average([result.squared_distance for result in results], weights=weights)
         length = sum(float(np.sum(array**2)) for array in update.values())
         self.step_length = max(1.0, float(spread) / (2.0 * (length + self.epsilon)))
-        self._before = received
+        self._before = received if self.averages else {}
         moved = {
             name: (received[name] - self.step_length * array).astype(mean[name].dtype)
             for name, array in update.items()
@@ -60,7 +60,7 @@ class FedExP(FedAvg):
                 arrays[name].dtype
             )
             for name in self.trained
-            if self._before and self.averages
+            if self._before
         }
         return {**arrays, **averaged}
 

@@ -51,6 +51,7 @@ class FedGen(FedAvg):
         self.label_query, self.diversity = label_query, diversity
         self.optimiser = torch.optim.Adam(generator.parameters(), lr=lr_server)
         self._heard: dict[int, np.ndarray] = {}
+        self._sent: Arrays = {}
 
     def ask_first(self, grid: Grid, timeout: float) -> None:
         """Ask for the label counts; a client without a good answer is heard when it uploads."""
@@ -71,9 +72,14 @@ class FedGen(FedAvg):
                 with suppress(Exception):  # nodes are not trusted: see ClientStrategy
                     self._heard |= self._counts(reply.content, asked[reply.metadata.src_node_id])
 
+    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+        """Note what every client of the round gets: the generator, and odds of labels to draw."""
+        super().open_round(received, total_weight, cohort)
+        self._sent = {**module_arrays(self.generator), LABELS: self._distribution()}
+
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the generator, from which labels to draw, and whose label counts are lacking."""
-        sent = {**module_arrays(self.generator), LABELS: self._distribution()}
+        sent = dict(self._sent)
         if unheard := sorted(set(clients) - self._heard.keys()):
             sent[UNHEARD] = np.array(unheard, np.int64)
         return {EXTRA: sent}

@@ -148,10 +148,10 @@ class ClientStrategy(FlowerFedAvg):
             self._message(MessageType.TRAIN, node, task, arrays, self.extras(task.clients))
             for node, task in self._asked.items()
         ]
+        self.report.asked = len(cohort)
         self.report.bytes_down = sum(map(payload_bytes, messages))
-        self.report.client_bytes_down = sum(
-            array_bytes(self._global, *self.extras([client]).values()) for client in cohort
-        )
+        own = sum(array_bytes(*self.extras([client]).values()) for client in cohort)
+        self.report.client_bytes_down = len(cohort) * array_bytes(self._global) + own
         return messages
 
     def aggregate_train(

@@ -73,9 +73,22 @@ def _with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
+def plain(value: Any) -> Any:
+    """Turn NumPy and PyTorch values into what JSON holds, and non-finite numbers into None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 def json_text(value: Mapping[str, Any], indent: int | None = None) -> str:
     """Write one JSON object, ended by a newline; NaN and infinities become null."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False) + "\n"
+    return json.dumps(plain(value), indent=indent, allow_nan=False) + "\n"
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
@@ -85,16 +98,3 @@ def parse_object(text: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _plain(value: Any) -> Any:
-    """Turn numpy and torch values into what JSON can hold, and non-finite numbers into None."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

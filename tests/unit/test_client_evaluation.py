@@ -53,15 +53,16 @@ def test_the_best_round_is_one_with_all_clients():
 
 @pytest.fixture
 def fails_in_round_two(monkeypatch):
-    """Let the evaluation of client 3 fail in round 2."""
-    evaluate = LocalClient.evaluate
+    """Let the evaluation of client 3 fail in round 2, while the list that it gives has 3."""
+    evaluate, broken_clients = LocalClient.evaluate, [3]
 
     def broken(self, parameters, config):
-        if self.client == 3 and config["server_round"] == 2:
+        if self.client in broken_clients and config["server_round"] == 2:
             raise RuntimeError("no memory left")
         return evaluate(self, parameters, config)
 
     monkeypatch.setattr(LocalClient, "evaluate", broken)
+    return broken_clients
 
 
 def test_an_evaluation_that_fails_ends_the_run_and_its_round_is_kept(
@@ -75,6 +76,41 @@ def test_an_evaluation_that_fails_ends_the_run_and_its_round_is_kept(
     assert run.summary()["status"] == "failed"
     assert [row.get("unevaluated") for row in run.rounds()] == [None, [3]]
     assert (run.path / "model.safetensors").is_file()
+
+
+def test_the_same_command_again_repeats_a_round_whose_evaluation_failed(
+    tmp_path, fails_in_round_two
+):
+    changes = {**HERE, "num_rounds": 2, "checkpoint_every": 1, "resume": "auto"}
+    config = settings(method="fedper", **{**changes, "output_dir": str(tmp_path)})
+    assert run_in_process(ROOT, config, Resources()) == 1
+    assert run_in_process(ROOT, config, Resources()) == 1, "it fails again, not completes"
+    assert RunDirectory.load(tmp_path / "run").summary()["status"] == "failed"
+    fails_in_round_two.clear()
+    assert run_in_process(ROOT, config, Resources()) == 0
+    run = RunDirectory.load(tmp_path / "run")
+    assert run.summary()["status"] == "completed"
+    assert [row["client_count"] for row in run.rounds()] == [10, 10]
+    plain = {**config, "run-name": "plain", "resume": ""}
+    assert run_in_process(ROOT, plain, Resources()) == 0
+    ours, theirs = (tmp_path / name / "model.safetensors" for name in ("run", "plain"))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_evaluating_the_global_model_reads_no_states(tmp_path, monkeypatch):
+    loads = []
+    load = ClientState.load
+
+    def counted(state, server_round):
+        loads.append(state)
+        return load(state, server_round)
+
+    monkeypatch.setattr(ClientState, "load", counted)
+    changes = {**HERE, "output_dir": str(tmp_path), "num_rounds": 2, "client_eval_every": 1}
+    assert run_in_process(ROOT, settings(method="scaffold", **changes), Resources()) == 0
+    assert len(loads) == 20  # to train in two rounds; fedper's clients need theirs to be tested too
+    run = RunDirectory.load(tmp_path / "run")
+    assert not any("client_reinitialised" in row for row in run.rounds())
 
 
 def test_a_tolerant_run_goes_on_and_says_who_was_not_evaluated(tmp_path, fails_in_round_two):

@@ -12,6 +12,7 @@ from fedapp.in_process import InProcessGrid, run_in_process
 from fedapp.launch import Resources
 from fedapp.results import trackers
 from fedapp.results.run_directory import RunDirectory
+from strategies.records import ERROR, ClientFailure
 from strategies.rounds import ClientStrategy
 
 FULL = OSError(28, "No space left on device")
@@ -111,6 +112,13 @@ def test_a_tracker_that_fails_costs_no_round_and_is_said_once(train, monkeypatch
     assert outage.checkpoints == [["round-000001.safetensors"]], "written before the tracker's turn"
 
 
+def test_a_name_that_is_taken_is_said_before_data_are_read(train, monkeypatch):
+    train(num_rounds=1)
+    monkeypatch.setattr(server_app, "Node", refuse)
+    with pytest.raises(UserError, match="one already exists and is not empty; choose another"):
+        train(num_rounds=1)
+
+
 def test_clients_without_test_images_do_not_fail_a_run(train, monkeypatch):
     monkeypatch.setattr(ClientStrategy, "aggregate_evaluate", lambda *arguments: None)
     summary = train(method="fedper", num_rounds=1).summary()
@@ -127,6 +135,21 @@ def test_a_run_whose_clients_could_not_be_evaluated_has_failed(train, monkeypatc
         train(method="fedper", num_rounds=1)
     summary = RunDirectory.load(tmp_path / "one").summary()
     assert (summary["status"], summary["diverged"]) == ("failed", True)
+
+
+def test_a_resumed_run_without_rounds_left_does_not_say_that_it_diverged(
+    train, monkeypatch, tmp_path
+):
+    def lost(self, server_round, replies):
+        self.report.unevaluated = [0]
+        self.report.failures.append(ClientFailure(0, ERROR, "its node did not answer"))
+
+    monkeypatch.setattr(ClientStrategy, "aggregate_evaluate", lost)
+    keys = {"method": "fedper", "num_rounds": 1, "checkpoint_every": 1, "resume": "auto"}
+    for _ in range(2):
+        with pytest.raises(UserError, match="no client could be evaluated after round 1"):
+            train(**keys, tolerate_failures=True)
+        assert RunDirectory.load(tmp_path / "one").summary()["diverged"] is False
 
 
 def test_a_loss_that_is_not_finite_at_the_end_fails_the_run(values, monkeypatch, tmp_path, capsys):

@@ -1,0 +1,17 @@
+"""What a client sends and is sent, when some of those that were asked do not answer."""
+
+import pytest
+
+from fedapp.results.run_directory import RunDirectory
+from fedapp.traffic import traffic_row
+
+
+def test_a_client_is_sent_its_share_whether_it_answers_or_not(tmp_path):
+    run = RunDirectory.create(tmp_path, "one", {"method": "fedavg"})
+    row = {"accuracy": 0.5, "bytes_up": 9, "bytes_down": 9, "clients": 5}
+    sent = {"client_bytes_down": 10_000, "client_bytes_up": 2_500}
+    run.log_round({"round": 1, **row, **sent, "asked": 10})
+    found = traffic_row(run)
+    assert (found["client_down_kb"], found["client_up_kb"]) == (1.0, 0.5)
+    run.log_round({"round": 2, **row, **sent})  # as runs before this count wrote it
+    assert traffic_row(run)["client_down_kb"] == pytest.approx(20 / 15)
