@@ -133,7 +133,7 @@ def _check_blend(config: RunConfig, row: Method) -> None:
 
 def _check_model(config: RunConfig, row: Method) -> None:
     from fedapp.data.datasets import find_dataset
-    from fedapp.models.backbones import BACKBONES, check_batch_size
+    from fedapp.models.backbones import check_one_pixel
 
     if row.models and config.model not in row.models:
         raise UserError(
@@ -141,9 +141,8 @@ def _check_model(config: RunConfig, row: Method) -> None:
             f"{', '.join(row.models)}, not '{config.model}'"
         )
     side = find_dataset(config.dataset).image_size
-    is_one = side is not None and side <= BACKBONES[config.model].one_pixel_up_to
-    if is_one and config.bn != "group" and not config.model_group:
-        check_batch_size(f"model '{config.model}' on {side}x{side} images has", config.batch_size)
+    if side is not None and not config.model_group:  # else it is known with the data
+        check_one_pixel(config, side)
 
 
 def _check_initial(config: RunConfig) -> None:
@@ -220,11 +219,12 @@ def _check_personal(config: RunConfig, row: Method) -> None:
         "bottleneck": (0, "set 'feature-dim' instead"),
         "initial-model": ("", "leave it empty"),
     }
+    values = config.flat()
     for key, (usual, advice) in of_one_model.items():
-        if has_own and (value := config.flat()[key]) != usual:
+        if has_own and values[key] != usual:
             raise UserError(
-                f"run-config key '{key}' is {value!r} but the clients of method '{config.method}' "
-                f"have architectures of their own; {advice}"
+                f"run-config key '{key}' is {values[key]!r} but the clients of method "
+                f"'{config.method}' have architectures of their own; {advice}"
             )
 
 

@@ -8,7 +8,7 @@ in place, and the data stays on the device.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,17 @@ from clients.stored_states import expected_bytes
 from clients.workplace import ClientData, Workplace
 from fedapp.allocator import keep_memory
 from fedapp.config import RunConfig
-from fedapp.data.batches import ClientBatches
+from fedapp.data.batches import ClientBatches, batch_bounds, full_batch_bounds
 from fedapp.data.encoded import StreamedBatches
 from fedapp.data.partition import Partition
 from fedapp.data.serving import plain_batches, training_batches
 from fedapp.data.stochastic import dropped_class
 from fedapp.device import choose_device, set_float32_precision
+from fedapp.errors import UserError
 from fedapp.fine_tuning import tuning_of
 from fedapp.methods import find_method, kept_by_clients
 from fedapp.models import Model, build_model, shared_tensors
-from fedapp.models.backbones import BACKBONES
+from fedapp.models.backbones import BACKBONES, check_one_pixel, needs_two
 from fedapp.models.initial import find_initial, load_initial
 from fedapp.personal_models import PersonalPlaces
 from fedapp.rng import Stream, torch_rng, torch_seed
@@ -65,6 +66,10 @@ class Node:
             int(config.local_epochs), float(config.momentum), float(config.weight_decay),
             config.clip_norm, config.precision,
         )  # fmt: skip
+        side, one_model = self.dataset.image_size, self.method.personal is None
+        self._needs_two = one_model and needs_two(config.model, side, config.bn)
+        if one_model:
+            check_one_pixel(config, side)
         self.keeps = kept_by_clients(config.method, config.regulariser)
         self._values = config.flat()
         self._options = {
@@ -162,6 +167,11 @@ class Node:
         batches = self._client_batches(client)
         generator = torch_rng(self.config.seed, stream, server_round, client)
         members = self._present(client, server_round)
+        if self._needs_two and len(batches if members is None else members) == 1:
+            raise UserError(
+                f"client {client} has one training image in round {server_round}, but model "
+                f"'{self.config.model}' has BatchNorm, which needs 2 of these images or more"
+            )
         return lambda: batches.epoch(generator, members)
 
     def dropped_class(self, client: int, server_round: int) -> int | None:
@@ -183,11 +193,12 @@ class Node:
     def _client_batches(self, client: int) -> ClientBatches | StreamedBatches:
         if client not in self._batches:
             config, members = self.config, self.partition.train[client]
-            # a single image trains what it can: BatchNorm in networks of the clients' own cannot
-            full = bool(config.drop_last) if len(members) > 1 else self.personal is not None
+            # One image trains what it can, which BatchNorm in networks of the clients' own cannot.
+            bounds = full_batch_bounds if config.drop_last else batch_bounds
             self._batches[client] = training_batches(
                 self.dataset, members, int(config.batch_size), config.augmentation, self.device,
-                config.decode_threads, full=full, shuffle=config.local_shuffle,
+                config.decode_threads, partial(bounds, alone=self.personal is None),
+                config.local_shuffle,
             )  # fmt: skip
         return self._batches[client]
 

@@ -5,7 +5,7 @@ rate belongs to a data set, a model and a method, because a loss on cosines need
 than cross-entropy; a method without a number of its own takes the row's general one.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 Protocol = tuple[object, object]  # local epochs and augmentation
@@ -133,10 +133,10 @@ def usual_name(dataset: str) -> str:
     return dataset.partition("/")[2].partition(":")[0].replace("_", "-") or dataset
 
 
-def usual_model(dataset: str, fitting: Collection[str] = ()) -> str:
+def usual_model(dataset: str, fitting: Sequence[str] = ()) -> str:
     """Return the papers' backbone for a data set: the first of the fitting ones, if not of them."""
     usual = MODEL_OF.get(usual_name(dataset), "cnn")
-    return usual if usual in fitting or not fitting else next(iter(fitting))
+    return usual if usual in fitting or not fitting else fitting[0]
 
 
 def find_setting(dataset: str, model: str) -> Setting:

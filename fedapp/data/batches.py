@@ -6,7 +6,7 @@ addresses) and one multiply-add (normalisation). An epoch's random numbers come 
 generator, so that the batches do not depend on the device.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ CUTOUT_SIZE = 16
 CUTOUT_FULL_SIZE_FROM = 28
 
 Batch = tuple[Tensor, Tensor]
+# Cuts 0..n into batches of about a size: the [start, stop) of each.
+Bounds = Callable[[int, int], list[tuple[int, int]]]
 
 
 def parse_augmentation(text: str) -> frozenset[str]:
@@ -39,26 +41,31 @@ def parse_augmentation(text: str) -> frozenset[str]:
     return words
 
 
-def batch_bounds(num_samples: int, batch_size: int) -> list[tuple[int, int]]:
+def batch_bounds(num_samples: int, batch_size: int, alone: bool = True) -> list[tuple[int, int]]:
     """Cut 0..num_samples into batches [start, stop), merging a last batch of one sample.
 
     Batch normalisation has no variance to divide by in a batch of one, so only a data set that
-    consists of a single sample keeps such a batch.
+    consists of a single sample has such a batch, and without `alone` it has none.
     """
-    starts = list(range(0, num_samples, batch_size))
+    starts = list(range(0, num_samples, batch_size)) if alone or num_samples > 1 else []
     if len(starts) > 1 and num_samples - starts[-1] == 1:
         starts.pop()
     return list(zip(starts, [*starts[1:], num_samples], strict=True)) if starts else []
 
 
-def full_batch_bounds(num_samples: int, batch_size: int) -> list[tuple[int, int]]:
+def full_batch_bounds(
+    num_samples: int, batch_size: int, alone: bool = True
+) -> list[tuple[int, int]]:
     """Cut 0..num_samples into full batches and drop the rest; too few samples are one batch.
 
-    A single sample is no batch at all. So the FedDOR lineage trains models of very different kinds.
+    Without `alone` a single sample is no batch. So the FedDOR lineage trains models of very
+    different kinds.
     """
-    if 1 < num_samples < batch_size:
+    if num_samples < (2 if not alone else 1):
+        return []
+    if num_samples < batch_size:
         return [(0, num_samples)]
-    starts = range(0, num_samples - batch_size + 1, batch_size) if num_samples > 1 else ()
+    starts = range(0, num_samples - batch_size + 1, batch_size)
     return [(start, start + batch_size) for start in starts]
 
 
@@ -114,7 +121,7 @@ class ClientBatches:
             centre uniform in the image (DeVries & Taylor, 2017).
         device: where the data stays and the batches appear.
         memory_format: of the batches.
-        full: only full batches, as `full_batch_bounds` cuts them.
+        bounds: how samples are cut into batches: `batch_bounds` or `full_batch_bounds`.
         shuffle: take the samples in random order, not in their own.
 
     Raises:
@@ -131,10 +138,10 @@ class ClientBatches:
         augmentation: str = "none",
         device: torch.device | str = "cpu",
         memory_format: torch.memory_format = torch.channels_last,
-        full: bool = False,
+        bounds: Bounds = batch_bounds,
         shuffle: bool = True,
     ) -> None:
-        self.bounds = full_batch_bounds if full else batch_bounds
+        self.bounds = bounds
         self.shuffle = shuffle
         self.augmentation = parse_augmentation(augmentation)
         self.batch_size = batch_size

@@ -20,10 +20,10 @@ from torch import Tensor
 from fedapp.cpus import cores
 from fedapp.data.batches import (
     Batch,
+    Bounds,
     Normaliser,
     batch_bounds,
     epoch_order,
-    full_batch_bounds,
     parse_augmentation,
 )
 from fedapp.data.crops import crop_boxes, draw_uniform
@@ -140,7 +140,7 @@ class StreamedBatches:
         augmentation: "none" or words of "rrc flip"; without rrc the central crop is taken.
         device: where the batches appear.
         threads: that decode; 0: one per core.
-        full: as `ClientBatches`.
+        bounds: as `ClientBatches`.
         shuffle: as `ClientBatches`.
 
     Raises:
@@ -157,10 +157,10 @@ class StreamedBatches:
         augmentation: str,
         device: torch.device | str,
         threads: int = 0,
-        full: bool = False,
+        bounds: Bounds = batch_bounds,
         shuffle: bool = True,
     ) -> None:
-        self.bounds = full_batch_bounds if full else batch_bounds
+        self.bounds = bounds
         self.shuffle = shuffle
         self.augmentation = check_streamed(augmentation)
         self.source, self.rows, self.labels = source, rows, torch.from_numpy(labels)

@@ -6,7 +6,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedapp.data.batches import Batch, ClientBatches, Normaliser, evaluation_batches
+from fedapp.data.batches import (
+    Batch,
+    Bounds,
+    ClientBatches,
+    Normaliser,
+    batch_bounds,
+    evaluation_batches,
+)
 from fedapp.data.datasets import Dataset
 from fedapp.data.encoded import MOST_TEST_IMAGES, EncodedImages, StreamedBatches
 from fedapp.data.sources import Images
@@ -19,12 +26,12 @@ def training_batches(
     augmentation: str,
     device: torch.device,
     threads: int = 0,
-    full: bool = False,
+    bounds: Bounds = batch_bounds,
     shuffle: bool = True,
 ) -> ClientBatches | StreamedBatches:
     """Return the batches of one client, whose training images are `members` [n].
 
-    `full` and `shuffle` as `ClientBatches` takes them.
+    `bounds` and `shuffle` as `ClientBatches` takes them.
 
     Raises:
         UserError: an augmentation that is unknown, or not for these images.
@@ -34,12 +41,12 @@ def training_batches(
         normalise = Normaliser(data.mean, data.std, images.side, device)
         return StreamedBatches(
             images, members, labels, normalise, batch_size, augmentation, device, threads,
-            full, shuffle,
+            bounds, shuffle,
         )  # fmt: skip
     return ClientBatches(
         torch.from_numpy(np.ascontiguousarray(images[members])),
         torch.from_numpy(labels),
-        data.mean, data.std, batch_size, augmentation, device, full=full, shuffle=shuffle,
+        data.mean, data.std, batch_size, augmentation, device, bounds=bounds, shuffle=shuffle,
     )  # fmt: skip
 
 

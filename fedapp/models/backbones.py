@@ -5,13 +5,19 @@ post-activation values (non-negative) of its last hidden layer. Widths and layer
 reference codes; small changes make every backbone take images from 8x8 pixels up.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from fedapp.errors import UserError
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
 
 NormLayer = Callable[[int], nn.Module]
 
@@ -75,6 +81,18 @@ def check_batch_size(networks: str, batch_size: object) -> None:
             f"run-config key 'batch-size' is 1, but {networks} BatchNorm, which needs 2 images or "
             "more"
         )
+
+
+def needs_two(name: str, image_size: int, bn: str) -> bool:
+    """Return whether a BatchNorm of this backbone sees one value of each image: it needs two."""
+    return bn != "group" and image_size <= BACKBONES[name].one_pixel_up_to
+
+
+def check_one_pixel(config: RunConfig, image_size: int) -> None:
+    """Raise UserError for batches of one image where a BatchNorm sees one value of each."""
+    if needs_two(config.model, image_size, config.bn):
+        images = f"{image_size}x{image_size} images"
+        check_batch_size(f"model '{config.model}' on {images} has", config.batch_size)
 
 
 def _cnn(channels: int, image_size: int, norm: NormLayer) -> nn.Module:

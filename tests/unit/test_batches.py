@@ -10,6 +10,7 @@ from fedapp.data.batches import (
     ClientBatches,
     batch_bounds,
     evaluation_batches,
+    full_batch_bounds,
     parse_augmentation,
 )
 from fedapp.errors import UserError
@@ -62,7 +63,20 @@ def test_bounds_cover_everything_in_order_without_a_lone_last_sample(count, size
         assert lengths[-1] <= size + 1
 
 
+@given(st.integers(0, 500), st.integers(1, 60), st.booleans())
+def test_full_bounds_are_full_but_for_too_few_samples(count, size, alone):
+    lengths = [stop - start for start, stop in full_batch_bounds(count, size, alone)]
+    if count == 1 and not alone:
+        assert lengths == []
+    elif 0 < count < size:
+        assert lengths == [count]
+    else:
+        assert lengths == [size] * (count // size)
+
+
 def test_a_single_sample_is_a_batch_of_one():
+    assert batch_bounds(1, 8) == [(0, 1)]
+    assert batch_bounds(1, 8, alone=False) == []
     [(images, labels)] = one_epoch(make(random_images(1), "crop flip cutout"))
     assert images.shape == (1, 3, 32, 32)
     assert labels.tolist() == [0]
@@ -163,7 +177,7 @@ def test_an_epoch_can_keep_the_order_and_leave_out_what_fills_no_batch():
     images = random_images(11)
     in_order = make(images, "none", 4, shuffle=False)
     assert sizes_and_order(in_order) == ([4, 4, 3], list(range(11)))
-    full = make(images, "none", 4, shuffle=False, full=True)
+    full = make(images, "none", 4, shuffle=False, bounds=full_batch_bounds)
     assert sizes_and_order(full) == ([4, 4], list(range(8)))
     assert sizes_and_order(full, members=torch.tensor([9, 2])) == ([2], [9, 2])
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fedapp.config import RunConfig
-from fedapp.data.batches import Normaliser
+from fedapp.data.batches import Normaliser, full_batch_bounds
 from fedapp.data.crops import draw_uniform
 from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.encoded import AHEAD, EncodedImages, StreamedBatches, decoded
@@ -99,7 +99,9 @@ def test_epochs_are_the_same_for_any_number_of_threads(data):
 
 def test_photos_are_left_out_and_kept_in_order_as_other_images_are(data):
     members = np.arange(40, 61)
-    batches = training_batches(data, members, 5, "none", CPU, full=True, shuffle=False)
+    batches = training_batches(
+        data, members, 5, "none", CPU, bounds=full_batch_bounds, shuffle=False
+    )
     served = [labels for _, labels in batches.epoch(torch.Generator())]
     assert [len(labels) for labels in served] == [5, 5, 5, 5]
     assert torch.cat(served).tolist() == data.train_labels[40:60].tolist()
