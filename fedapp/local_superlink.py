@@ -77,6 +77,7 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Call
         cwd=home,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C ends it here, after a look at what it has started
     )
     try:
         yield lambda: _wait_for(f"http://{address}/health", process, home / "superlink.log")
@@ -98,12 +99,20 @@ def _children(pid: int) -> list[int]:
 
     They would train to the run's end without it.
     """
-    with suppress(FileNotFoundError):
-        found = subprocess.run(
-            ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False
-        )
-        return [int(word) for word in found.stdout.split()]
-    return []
+    if not Path("/proc/self/stat").exists():  # a system without Linux's list of processes
+        with suppress(FileNotFoundError):
+            command = ["pgrep", "-P", str(pid)]
+            found = subprocess.run(command, capture_output=True, text=True, check=False)
+            return [int(word) for word in found.stdout.split()]
+        return []
+    return [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/stat") if _of(file) == pid]
+
+
+def _of(status: Path) -> int | None:
+    """Return the parent that a process's status names; None if the process is gone."""
+    with suppress(OSError):
+        return int(status.read_text().rpartition(")")[2].split()[1])  # its name may have spaces
+    return None
 
 
 def free_port() -> int:

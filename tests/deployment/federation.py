@@ -11,7 +11,7 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -22,6 +22,7 @@ from urllib.request import urlopen
 
 import tomli_w
 from packaging.version import Version
+from waiting import wait_until
 
 from fedapp.certificates import make_certificates
 from fedapp.launch import environment_for, program
@@ -31,15 +32,6 @@ ROOT = Path(__file__).parents[2]
 # From 1.40 on SuperNodes speak HTTPS to the SuperLink's one port, before that gRPC to another.
 GRPC = Version(metadata.version("flwr")) < Version("1.40")
 QUICK = {"num-rounds": 2, "local-epochs": 1, "threads": 1, "shards": 5}
-
-
-def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Return what `true()` gives as soon as it is truthy; an AssertionError after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (value := true()):
-        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
-        time.sleep(0.1)
-    return value
 
 
 @dataclass

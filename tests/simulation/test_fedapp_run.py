@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from in_process import assert_same, federate, settings
 from safetensors.numpy import load_file
+from waiting import wait_until
 
 from fedapp.launch import program
 
@@ -72,19 +73,14 @@ def test_its_processes_end_with_it(tmp_path, engine, how):
     keys = f"num-rounds=1000 run-name='long' output-dir='{tmp_path}'"
     run = start(tmp_path, "--engine", engine, "-c", keys)
     metrics = tmp_path / "long" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert metrics.exists()
+    wait_until(metrics.exists, 120, "first round")
     mine = processes(run.pid)
     assert len(mine) >= 4  # the simulation, two workers and who started them
     home = Path(os.readlink(f"/proc/{mine[0]}/cwd"))
     os.killpg(run.pid, how) if how == signal.SIGINT else run.send_signal(how)
     run.wait(60)
-    deadline = time.monotonic() + 120  # processes of Ray that lost it end by themselves
-    while (left := [pid for pid in mine if alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not left
+    # Processes of Ray that lost it end by themselves.
+    wait_until(lambda: not any(map(alive, mine)), 120, "end of all processes")
     if how == signal.SIGKILL:
         return
     assert run.returncode == 130
@@ -99,12 +95,9 @@ def test_its_processes_end_with_it(tmp_path, engine, how):
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
 def test_ctrl_c_while_it_starts_leaves_no_traceback_and_no_process(tmp_path, seconds):
     run = start(tmp_path, "--engine", "workers", "-c", QUICK)
-    deadline = time.monotonic() + 60
-    while len(processes(run.pid)) < 3 and time.monotonic() < deadline:  # who forks the workers
-        time.sleep(0.02)
+    wait_until(lambda: len(processes(run.pid)) >= 3, 60, "process that forks the workers")
     time.sleep(seconds)
     mine = processes(run.pid)
-    assert len(mine) >= 3
     os.killpg(run.pid, signal.SIGINT)
     output, errors = run.communicate(timeout=60)
     assert run.returncode == 130

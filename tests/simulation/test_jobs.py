@@ -2,10 +2,10 @@
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from fedapp import sweep
 from fedapp.errors import UserError
@@ -43,15 +43,8 @@ def test_jobs_end_in_good_order_with_the_sweep(tmp_path, how):
     command += ["--jobs", "1", "--name", "long", "--output-dir", str(tmp_path)]
     sweeping = subprocess.Popen(command, cwd=tmp_path)
     run = RunDirectory(tmp_path / "long" / "seed0")
-    wait_for(run.metrics_path.exists)
+    wait_until(run.metrics_path.exists, 120, "first round")
     sweeping.send_signal(how)
     assert sweeping.wait(60) == (INTERRUPTED if how == signal.SIGTERM else -signal.SIGKILL)
-    wait_for(run.summary)
+    wait_until(run.summary, 120, "summary")
     assert run.summary()["status"] == "interrupted"
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 120
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert condition()

@@ -3,10 +3,10 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from fedapp import cli
 from fedapp import local_superlink as module
@@ -74,11 +74,6 @@ def test_what_it_started_does_not_stay(superlink, tmp_path):
     superlink(f"{script}open('left.txt', 'w').write(f'{{left.pid}} '); time.sleep(60)")
     note = tmp_path / "left.txt"
     with local_superlink(tmp_path, {}):
-        until = time.monotonic() + 20
-        while not (note.exists() and note.read_text()) and time.monotonic() < until:
-            time.sleep(0.02)
+        wait_until(lambda: note.exists() and note.read_text(), 20, "child")
     status = Path(f"/proc/{int(note.read_text())}/stat")
-    until = time.monotonic() + 10
-    while status.exists() and " Z " not in status.read_text() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not status.exists() or " Z " in status.read_text()
+    wait_until(lambda: not status.exists() or " Z " in status.read_text(), 10, "end of the child")

@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from fedapp import cli, jobs, launch
 from fedapp.launch import Resources
@@ -45,10 +45,7 @@ def environment(tmp_path):
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert path.exists()
+    wait_until(path.exists, 30, path.name)
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
