@@ -77,19 +77,22 @@ class FedCurvClient(LocalClient):
     def importance(self) -> Arrays:
         """Return the mean over mini-batches, or examples, of each parameter's squared gradient.
 
-        An example's gradient is that of its loss in its batch: BatchNorm may look at the others.
+        Where BatchNorm looks at the others, an example's gradient is that of its loss in its batch.
         """
         parameters = list(self.trained.values())
+        together = _mixes(self.model)
+        reduction = "none" if self.per_sample else "mean"
         squares = [torch.zeros_like(tensor, requires_grad=False) for tensor in parameters]
         self.model.eval()
         seen = count = 0
         for inputs, labels in self.data.training(self._round)():
-            reduction = "none" if self.per_sample else "mean"
-            losses = F.cross_entropy(self.model(inputs)[1], labels, reduction=reduction)
-            for loss in losses.reshape(-1):
-                gradients = torch.autograd.grad(loss, parameters, retain_graph=self.per_sample)
-                torch._foreach_addcmul_(squares, gradients, gradients)
-                count += 1
+            size = 1 if self.per_sample and not together else len(labels)
+            for images, own in zip(inputs.split(size), labels.split(size), strict=True):
+                losses = F.cross_entropy(self.model(images)[1], own, reduction=reduction)
+                for loss in losses.reshape(-1):
+                    gradients = torch.autograd.grad(loss, parameters, retain_graph=self.per_sample)
+                    torch._foreach_addcmul_(squares, gradients, gradients)
+                    count += 1
             seen += len(labels)
             if seen >= self.samples:
                 break
@@ -111,3 +114,9 @@ class FedCurvClient(LocalClient):
             for name in self.trained
         }
         return self.on_device({n: np.float32(2 * self.weight) * a for n, a in rest.items()})
+
+
+def _mixes(model: torch.nn.Module) -> bool:
+    """Return whether an output depends on the other examples of its batch, in evaluation too."""
+    norms = (m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    return any(not norm.track_running_stats for norm in norms)

@@ -170,7 +170,7 @@ def test_fedcurv_importance_is_the_mean_squared_mini_batch_gradient():
     np.testing.assert_array_equal(client.outbox[WEIGHTED]["head.weight"], u * weight)
 
 
-@pytest.mark.parametrize("bn", ["", "batch"])
+@pytest.mark.parametrize("bn", ["", "batch", "group"])
 def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
     """Without BatchNorm examples are alone; with it the others of the batch are looked at."""
     keys = {**RUN, "batch_size": 5, "fedcurv_samples": 6, "fedcurv_per_sample": True}
@@ -182,8 +182,8 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
     for inputs, labels in list(client.data.training(1)())[:2]:  # 5 + 5 are the first 6 or more
         for i in range(len(labels)):
             client.model.zero_grad()
-            part = slice(None) if bn else slice(i, i + 1)
-            logits = client.model(inputs[part])[1][i if bn else 0]
+            part = slice(None) if bn == "batch" else slice(i, i + 1)
+            logits = client.model(inputs[part])[1][i if bn == "batch" else 0]
             torch.nn.functional.cross_entropy(logits, labels[i]).backward()
             squares.append(client.model.head.weight.grad.numpy() ** 2)
     assert len(squares) == 10
