@@ -4,6 +4,7 @@ The sizes are the papers' (10 clients with 500 images per round, batches of 50),
 measurement would take minutes; the quick plan stays under ten minutes on two cores.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fedapp.models.groups import GROUPS
@@ -40,6 +41,7 @@ class Plan:
     repeats: int = 3
     models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18", "tiny")  # or groups
     methods: tuple[str, ...] = ("fedavg", "fedntd", "feddr+", "scaffold", "feddor")
+    whole: tuple[str, ...] = ("cnn",)  # models of which every repeat has all methods; see `asked`
     tax: Workload = Workload()
     heavy: Workload = Workload(epochs=1, rounds=2)  # of larger models than the CNN
     heaviest: Workload = Workload(images=200, epochs=1, rounds=2)
@@ -60,6 +62,13 @@ class Plan:
     def backbone(self) -> str:
         """The model of the parts that measure one only."""
         return next((model for model in self.models if model not in GROUPS), "cnn")
+
+    def asked(self, model: str, methods: Sequence[str], repeat: int) -> Sequence[str]:
+        """Return the methods of one repeat of the FL tax: large models' only once, but the first.
+
+        Their runs take minutes each.
+        """
+        return methods if repeat == 0 or model in self.whole else methods[:1]
 
     def workload(self, model: str) -> Workload:
         """Return the FL tax's workload for a model."""

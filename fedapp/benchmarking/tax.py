@@ -80,11 +80,11 @@ def _measure_model(
         plain.append(best_plain(model, workload, device))
         tuned.append(best_plain(model, workload, device, tuned=True))
         speeds = {}
-        for method in methods:
+        for method in plan.asked(model, methods, repeat):
             say(f"{title}: {method}")
             speeds[method] = federated_speed(project, model, method, workload, device)
         runs.append(speeds)
-        rates = [f"{m} {_rate(speeds[m], plain[-1]):.3g}" for m in methods]
+        rates = [f"{m} {_rate(speed, plain[-1]):.3g}" for m, speed in speeds.items()]
         say(f"{title}: {plain[-1]:.0f} images/s, of which {', '.join(rates)}")
     taxes = {m: _tax(m, runs, plain) for m in methods}
     return {
@@ -111,8 +111,10 @@ def _rate(speed: Speed, plain: float) -> float:
 
 
 def _tax(method: str, runs: Sequence[Repeat], plain: Sequence[float]) -> float:
-    return rounded_median([_rate(run[method], best) for run, best in zip(runs, plain, strict=True)])
+    pairs = zip(runs, plain, strict=True)
+    return rounded_median([_rate(run[method], best) for run, best in pairs if method in run])
 
 
 def _cost(method: str, reference: str, runs: Sequence[Repeat]) -> float:
-    return rounded_median([run[method].seconds / run[reference].seconds for run in runs])
+    measured = (run for run in runs if method in run)
+    return rounded_median([run[method].seconds / run[reference].seconds for run in measured])

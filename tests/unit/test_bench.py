@@ -59,6 +59,16 @@ def test_ratios_are_medians_of_repeats_measured_in_turn(speeds, capsys):
     assert found["environment"]["torch"] == importlib.metadata.version("torch")
 
 
+def test_only_the_first_method_of_a_large_model_is_measured_in_every_repeat(speeds):
+    found = suite.bench(ROOT, replace(TINY, models=("mobilenet",)), ["tax"])
+    once = [("cpu", name) for name in ("plain", "tuned", *METHODS)]
+    assert speeds == once + [("cpu", name) for name in ("plain", "tuned", "fedavg")] * 2
+    assert found["fl_tax_by_method"] == {
+        "mobilenet": {"fedavg": 0.9, "fedntd": 0.72, "feddr+": 0.6}
+    }
+    assert found["round_cost"]["mobilenet"]["feddr+"] == 1.5
+
+
 def test_the_gpu_is_measured_where_there_is_one_and_skipped_in_one_line_elsewhere(
     speeds, monkeypatch
 ):
