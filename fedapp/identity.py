@@ -1,7 +1,7 @@
 """Who a node is, and which clients it hosts.
 
 The server asks every node before round 1 and refuses, by name, nodes that would train something
-else: another protocol, another configuration, another frozen head.
+else: another protocol, another configuration, another frozen head or another copy of the data.
 """
 
 import platform

@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 from fedapp import launch
 from fedapp.errors import UserError
 from fedapp.launch import Resources
-from fedapp.subprocesses import INTERRUPTED, end_tasks, heed_signals, run_task, take_task
+from fedapp.subprocesses import (
+    INTERRUPTED,
+    MISTAKE,
+    end_tasks,
+    heed_signals,
+    run_task,
+    take_task,
+)
 
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
 _started = count()  # runs in processes of their own
@@ -116,7 +123,7 @@ def main() -> None:
         code = run_in_process(Path(task["project"]), task["overrides"], Resources())
     except UserError as mistake:
         print(f"fedapp: {mistake}", flush=True)
-        code = 2
+        code = MISTAKE
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)

@@ -19,10 +19,9 @@ from typing import Any
 
 from fedapp.errors import UserError
 from fedapp.launch import Engine, Resources, node_config
-from fedapp.subprocesses import INTERRUPTED, heed_signals, take_task
+from fedapp.subprocesses import COMPLETED, FAILED, INTERRUPTED, MISTAKE, heed_signals, take_task
 from fedapp.worker_template import kill_workers, start_template
 
-COMPLETED, FAILED, MISTAKE = 0, 1, 2  # exit codes
 _stopping = threading.Lock()
 
 

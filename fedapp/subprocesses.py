@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-INTERRUPTED = 130  # exit code
+COMPLETED, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130  # exit codes
 _PATIENCE = 60.0  # seconds in which a process may end in good order
 _running: set["subprocess.Popen[str]"] = set()
 

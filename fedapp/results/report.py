@@ -109,13 +109,13 @@ def _lead(name: str, summary: Mapping[str, Any]) -> str:
     return badge + page.paragraph(run, "faint") + reason
 
 
-def _curves(rows: Rows, whose: str) -> str:
+def _curves(rows: Rows, tested: str) -> str:
     if not rows:
         return page.paragraph("No round has finished.")
     accuracy = svg(
-        plots.accuracy_curve(rows, whose), describe("Test accuracy", rows, "accuracy", percent)
+        plots.accuracy_curve(rows, tested), describe("Test accuracy", rows, "accuracy", percent)
     )
-    loss = svg(plots.loss_curve(rows, whose), describe("Test loss", rows, "loss", decimal))
+    loss = svg(plots.loss_curve(rows, tested), describe("Test loss", rows, "loss", decimal))
     return page.beside(page.plot(accuracy), page.plot(loss))
 
 
