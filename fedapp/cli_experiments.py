@@ -65,7 +65,7 @@ def sweep(
 
 def bench(
     quick: Annotated[
-        bool, typer.Option("--quick", help="One repeat of few rounds, in under ten minutes.")
+        bool, typer.Option("--quick", help="One repeat of few rounds: about ten minutes.")
     ] = False,
     model: Annotated[list[str] | None, typer.Option(help="A backbone; may be repeated.")] = None,
     part: Annotated[

@@ -1,7 +1,7 @@
 """What a benchmark measures, and how much of it: the full plan and the quick one.
 
 The sizes are the papers' (10 clients with 500 images per round, batches of 50), cut down where one
-measurement would take minutes; the quick plan stays under ten minutes on two cores.
+measurement would take minutes; the quick plan takes about ten minutes on two cores.
 """
 
 from collections.abc import Sequence
