@@ -17,7 +17,6 @@ from fedapp.config_input import kebab, sentence, whole_floats
 from fedapp.errors import UserError
 from fedapp.method_keys import MethodKeys
 from fedapp.methods import FALLBACKS, check_regulariser, find_method
-from fedapp.overrides import AUTO
 from fedapp.run_keys import KEEPING, LOCAL, marked_keys
 from fedapp.settings import find_setting, usual_model, usual_name
 from fedapp.tuned import blend_settings
@@ -72,7 +71,7 @@ class RunConfig(MethodKeys):
             "drop_last": row.personal is not None,
             **group_settings(self, row),
         }
-        autos = {k: v for k, v in chosen.items() if getattr(self, k) == AUTO}
+        autos = {k: v for k, v in chosen.items() if getattr(self, k) == "auto"}
         resolved = self.model_copy(update=autos)
         resolved = resolved.model_copy(update=stage_settings(resolved, row))
         check_config(resolved)
@@ -84,9 +83,9 @@ class RunConfig(MethodKeys):
 
     def chosen(self, asked: Mapping[str, Any]) -> frozenset[str]:
         """Return the keys whose values "auto" chose, where `asked` is unresolved."""
-        fields = type(self).model_fields.items()
-        autos = {kebab(n) for n, f in fields if asked.get(kebab(n), f.default) == AUTO}
-        return frozenset(key for key in autos if self.flat()[key] != AUTO)
+        fields, values = type(self).model_fields.items(), self.flat()
+        autos = {kebab(n) for n, f in fields if asked.get(kebab(n), f.default) == "auto"}
+        return frozenset(key for key in autos if values[key] != "auto")
 
     def fingerprint(self) -> str:
         """Return a hash of all that server and clients must agree on."""

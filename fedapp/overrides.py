@@ -11,7 +11,6 @@ from fedapp.errors import UserError
 from fedapp.places import expanded
 from fedapp.preset_files import preset_path
 
-AUTO = "auto"
 CHOSEN = "  # auto"  # ends the lines of a run's config.toml whose values "auto" has chosen
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
 
@@ -65,7 +64,7 @@ def _read_toml(file: Path, changed: bool) -> dict[str, Any]:
     text = expanded(file, "-c").read_text(encoding="utf-8")
     lines = text.splitlines() if changed else []
     chosen = (line.partition(" =")[0] for line in lines if line.endswith(CHOSEN))
-    return {**tomllib.loads(text), **dict.fromkeys(chosen, AUTO)}
+    return {**tomllib.loads(text), **dict.fromkeys(chosen, "auto")}
 
 
 def _read_pairs(text: str) -> dict[str, Any]:

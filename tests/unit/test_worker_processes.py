@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from flwr.app import Message, RecordDict
 from in_process import settings
+from waiting import wait_until
 
 from fedapp.launch import Resources
 from fedapp.worker_processes import WorkerGrid, visible_gpu
@@ -114,7 +114,4 @@ def test_workers_share_the_gpus_evenly(monkeypatch, visible, share, seen):
 
 
 def answered(grid: WorkerGrid, ids: list[str]) -> list[Message]:
-    deadline = time.monotonic() + 60
-    while not (replies := grid.pull_messages(ids)) and time.monotonic() < deadline:
-        pass
-    return replies
+    return wait_until(lambda: grid.pull_messages(ids), 60, "reply")
