@@ -105,10 +105,11 @@ def _children(pid: int) -> list[int]:
             found = subprocess.run(command, capture_output=True, text=True, check=False)
             return [int(word) for word in found.stdout.split()]
         return []
-    return [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/stat") if _of(file) == pid]
+    processes = Path("/proc").glob("[0-9]*/stat")
+    return [int(file.parent.name) for file in processes if _parent_in(file) == pid]
 
 
-def _of(status: Path) -> int | None:
+def _parent_in(status: Path) -> int | None:
     """Return the parent that a process's status names; None if the process is gone."""
     with suppress(OSError):
         return int(status.read_text().rpartition(")")[2].split()[1])  # its name may have spaces
