@@ -27,6 +27,8 @@ def sentence(cls: type[BaseModel], error: ValidationError) -> str:
     key = str(first["loc"][0])
     value = first["input"]
     message = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    if (most := first.get("ctx", {}).get("le")) is not None:
+        message = f"less than or equal to {most:g}"  # not a number of 30 digits
     auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
     help_text = cls.model_fields[key.replace("-", "_")].description
     return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"

@@ -68,7 +68,7 @@ class MethodKeys(RunKeys):
     local_etf_frozen: bool = Field(
         True, description="local-etf keeps the ETF as it is; or trains it from there"
     )
-    ditto_lambda: Annotated[float, Field(ge=0)] = Field(
+    ditto_lambda: Weight = Field(
         0.75, description="Ditto's pull of personal models to the global one"
     )
     ditto_reference: bool = Field(

@@ -18,11 +18,12 @@ Place = Annotated[T, LOCAL, PLACE]  # of these, what says something of the machi
 Keeping = Annotated[T, KEEPING]  # how its record is kept, which changes none of its results
 
 Auto = Literal["auto"]
-Positive = Annotated[float, Field(gt=0)]
+MOST = 1e30  # of any factor; float32 ends at 3.4e38, and Adam steps by a rate's tenfold
+Positive = Annotated[float, Field(gt=0, le=MOST)]
 Count = Annotated[int, Field(ge=1)]
 Unsigned = Annotated[int, Field(ge=0)]
 Threads = Annotated[int, Field(ge=0, le=1024)]
-Weight = Annotated[float, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0, le=MOST)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -117,20 +118,14 @@ class RunKeys(BaseModel):
     weight_decay: Weight | Auto = Field(
         "auto", description="of local SGD; auto: 1e-5, or 0 for clients with models of their own"
     )
-    clip_norm: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="gradient norm limit; 0: none"
-    )
+    clip_norm: Weight = Field(0.0, description="gradient norm limit; 0: none")
     augmentation: str = Field("auto", description="none, or words of: crop rrc flip cutout")
     regulariser: str = Field(
         "auto",
         description="prox kd ntd ntd-mse kd-ntd ld moon fd norm on a base; auto: the method's",
     )
-    beta: Annotated[float, Field(ge=0)] | Auto = Field(
-        "auto", description="weight of base loss against regulariser"
-    )
-    mu: Annotated[float, Field(ge=0)] | Auto = Field(
-        "auto", description="weight of the proximal term"
-    )
+    beta: Weight | Auto = Field("auto", description="weight of base loss against regulariser")
+    mu: Weight | Auto = Field("auto", description="weight of the proximal term")
     tau: Positive | Auto = Field(
         "auto", description="temperature of a regulariser; of spherefed-ce: scale of its logits"
     )
@@ -193,12 +188,10 @@ class RunKeys(BaseModel):
     robust_trim: Annotated[float, Field(gt=0, lt=0.5)] = Field(
         0.2, description="share of values that trimmed-mean cuts at each end"
     )
-    dp_clip: Annotated[float, Field(ge=0)] = Field(
+    dp_clip: Weight = Field(
         0.0, description="differential privacy: largest norm of an update; 0: off"
     )
-    dp_noise: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="differential privacy: noise multiplier"
-    )
+    dp_noise: Weight = Field(0.0, description="differential privacy: noise multiplier")
 
 
 def marked_keys(cls: type[BaseModel], *marks: str) -> frozenset[str]:
