@@ -129,7 +129,7 @@ class Node:
             training=lambda server_round: self._training_data(client, server_round, Stream.BATCHES),
             tuning=lambda server_round: self._training_data(client, server_round, Stream.TUNING),
             examples=lambda: self.training_examples(client),
-            test=lambda: self.test_batches(self.partition.test[client]),
+            test=lambda: self.test_batches(self._tested(client)),
             num_examples=len(self.partition.train[client]),
             class_counts=counts,
             seed=lambda r: torch_seed(self.config.seed, Stream.LOCAL, r, client),
@@ -208,6 +208,12 @@ class Node:
             self.dataset, "train", self.partition.train[client], EVALUATION_BATCH, self.device,
             threads=self.config.decode_threads,
         )  # fmt: skip
+
+    def _tested(self, client: int) -> np.ndarray:
+        """Return a client's test images; a single one is none where BatchNorm needs two."""
+        members = self.partition.test[client]
+        alone = self._needs_two and self.config.bn == "batch" and len(members) == 1
+        return members[:0] if alone else members
 
     def tested_labels(self) -> np.ndarray:
         """Return the labels of the whole global test set."""

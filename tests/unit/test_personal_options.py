@@ -47,47 +47,6 @@ def test_the_nearest_prototype_needs_prototypes(method):
 
 
 @pytest.mark.parametrize(
-    ("keys", "refused"),
-    [
-        ({"method": "feddor"}, True),
-        ({"model": "mobilenet"}, True),
-        ({"model": "resnet10", "bn": "running"}, True),
-        ({"model": "resnet10", "bn": "group"}, False),
-        ({"model": "resnet10", "dataset": "cifar10"}, False),
-        ({"model": "resnet18-imagenet-stem", "dataset": "cifar10"}, True),
-        ({"model": "cnn"}, False),
-    ],
-)
-def test_a_batch_of_one_image_is_refused_where_batchnorm_would_see_one_value(keys, refused):
-    config = run(**{"method": "fedavg", "batch_size": 1, "feature_dim": "auto", **keys})
-    if refused:
-        with pytest.raises(UserError, match=r"'batch-size' is 1, but .* BatchNorm"):
-            RunConfig.parse(config)
-    else:
-        assert RunConfig.parse(config).batch_size == 1
-
-
-def test_images_whose_size_only_the_files_tell_are_looked_at_when_they_are_read(monkeypatch):
-    config = run(method="fedavg", batch_size=1, feature_dim="auto", model="mobilenet", bn="group")
-    checked = RunConfig.parse(config)
-    with pytest.raises(UserError, match="'mobilenet' on 8x8 images has BatchNorm"):
-        Node(checked.model_copy(update={"bn": "batch"}))
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_a_client_with_one_image_is_named_where_batchnorm_would_see_one_value(drop_last):
-    keys = {"feature_dim": "auto", "model": "mobilenet", "drop_last": drop_last}
-    node = Node(RunConfig.parse(run(method="fedavg", **keys)))
-    node.partition.train[3] = node.partition.train[3][:1]
-    with pytest.raises(UserError, match="client 3 has one training image in round 7, but model 'm"):
-        node.client(3).data.training(7)
-    keys["model"] = "cnn"
-    node = Node(RunConfig.parse(run(method="fedavg", **keys)))
-    node.partition.train[3] = node.partition.train[3][:1]
-    assert [len(labels) for _, labels in node.client(3).data.training(7)()] == [1]
-
-
-@pytest.mark.parametrize(
     ("key", "value", "advice"),
     [
         ("model", "resnet18", "set 'model-group' instead"),
