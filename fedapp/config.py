@@ -63,6 +63,7 @@ class RunConfig(MethodKeys):
             **partition_settings(self),
             "local_epochs": setting.local_epochs,
             "batch_size": setting.batch_size,
+            "test_batch_size": setting.test_batch_size,
             "lr": setting.rate(name, self.local_epochs, self.augmentation),
             "lr_schedule": setting.lr_schedule,
             "augmentation": setting.augmentation,

@@ -42,7 +42,6 @@ from strategies.records import Task
 
 EVALUATION_BATCH = 500
 _opened: dict[tuple[Any, ...], "Node"] = {}  # this process's node, by what it was opened for
-BATCH_STATISTICS_BATCH = 128  # with bn = "batch" accuracy depends on it (specification G7)
 
 
 class Node:
@@ -229,7 +228,7 @@ class Node:
         )
         return plain_batches(
             self.dataset, "test", members,
-            BATCH_STATISTICS_BATCH if own_statistics else EVALUATION_BATCH,
+            int(self.config.test_batch_size) if own_statistics else EVALUATION_BATCH,
             self.device,
             torch_seed(0, Stream.EVALUATION) if own_statistics else None,
             self.config.decode_threads,

@@ -143,6 +143,11 @@ class RunKeys(BaseModel):
     eval_every: Local[Count] = Field(
         1, description="rounds between evaluations on the global test set"
     )
+    test_batch_size: Annotated[int, Field(ge=2)] | Auto = Field(
+        "auto",
+        description="test images per batch where BatchNorm normalises by the batch (bn='batch'), "
+        "so that accuracy depends on it; auto: the paper's, 50 or 128",
+    )
     client_eval_every: Local[Unsigned] = Field(
         0, description="rounds between evaluations on every client's own test split; 0: never"
     )

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 
 Protocol = tuple[object, object]  # local epochs and augmentation
 
+# Test images per batch in the two code bases. It matters under batch-statistics BatchNorm.
+FEDNTD_TEST_BATCH, FEDBABU_TEST_BATCH = 50, 128
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -21,6 +24,7 @@ class Setting:
     lr_schedule: str = "step"
     augmentation: str = "none"
     batch_size: int = 50
+    test_batch_size: int = FEDBABU_TEST_BATCH
     extras: dict[str, dict[str, float]] = field(default_factory=dict)  # by method, then key
     other_lr_of: dict[Protocol, dict[str, float]] = field(default_factory=dict)  # another paper's
     source: str = ""
@@ -70,6 +74,7 @@ _FEDNTD_SOURCE = "FedNTD appendix B; DR and FN rates are ours, see docs/methods.
 _FEDNTD_CNN = Setting(
     5, 0.01, _CNN_RATES, "exponential", "crop flip cutout",
     extras={"fedprox": {"mu": 0.1}, "fedntd": {"beta": 1.0, "tau": 1.0}},
+    test_batch_size=FEDNTD_TEST_BATCH,
     source=_FEDNTD_SOURCE,
 )  # fmt: skip
 _FEDDR_EXTRAS = {"fedprox": {"mu": 0.001}, "fedntd": {"beta": 1.0, "tau": 3.0}}  # its table 8
@@ -98,6 +103,7 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ),
     ("cifar100", "mobilenet"): Setting(
         3, 0.1, _MOBILENET_RATES, "step", "crop flip", extras=_FEDDR_EXTRAS,
+        test_batch_size=FEDNTD_TEST_BATCH,  # its table 3 was made with FedNTD's code
         other_lr_of={(5, "flip"): {"spherefed": 4.5}},  # FedFN appendix
         source="FedDr+ tables 7-8; FedFN appendix for fedfn",
     ),

@@ -12,6 +12,7 @@ from typing import Any
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.papers import protocol
+from fedapp.papers.code_bases import code_base_keys
 from fedapp.papers.parameters import method_parameters
 from fedapp.papers.personal import personal_keys
 from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason
@@ -72,6 +73,7 @@ def configuration(published: Published) -> Keys:
         protocol.partition_keys,
         protocol.special_keys,
         protocol.protocol_keys,
+        code_base_keys,
         personal_keys,
         method_parameters,
     ):

@@ -85,3 +85,19 @@ def test_clients_own_models_are_not_evaluated_in_every_round():
     """FedRep's clients train before an evaluation, all of them, ten times as many as in a round."""
     for name, every in (("fedrep", 80), ("ditto", 80), ("local-ce", 20), ("fedavg-ft", None)):
         assert cell("feddr+", "table5-pfl", f"{name} s=10").config.get("eval-every") == every
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "words", "images"),
+    [
+        ("feddr+", "table3-sharding", "feddr+ cifar100 s=10", 50),  # FedNTD's code
+        ("feddr+", "table2-synergy", "dr alpha=0.1", 128),  # FedBABU's code
+        ("fedfn", "table2-modules", "fedfn cifar100 s=10", 128),
+    ],
+)
+def test_test_batches_are_those_of_the_tables_code_base(paper, table, words, images):
+    assert cell(paper, table, words).config["test-batch-size"] == images
+
+
+def test_networks_without_batchnorm_need_no_test_batches():
+    assert "test-batch-size" not in cell("fedntd", "table1-sharding", "fedavg mnist s=2").config

@@ -1,0 +1,28 @@
+"""Test batches: their size is a setting where BatchNorm normalises by the batch, and only there."""
+
+import pytest
+
+from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.node import Node
+
+
+def sizes(**keys: object) -> list[int]:
+    node = Node(RunConfig.parse({"method": "fedavg", **keys}))
+    return [len(labels) for _, labels in node.test_batches()]
+
+
+def test_batchnorm_sees_test_batches_of_the_size_asked_for():
+    found = sizes(model="resnet10", **{"test-batch-size": 50})
+    assert set(found[:-1]) == {50}
+    assert sum(found) == 359
+
+
+def test_networks_that_do_not_mix_images_take_larger_batches():
+    for keys in ({"model": "cnn"}, {"model": "resnet10", "bn": "group"}):
+        assert sizes(**{**keys, "test-batch-size": 50}) == [359]
+
+
+def test_a_test_batch_of_one_image_is_refused():
+    with pytest.raises(UserError, match="test-batch-size"):
+        RunConfig.parse({"test-batch-size": 1})
