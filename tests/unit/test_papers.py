@@ -162,7 +162,8 @@ def test_a_cell_has_the_published_setting():
         "method": "feddr+", "dataset": "cifar100", "model": "mobilenet", "partition": "lda",
         "alpha": 0.1, "num-clients": 100, "participation": 0.1, "num-rounds": 320,
         "local-epochs": 3, "batch-size": 50, "momentum": 0.9, "weight-decay": 1e-5,
-        "lr-schedule": "step", "augmentation": "crop flip", "test-batch-size": 50, "lr": 5.0, "beta": 0.9,
+        "lr-schedule": "step", "augmentation": "crop flip", "test-batch-size": 50,
+        "lr": 5.0, "beta": 0.9,
     }  # fmt: skip
 
 
