@@ -1,0 +1,39 @@
+"""Draws the curves of docs/evidence: our accuracy over rounds beside the published end."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedapp.results.rendering import color_of, new_figure, styled
+
+Points = Sequence[tuple[int, float]]  # round, accuracy in percent
+WINDOW = 10  # rounds in a running mean
+
+
+@styled
+def published_beside_curves(
+    curves: Mapping[str, Sequence[Points]], published: Mapping[str, float], title: str
+) -> Figure:
+    """Draw every cell's runs, thin, their running mean, bold, and the published end, dotted."""
+    figure = new_figure(7.0, 4.6 + 0.1 * len(curves))
+    axes = figure.subplots()
+    for index, (cell, runs) in enumerate(curves.items()):
+        color = color_of(index)
+        for points in runs:
+            rounds, values = (np.array(part) for part in zip(*points, strict=True))
+            axes.plot(rounds, values, color=color, alpha=0.25, linewidth=0.8)
+            axes.plot(*_running_mean(rounds, values), color=color)
+        axes.plot([], [], color=color, label=f"{cell} (published {published[cell]:g})")
+        axes.axhline(published[cell], color=color, linestyle=":", linewidth=1.5)
+    axes.set(title=title, xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
+    figure.legend(loc="outside lower center", ncols=2 if len(curves) > 2 else 1, fontsize=10)
+    return figure
+
+
+def _running_mean(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of the last `WINDOW` values, from the round that has so many on."""
+    if len(values) < WINDOW:
+        return rounds, values
+    means = np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")
+    return rounds[WINDOW - 1 :], means
