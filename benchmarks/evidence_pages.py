@@ -1,0 +1,136 @@
+"""The tables and curves of the pages, made from docs/evidence/runs.csv and rounds.csv."""
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from evidence_data import Record, read
+from evidence_plots import published_beside_curves
+
+from fedapp.papers.cells import cell_names
+from fedapp.papers.tables import find_paper
+from fedapp.results.files import write_atomically
+from fedapp.results.formatting import markdown_table
+from fedapp.results.rendering import png
+
+DOCS = Path(__file__).parents[1] / "docs"
+IMAGES = DOCS / "images"
+PAGES = (DOCS / "evidence.md", DOCS.parent / "README.md")
+
+
+def write() -> None:
+    """Draw the curves of every table, and fill the tables of the pages that are marked."""
+    runs = [line for line in read("runs.csv") if line["paper"]]
+    curves = _curves()
+    for title, lines in _grouped(runs, panel).items():
+        cells = _grouped(lines, lambda line: line["cell"])
+        figure = published_beside_curves(
+            {cell: [curves[line["run"]] for line in of_cell] for cell, of_cell in cells.items()},
+            {cell: float(of_cell[0]["published"]) for cell, of_cell in cells.items()},
+            title,
+        )
+        write_atomically(IMAGES / picture_name(title), png(figure))
+    for page in PAGES:
+        page.write_text(filled(page.read_text("utf-8"), runs), "utf-8")
+
+
+def _grouped(lines: Sequence[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for line in lines:
+        groups[key(line)].append(line)
+    return dict(groups)
+
+
+def panel(line: Record) -> str:
+    """Return what runs that are drawn together share: all but the method."""
+    return f"{line['paper']} {line['table']} {line['cell'].partition(' ')[2]}"
+
+
+def picture_name(title: str) -> str:
+    """Return the file of a picture with this title."""
+    return f"evidence-{title.replace(' ', '-').replace('=', '')}.png"
+
+
+def _curves() -> dict[str, list[tuple[int, float]]]:
+    curves = defaultdict(list)
+    for line in read("rounds.csv"):
+        curves[line["run"]].append((int(line["round"]), float(line["accuracy %"])))
+    return curves
+
+
+def filled(text: str, runs: Sequence[Record]) -> str:
+    """Return a page with the tables between the marks `<!-- evidence: ... -->` written anew.
+
+    A mark names a paper and a table, or says "summary": all that reached its published length.
+    """
+
+    def filled_in(mark: re.Match[str]) -> str:
+        if mark[2] == "summary":
+            return f"{mark[1]}\n{summary(runs)}\n{mark[3]}"
+        paper, table = mark[2].split()
+        lines = [line for line in runs if (line["paper"], line["table"]) == (paper, table)]
+        return f"{mark[1]}\n{published_beside_ours(paper, table, lines)}\n{mark[3]}"
+
+    return re.sub(r"(<!-- evidence: ([^>]+?) -->)\n.*?(<!-- end -->)", filled_in, text, flags=re.S)
+
+
+def summary(runs: Sequence[Record]) -> str:
+    """Return a Markdown table of the cells that were trained as long as published."""
+    whole = [line for line in runs if line["status"] == "completed" and not _scaled(line)]
+    columns = ["paper and table", "cell", "published", "ours", "difference", "seeds"]
+    cells = _grouped(whole, lambda line: f"{line['paper']} {line['table']} {line['cell']}")
+    rows = [
+        [f"{lines[0]['paper']}, {lines[0]['table']}", *row[:4], row[5]]
+        for lines in cells.values()
+        for row in [_row(lines[0]["cell"], lines)]
+    ]
+    return "\n".join(markdown_table(columns, rows))
+
+
+def _scaled(line: Record) -> bool:
+    return line["changes"].startswith("rounds x")
+
+
+def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> str:
+    """Return a Markdown table: a row per cell, its seeds together."""
+    cells = _grouped(lines, lambda line: line["cell"])
+    forgotten = _published_forgetting(paper, table)
+    columns = ["cell", "published", "ours", "difference", "best", "seeds", "rounds", "hours"]
+    columns += ["published forgetting", "forgetting"] if forgotten else []
+    names = [name for name in cell_names(find_paper(paper).table(table)) if name in cells]
+    rows = []
+    for name in names:
+        row = _row(name, cells[name])
+        if forgotten:
+            mean = statistics.mean(float(line["forgetting"]) for line in cells[name])
+            row += [str(forgotten.get(name, "-")), f"{mean:.2f}"]
+        rows.append(row)
+    return "\n".join(markdown_table(columns, rows))
+
+
+def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:
+    tables = {found.id: found for found in find_paper(paper).tables}
+    other = tables.get(f"{table}-forgetting")
+    if other is None:
+        return {}
+    return {name: row.mean for name, row in zip(cell_names(other), other.rows, strict=True)}
+
+
+def _row(name: str, lines: Sequence[Record]) -> list[str]:
+    values = [float(line["final %"]) for line in lines]
+    whole = all(line["status"] == "completed" for line in lines)
+    published, mean = float(lines[0]["published"]), statistics.mean(values)
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    done = ", ".join(line["done"] for line in lines)
+    return [
+        name,
+        f"{published:g}" + (f" ± {lines[0]['published std']}" if lines[0]["published std"] else ""),
+        f"{mean:.2f}{spread}" + ("" if whole else " so far"),
+        f"{mean - published:+.2f}" if whole else "-",
+        f"{statistics.mean(float(line['best %']) for line in lines):.2f}",
+        " ".join(line["seed"] for line in lines),
+        lines[0]["rounds"] if whole else f"{done} of {lines[0]['rounds']}",
+        f"{sum(float(line['hours']) for line in lines):.1f}",
+    ]
