@@ -12,6 +12,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.launch import default_config
 from fedapp.overrides import read_overrides
+from fedapp.papers.tables import find_paper
 from fedapp.preset_files import preset_path, preset_rows
 from fedapp.settings import MODEL_OF, SETTINGS, find_setting
 from fedapp.tuned import BETAS, ORDER
@@ -99,6 +100,21 @@ def test_presets_have_the_protocols_of_their_papers():
     assert (many.num_clients, many.num_rounds, many.lr) == (1000, 1000, 5.0)
     assert [many.lr_at(r) for r in (500, 501, 751)] == pytest.approx([5.0, 0.5, 0.05])
     assert resolve("feddr+-cifar100-stochastic").stochastic_every == 10
+
+
+def test_fedfns_presets_fine_tune_as_its_table_of_personalised_accuracies():
+    [table] = [t for t in find_paper("fedfn").tables if t.id == "appendix-table9-pfl"]
+    factors = {row.method: row.column.get("finetune_lr_factor") for row in table.rows}
+    tuned = {method: factor for method, factor in factors.items() if factor is not None}
+    assert len(tuned) == 5
+    for name in (name for name in NAMES if name.startswith("fedfn-")):
+        for method, factor in tuned.items():
+            run = resolve(name, f"method='{method}'")
+            assert (run.finetune_protocol, run.finetune_epochs) == ("fedfn", 5)
+            assert run.finetune_lr == pytest.approx(factor * run.lr), (name, method)
+    assert resolve("fedfn-cifar100-shards", "method='fedavg'").finetune_epochs == 0
+    theirs = resolve("feddr+-cifar100-shards", "method='fedavg-ft'")
+    assert (theirs.finetune_protocol, theirs.finetune_lr) == ("feddr+", pytest.approx(0.001))
 
 
 def test_extras_are_those_of_the_paper_that_trains_the_model():
