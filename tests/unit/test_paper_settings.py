@@ -82,6 +82,15 @@ def test_models_are_averaged_as_the_code_did_that_made_the_table():
         assert "mean of models: uniform, as in the FedBABU authors' code" in base.notes
 
 
+def test_cinic_10_is_cropped_as_in_the_code_that_made_its_numbers():
+    cinic = cell("fedntd", "table7-lda", "fedntd cinic10 alpha=0.1")
+    assert cinic.config["augmentation"] == "crop-reflect flip"
+    assert any("padded by reflection" in note for note in cinic.notes)
+    other = cell("fedntd", "table7-lda", "fedntd cifar10 alpha=0.1")
+    assert other.config["augmentation"] == "crop flip cutout"
+    assert not any("reflection" in note for note in other.notes)
+
+
 def test_clients_own_models_are_not_evaluated_in_every_round():
     """FedRep's clients train before an evaluation, all of them, ten times as many as in a round."""
     for name, every in (("fedrep", 80), ("ditto", 80), ("local-ce", 20), ("fedavg-ft", None)):
