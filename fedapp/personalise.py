@@ -84,7 +84,8 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
         )
     values = {**saved, **overrides}
     if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
-        values |= {k: "auto" for k in saved if k.startswith("finetune-") and k not in overrides}
+        kept = {*overrides, "finetune-protocol"}  # the run's own: a preset may have asked for it
+        values |= {k: "auto" for k in saved if k.startswith("finetune-") and k not in kept}
     if values.get("finetune-epochs", "auto") == "auto":
         protocol = RunConfig.parse({**values, "finetune-epochs": 1}).finetune_protocol
         values["finetune-epochs"] = PROTOCOLS[protocol].epochs(int(saved["local-epochs"]))

@@ -119,7 +119,9 @@ class RunKeys(BaseModel):
         "auto", description="of local SGD; auto: 1e-5, or 0 for clients with models of their own"
     )
     clip_norm: Weight = Field(0.0, description="gradient norm limit; 0: none")
-    augmentation: str = Field("auto", description="none, or words of: crop rrc flip cutout")
+    augmentation: str = Field(
+        "auto", description="none, or words of: crop crop-reflect rrc flip cutout"
+    )
     regulariser: str = Field(
         "auto",
         description="prox kd ntd ntd-mse kd-ntd ld moon fd norm on a base; auto: the method's",

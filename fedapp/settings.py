@@ -89,7 +89,7 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ("fashion-mnist", "cnn"): replace(_FEDNTD_CNN, local_epochs=3, source="as MNIST in FedNTD"),
     ("cifar10", "cnn"): _FEDNTD_CNN,
     ("cifar100", "cnn"): _FEDNTD_CNN,
-    ("cinic10", "cnn"): replace(_FEDNTD_CNN, augmentation="crop flip"),
+    ("cinic10", "cnn"): replace(_FEDNTD_CNN, augmentation="crop-reflect flip"),
     ("cifar10", "resnet10"): replace(
         _FEDNTD_CNN, source="FedNTD appendix G.3; DR and FN rates are ours"
     ),

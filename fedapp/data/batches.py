@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedapp.data.crops import crop_boxes, draw_uniform, resample
 from fedapp.errors import UserError
 
-AUGMENTATIONS = ("crop", "rrc", "flip", "cutout")
+CROPS = ("crop", "crop-reflect", "rrc")  # an image is cropped in one way
+AUGMENTATIONS = (*CROPS, "flip", "cutout")
 PADDING = 4
 CUTOUT_SIZE = 16
 CUTOUT_FULL_SIZE_FROM = 28
@@ -25,7 +27,7 @@ Bounds = Callable[[int, int], list[tuple[int, int]]]
 
 
 def parse_augmentation(text: str) -> frozenset[str]:
-    """Read "none" or a space separated subset of "crop rrc flip cutout".
+    """Read "none" or a space separated subset of "crop crop-reflect rrc flip cutout".
 
     Raises:
         UserError: a word that names no augmentation, or two ways to crop.
@@ -36,8 +38,11 @@ def parse_augmentation(text: str) -> frozenset[str]:
             f"unknown augmentation '{min(unknown)}'; use 'none' or words of "
             f"'{' '.join(AUGMENTATIONS)}', separated by spaces"
         )
-    if words >= {"crop", "rrc"}:
-        raise UserError("augmentation 'crop' and 'rrc' exclude each other; choose one of them")
+    crops = [word for word in CROPS if word in words]
+    if len(crops) > 1:
+        raise UserError(
+            f"augmentation '{crops[0]}' and '{crops[1]}' exclude each other; choose one of them"
+        )
     return words
 
 
@@ -114,11 +119,12 @@ class ClientBatches:
         mean: per channel, on the scale 0..1.
         std: per channel, on the scale 0..1.
         batch_size: samples per batch; a last batch of one is merged into the one before.
-        augmentation: "none" or words of "crop rrc flip cutout". crop: random window of the image
-            padded by 4 black pixels. rrc: random window of 8 to 100 % of the area, scaled to the
-            image's size (see `crops`). flip: left to right with probability 1/2. cutout: a square
-            of 16 pixels (half the side of images below 28) set to zero after normalisation, its
-            centre uniform in the image (DeVries & Taylor, 2017).
+        augmentation: "none" or words of "crop crop-reflect rrc flip cutout". crop: random window
+            of the image padded by 4 black pixels. crop-reflect: padded by its mirror image. rrc:
+            random window of 8 to 100 % of the area, scaled to the image's size (see `crops`).
+            flip: left to right with probability 1/2. cutout: a square of 16 pixels (half the side
+            of images below 28) set to zero after normalisation, its centre uniform in the image
+            (DeVries & Taylor, 2017).
         device: where the data stays and the batches appear.
         memory_format: of the batches.
         bounds: how samples are cut into batches: `batch_bounds` or `full_batch_bounds`.
@@ -147,19 +153,8 @@ class ClientBatches:
         self.batch_size = batch_size
         self.device = torch.device(device)
         self.labels = labels.to(self.device)
-        num_samples, self.height, self.width, channels = images.shape
-        self.margin = PADDING if "crop" in self.augmentation else 0
-        padded = torch.zeros(
-            num_samples,
-            self.height + 2 * self.margin,
-            self.width + 2 * self.margin,
-            channels,
-            dtype=torch.uint8,
-            device=self.device,
-        )
-        inner = slice(self.margin, self.margin + self.height)
-        padded[:, inner, self.margin : self.margin + self.width] = images.to(self.device)
-        self.padded = padded
+        self.height, self.width = images.shape[1:3]
+        self.padded = _padded(images.to(self.device), self.augmentation)
         self.normalise = Normaliser(mean, std, self.width, self.device, memory_format)
 
     def __len__(self) -> int:
@@ -190,7 +185,7 @@ class ClientBatches:
         if members is not None:
             order = members[order]
         draws = {}
-        if "crop" in self.augmentation:
+        if self.augmentation & {"crop", "crop-reflect"}:
             draws["crop"] = torch.randint(0, 2 * PADDING + 1, (num_samples, 2), generator=generator)
         if "rrc" in self.augmentation:
             draws["rrc"] = crop_boxes(draw_uniform(num_samples, generator), self.height, self.width)
@@ -228,6 +223,24 @@ class ClientBatches:
         rows = _within(centres[:, 0], self.height)
         columns = _within(centres[:, 1], self.width)
         return images.masked_fill_((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
+
+
+def _padded(images: Tensor, augmentation: frozenset[str]) -> Tensor:
+    """Return a copy of images [n, H, W, channels] with the margins that random windows reach into.
+
+    Mirrored margins leave the edge itself out, as in torchvision's `padding_mode="reflect"`.
+    """
+    if "crop-reflect" in augmentation:
+        return _mirrored(_mirrored(images, 2), 1)
+    margin = PADDING if "crop" in augmentation else 0
+    return F.pad(images, (0, 0, margin, margin, margin, margin)).contiguous()
+
+
+def _mirrored(images: Tensor, side: int) -> Tensor:
+    """Return images with mirrored margins along one dimension: 4 3 2 1 | 0 1 2 ..."""
+    before = images.narrow(side, 1, PADDING)
+    after = images.narrow(side, images.shape[side] - 1 - PADDING, PADDING)
+    return torch.cat((before.flip(side), images, after.flip(side)), side)
 
 
 def _within(centres: Tensor, side: int) -> Tensor:

@@ -158,7 +158,12 @@ def _resnet(
     *,
     small_image_below: int = _SMALL_IMAGE_BELOW,
 ) -> nn.Module:
-    """ResNet (He et al., 2016) of basic blocks; small images have a 3x3 stem without pooling."""
+    """ResNet (He et al., 2016) of basic blocks; small images have a 3x3 stem without pooling.
+
+    Networks with the small stem start with PyTorch's default weights, as in the code of FedNTD and
+    FedBABU, those with ImageNet's stem with torchvision's, N(0, 2 / (k^2 outputs)). The latter are
+    up to sqrt(6) times larger: under BatchNorm one SGD step changes them six times less.
+    """
     from torchvision.models.resnet import BasicBlock, ResNet
 
     network = ResNet(BasicBlock, [blocks_per_stage] * 4, norm_layer=norm)
@@ -166,7 +171,11 @@ def _resnet(
     if image_size < small_image_below:
         network.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
         network.maxpool = nn.Identity()
-    elif channels != 3:
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                module.reset_parameters()
+        return network
+    if channels != 3:
         network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     return network

@@ -12,7 +12,7 @@ from typing import Any
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.papers import protocol
-from fedapp.papers.code_bases import code_base_keys
+from fedapp.papers.code_bases import averaging_keys, spread_over_seeds, test_batch_keys
 from fedapp.papers.parameters import method_parameters
 from fedapp.papers.personal import personal_keys
 from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason
@@ -73,8 +73,9 @@ def configuration(published: Published) -> Keys:
         protocol.partition_keys,
         protocol.special_keys,
         protocol.protocol_keys,
-        code_base_keys,
+        test_batch_keys,
         personal_keys,
+        averaging_keys,
         method_parameters,
     ):
         keys |= group(published)
@@ -93,11 +94,19 @@ def _cell(published: Published, name: str) -> Cell:
     except CannotRunError as missing:
         return Cell(*place, None, missing.reason, missing.detail, seeds=seeds)
     of_clients = "clients" in published.table.std_is
-    notes = [*published.notes, *(["±: over the clients of a run"] if of_clients else [])]
+    notes = (*published.notes, *_spread_notes(published, of_clients))
     measure = protocol.measure_name(published)
     return Cell(
-        *place, keys, notes=tuple(notes), seeds=seeds, measure=measure, spread_of_clients=of_clients
+        *place, keys, notes=notes, seeds=seeds, measure=measure, spread_of_clients=of_clients
     )
+
+
+def _spread_notes(published: Published, of_clients: bool) -> list[str]:
+    """Say what the published spread is over, unless it is over what ours is."""
+    if of_clients:
+        return ["±: over the clients of a run"]
+    words = spread_over_seeds(published.paper, published.table)
+    return [f"published ±: {words}"] if words else []
 
 
 def cell_names(table: Table) -> list[str]:

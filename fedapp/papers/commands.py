@@ -235,6 +235,7 @@ def _table_row(paper: Paper, table: Table) -> dict[str, Any]:
 def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
     """Print the numbers of one table, each with the reason if it cannot be run."""
     from fedapp.papers.cells import cells_of
+    from fedapp.papers.code_bases import spread_over_seeds
     from fedapp.papers.plan import published_text
 
     cells = cells_of(paper, table)
@@ -252,8 +253,9 @@ def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
     ]
     show(f"{paper.name}, {table.source}: {table.metric}", rows, False)
     print(table.caption)
-    if table.std_is:
-        print(f"±: {table.std_is}.")
+    spread = table.std_is or spread_over_seeds(paper, table)
+    if spread and any(row.std is not None for row in table.rows):
+        print(f"±: {spread}.")
 
 
 def _cell_object(cell: Cell) -> dict[str, Any]:

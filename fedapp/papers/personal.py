@@ -1,14 +1,12 @@
-"""What is special about the runs of personalised tables, beside their methods' own parameters.
+"""How long clients that train alone do so, and how often models of the clients' own are evaluated.
 
 Both papers that have such tables, FedDr+ and FedFN, made them with the FedBABU authors' code.
 """
 
 from fedapp.method import CLIENT_MEAN
 from fedapp.methods import METHODS
-from fedapp.papers.measures import PERSONAL
 from fedapp.papers.protocol import Keys, Published, method_of
 
-FEDBABU_CODE = {"feddr+", "fedfn"}
 # How long clients that train alone do so is in no paper: as in the code base that both name.
 ALONE: Keys = {
     "num-rounds": 160, "participation": 1.0, "local-epochs": 1, "weight-decay": 0.0,
@@ -18,7 +16,7 @@ EVALUATIONS = 4  # in a run: each asks all clients, and FedRep's train for it
 
 
 def personal_keys(published: Published) -> Keys:
-    """Return how models are averaged, also of the global models in such a table, or train alone.
+    """Return the length of training alone, or the rounds in which personal models are evaluated.
 
     A run's last round is always evaluated, whatever `eval-every` is.
     """
@@ -28,10 +26,6 @@ def personal_keys(published: Published) -> Keys:
             "clients that train alone: 160 epochs, x0.1 at 80 and 120, not stated"
         )
         return ALONE
-    keys: Keys = {}
-    if published.table.metric == PERSONAL and published.paper.name in FEDBABU_CODE:
-        published.notes.append("mean of models: uniform, as in the FedBABU authors' code")
-        keys["weights"] = "uniform"
     if row.accuracy == CLIENT_MEAN and not row.fine_tuned:
-        keys["eval-every"] = int(published.number("rounds") or 0) // EVALUATIONS
-    return keys
+        return {"eval-every": int(published.number("rounds") or 0) // EVALUATIONS}
+    return {}

@@ -93,7 +93,7 @@ HIDDEN_LAYER = "linear_1 (512)"
 LOCAL_ANALYSES = ("weight-alignment",)
 STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which clients lose another class
 PLAIN = {"feddor"}  # says nothing of augmentation
-NO_CUTOUT = {"cinic10": "crop flip"}
+NO_CUTOUT = {"cinic10": "crop-reflect flip"}  # FedNTD's loader reflects the margins, too
 # FedFN shares its code base with FedDr+, which states these.
 UNSTATED: dict[str, dict[str, float]] = {
     "fedfn": {"batch_size": 50, "momentum": 0.9, "weight_decay": 1e-5},
@@ -287,6 +287,7 @@ def _augmentation(published: Published) -> Keys:
         words = words.replace("crop", "rrc")  # photos of many sizes: literally as stated
     if words in NOT_LITERAL:
         published.notes.append(NOT_LITERAL[words])
-    if words.endswith("cutout"):
-        words = NO_CUTOUT.get(str(published.setting["dataset"]), words)
+    if words.endswith("cutout") and (other := NO_CUTOUT.get(str(published.setting["dataset"]))):
+        published.notes.append("augmentation: crops of images padded by reflection, as in the code")
+        words = other
     return {"augmentation": words}

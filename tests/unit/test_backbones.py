@@ -179,6 +179,29 @@ def test_vgg_convolutions_start_as_its_reference_says():
         assert layer.weight.std().item() == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("name", "image_size", "fan_out"),
+    [
+        ("resnet10", 32, False),
+        ("resnet18", 32, False),
+        ("resnet18", 64, True),
+        ("resnet18-imagenet-stem", 32, True),
+    ],
+)
+def test_resnets_start_as_their_reference_does(name, image_size, fan_out):
+    """PyTorch's default, uniform in +-1/sqrt(fan in), for small stems; else torchvision's."""
+    layers = [m for m in seeded(name, 3, image_size).modules() if isinstance(m, nn.Conv2d)]
+    assert len(layers) == {"resnet10": 12, "resnet18": 20}[name.removesuffix("-imagenet-stem")]
+    for layer in layers:
+        if fan_out:
+            deviation = math.sqrt(2 / (layer.kernel_size[0] ** 2 * layer.out_channels))
+        else:
+            deviation = math.sqrt(1 / (3 * layer.kernel_size[0] ** 2 * layer.in_channels))
+        rough = 4 / math.sqrt(2 * layer.weight.numel())  # four standard errors
+        assert layer.weight.std().item() == pytest.approx(deviation, rel=rough)
+        assert (layer.weight.abs().max() <= math.sqrt(3) * deviation * 1.0001) == (not fan_out)
+
+
 @pytest.mark.parametrize(("image_size", "stem"), [(32, (3, 1)), (64, (7, 2))])
 def test_resnet_stem_fits_the_image_size(image_size, stem):
     extractor = seeded("resnet18", image_size=image_size)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torchvision.transforms.functional import pad
 
 from fedapp.data.batches import (
     PADDING,
@@ -44,10 +45,13 @@ def one_epoch(batches: ClientBatches, seed: int = 0) -> list[tuple[torch.Tensor,
     return list(batches.epoch(torch.Generator().manual_seed(seed)))
 
 
-def crops(image: torch.Tensor) -> dict[tuple[int, int], torch.Tensor]:
-    """Return every crop of a padded image [H, W, ch], by offset."""
+def crops(image: torch.Tensor, mode: str = "constant") -> dict[tuple[int, int], torch.Tensor]:
+    """Return every crop that torchvision's RandomCrop may take of an image [H, W, ch], by offset.
+
+    It pads by this function, `mode` being its `padding_mode`, and takes a window.
+    """
     side = image.shape[0]
-    padded = torch.nn.functional.pad(image, (0, 0, PADDING, PADDING, PADDING, PADDING))
+    padded = pad(image.permute(2, 0, 1), [PADDING], padding_mode=mode).permute(1, 2, 0)
     offsets = [(r, c) for r in range(2 * PADDING + 1) for c in range(2 * PADDING + 1)]
     return {(r, c): padded[r : r + side, c : c + side] for r, c in offsets}
 
@@ -82,7 +86,9 @@ def test_a_single_sample_is_a_batch_of_one():
     assert labels.tolist() == [0]
 
 
-@pytest.mark.parametrize("augmentation", ["none", "crop", "flip", "cutout", "crop flip cutout"])
+@pytest.mark.parametrize(
+    "augmentation", ["none", "crop", "crop-reflect", "flip", "cutout", "crop flip cutout"]
+)
 @pytest.mark.parametrize(("side", "channels"), [(8, 1), (28, 1), (32, 3)])
 def test_every_sample_comes_once_per_epoch_as_float_images(augmentation, side, channels):
     batches = make(random_images(17, side, channels), augmentation)
@@ -101,12 +107,13 @@ def test_without_augmentation_images_are_only_normalised():
             torch.testing.assert_close(image, normalised(images[label]))
 
 
-def test_crops_are_windows_of_the_image_padded_with_black():
+@pytest.mark.parametrize(("word", "mode"), [("crop", "constant"), ("crop-reflect", "reflect")])
+def test_crops_are_windows_of_the_padded_image_as_torchvisions(word, mode):
     images = random_images(200)
     seen = set()
-    for batch, labels in one_epoch(make(images, "crop")):
+    for batch, labels in one_epoch(make(images, word)):
         for image, label in zip(batch, labels, strict=True):
-            windows = crops(images[label])
+            windows = crops(images[label], mode)
             matches = [
                 offset
                 for offset, window in windows.items()
@@ -116,6 +123,20 @@ def test_crops_are_windows_of_the_image_padded_with_black():
             seen.add(matches[0])
     assert {row for row, _ in seen} == {column for _, column in seen} == set(range(9))
     assert len(seen) > 60  # offsets of rows and columns are independent: 73 of 81 expected
+
+
+def test_the_same_seed_takes_the_same_window_of_either_padding():
+    images = random_images(30)
+    black, mirrored = (
+        one_epoch(make(images, "crop flip")),
+        one_epoch(make(images, "crop-reflect flip")),
+    )
+    black_value = normalised(torch.zeros(1, 1, 3, dtype=torch.uint8))
+    for (one, labels), (other, same) in zip(black, mirrored, strict=True):
+        assert torch.equal(labels, same)
+        margin = torch.isclose(one, black_value[None], atol=1e-5).all(dim=1, keepdim=True)
+        assert torch.equal(one.masked_fill(margin, 0), other.masked_fill(margin, 0))
+        assert margin.any()
 
 
 def test_flips_mirror_about_half_of_the_images():
@@ -130,11 +151,12 @@ def test_flips_mirror_about_half_of_the_images():
     assert 150 < flipped < 250
 
 
-def test_crop_and_flip_together_mirror_the_window():
+@pytest.mark.parametrize(("word", "mode"), [("crop", "constant"), ("crop-reflect", "reflect")])
+def test_crop_and_flip_together_mirror_the_window(word, mode):
     images = random_images(20, 8)
-    for batch, labels in one_epoch(make(images, "crop flip")):
+    for batch, labels in one_epoch(make(images, f"{word} flip")):
         for image, label in zip(batch, labels, strict=True):
-            windows = [normalised(window) for window in crops(images[label]).values()]
+            windows = [normalised(window) for window in crops(images[label], mode).values()]
             candidates = torch.stack(windows + [window.flip(2) for window in windows])
             assert (candidates - image).abs().amax(dim=(1, 2, 3)).min() < 1e-5
 
@@ -209,8 +231,11 @@ def test_changing_a_batch_changes_no_data():
 
 
 def test_unknown_augmentation_is_named():
-    with pytest.raises(UserError, match=r"unknown augmentation 'mixup'.*'crop rrc flip cutout'"):
+    words = "crop crop-reflect rrc flip cutout"
+    with pytest.raises(UserError, match=rf"unknown augmentation 'mixup'.*'{words}'"):
         make(random_images(2), "crop mixup")
+    with pytest.raises(UserError, match="'crop' and 'crop-reflect' exclude each other"):
+        make(random_images(2), "crop-reflect crop")
     assert parse_augmentation("none") == frozenset()
 
 

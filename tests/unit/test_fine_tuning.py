@@ -235,10 +235,25 @@ def test_clients_test_and_tune_the_model_that_the_method_evaluates(tmp_path):
     assert list(SavedRun(run, Places()).starts) == [0]  # no round starts from it, nor ends with it
 
 
+def test_a_run_keeps_the_protocol_that_its_preset_asked_for(tmp_path):
+    """A run of fedavg under FedFN's preset is fine-tuned by FedFN's protocol afterwards too."""
+    config = settings(
+        method="fedavg", lr=0.1, finetune_protocol="fedfn", num_rounds=1,
+        output_dir=str(tmp_path), run_name="run",
+    )  # fmt: skip
+    server_app.run(InProcessGrid(config, 2), config, "", 0.0)
+    found, first = personalise(tmp_path / "run", {}), config["lr"]
+    assert (found["finetune-protocol"], found["finetune-epochs"]) == ("fedfn", 5)
+    assert found["finetune-lr"] == pytest.approx(0.1 * first)
+    other = personalise(tmp_path / "run", {"finetune-protocol": "feddr+"})
+    assert other["finetune-lr"] == pytest.approx(0.01 * first)
+
+
 @pytest.mark.parametrize(
     ("paper", "table", "query", "expected"),
     [
         ("feddr+", "table5-pfl", "fedavg-ft s=10", (0.1, "feddr+", 3, 0.001, "own")),
+        ("fedfn", "appendix-table9-pfl", "fedavg-ft s=10", (0.1, "fedfn", 5, 0.01, "own")),
         ("feddr+", "table14-pfl-finetune-loss", "dr-ft s=10 finetune-loss=dr+",
          (5.0, "feddr+", 3, 0.05, "dr+")),
         ("fedfn", "appendix-table9-pfl", "fedbabu-ft s=10", (0.1, "fedfn", 5, 0.001, "own")),

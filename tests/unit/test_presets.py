@@ -1,6 +1,7 @@
 """Presets and settings: every protocol of the papers resolves, and to the papers' numbers."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import UserError
 from fedapp.launch import default_config
 from fedapp.overrides import read_overrides
+from fedapp.papers.tables import find_paper
 from fedapp.preset_files import preset_path, preset_rows
 from fedapp.settings import MODEL_OF, SETTINGS, find_setting
 from fedapp.tuned import BETAS, ORDER
@@ -37,7 +39,7 @@ def test_a_preset_resolves_and_pins_nothing_that_depends_on_the_method(name):
     assert "auto" not in (resolved.lr, resolved.beta)
     if paper in ALONE:
         return
-    assert not pinned.keys() & {"lr", "beta", "mu", "tau", "weights", "seed", "data-dir"}
+    assert not pinned.keys() & {"lr", "beta", "mu", "tau", "seed", "data-dir"}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.split("-")[0] not in ALONE])
@@ -91,7 +93,8 @@ def test_presets_have_the_protocols_of_their_papers():
         alone = resolve("local-cifar100-shards", f"method='{method}'")
         assert (alone.lr, alone.num_rounds, alone.weight_decay) == (rate, 160, 0.0)
     cinic = resolve("fedntd-cinic10-shards")
-    assert (cinic.num_clients, cinic.participation, cinic.augmentation) == (200, 0.05, "crop flip")
+    assert (cinic.num_clients, cinic.participation) == (200, 0.05)
+    assert cinic.augmentation == find_setting("cinic10", "cnn").augmentation == "crop-reflect flip"
     assert resolve("fedntd-mnist-lda").local_epochs == 3
     photos = resolve("feddr+-imagenet100-shards")
     assert (photos.lr, photos.shards, photos.augmentation) == (1.0, 20, "rrc flip")
@@ -99,6 +102,28 @@ def test_presets_have_the_protocols_of_their_papers():
     assert (many.num_clients, many.num_rounds, many.lr) == (1000, 1000, 5.0)
     assert [many.lr_at(r) for r in (500, 501, 751)] == pytest.approx([5.0, 0.5, 0.05])
     assert resolve("feddr+-cifar100-stochastic").stochastic_every == 10
+
+
+def test_fedfns_presets_fine_tune_as_its_table_of_personalised_accuracies():
+    [table] = [t for t in find_paper("fedfn").tables if t.id == "appendix-table9-pfl"]
+    factors = {row.method: row.column.get("finetune_lr_factor") for row in table.rows}
+    tuned = {method: factor for method, factor in factors.items() if factor is not None}
+    assert len(tuned) == 5
+    for name in (name for name in NAMES if name.startswith("fedfn-")):
+        for method, factor in tuned.items():
+            run = resolve(name, f"method='{method}'")
+            assert (run.finetune_protocol, run.finetune_epochs) == ("fedfn", 5)
+            assert run.finetune_lr == pytest.approx(factor * run.lr), (name, method)
+    assert resolve("fedfn-cifar100-shards", "method='fedavg'").finetune_epochs == 0
+    theirs = resolve("feddr+-cifar100-shards", "method='fedavg-ft'")
+    assert (theirs.finetune_protocol, theirs.finetune_lr) == ("feddr+", pytest.approx(0.001))
+
+
+def test_presets_average_models_as_the_code_did_that_made_their_tables():
+    table_3 = re.compile(r"feddr\+-(cifar10|cifar100|imagenet100)-(shards|lda)")
+    for name in (name for name in NAMES if name.startswith(("feddr+", "fedfn", "fedntd"))):
+        uniform = name.startswith("feddr+") and not table_3.fullmatch(name)
+        assert resolve(name).weights == ("uniform" if uniform else "size"), name
 
 
 def test_extras_are_those_of_the_paper_that_trains_the_model():

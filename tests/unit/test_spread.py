@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from fedapp.cli import app
 from fedapp.papers.cells import cells_of
 from fedapp.papers.plan import Request, resolved, runs_of
 from fedapp.papers.reproduce import result
@@ -27,3 +29,27 @@ def test_a_spread_over_clients_is_compared_with_one_over_clients(tmp_path):
     assert (row["mean"], row["std"]) == (pytest.approx(60.0), pytest.approx(4.0))
     over_seeds = result(replace(able[0], spread_of_clients=False), runs)
     assert over_seeds["std"] == pytest.approx(26.4575, rel=1e-4)  # of 40, 50 and 90
+
+
+def test_fedntds_spread_is_said_to_be_over_less_than_ours(tmp_path):
+    """Its code draws one partition for all seeds; ours differs from seed to seed."""
+    able = [cell for cell in _cells("fedntd") if cell.config]
+    assert len(able) > 400
+    for cell in able:
+        assert any(note.startswith("published ±: over initial weights") for note in cell.notes)
+        assert "partition-seed" not in cell.config
+    row = result(able[0], runs_of(able[0], Request(tmp_path)))
+    assert "one partition for all seeds" in row["note"]
+
+    def printed(*words: str) -> str:
+        return " ".join(CliRunner().invoke(app, ["papers", *words]).stdout.split())
+
+    assert "±: over initial weights and batches alone" in printed("fedntd", "table7-lda")
+    assert "±" not in printed("fedntd", "table1-lda").rpartition("Global accuracy under LDA")[2]
+    assert "initial weights" not in printed("fedntd", "table13-fedalign")
+    assert not any("initial weights" in note for c in _cells("feddr+") for note in c.notes)
+
+
+def _cells(name: str) -> list:
+    paper = find_paper(name)
+    return [cell for table in paper.tables for cell in cells_of(paper, table)]
