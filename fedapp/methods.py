@@ -22,7 +22,11 @@ from strategies.fedexp import FedExP
 
 _FEDEXP: dict[str, Any] = {
     "strategy": FedExP,
-    "options": {"epsilon": "fedexp-epsilon", "evaluate": "fedexp-evaluate"},
+    "options": {
+        "epsilon": "fedexp-epsilon",
+        "rule": "fedexp-epsilon-rule",
+        "evaluate": "fedexp-evaluate",
+    },
 }
 
 METHODS: dict[str, Method] = {
