@@ -56,7 +56,7 @@ class FedCurvClient(LocalClient):
         """Set the gradients of one batch: of the loss, and 2 lambda (P w - Q)."""
         loss = super().gradients(forward, objective)
         if self._pulls:
-            gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+            gradients = self.trained_gradients()
             parameters = [tensor.detach() for tensor in self.trained.values()]
             torch._foreach_addcmul_(gradients, parameters, self._curvature)
             torch._foreach_sub_(gradients, self._target)
