@@ -56,7 +56,10 @@ DRIFT: dict[str, Method] = {
         client=FedNovaClient,
         strategy=FedNova,
         options={"epochs": "local-epochs", "momentum": "momentum"},
+        client_options={"correction": "fednova-correction"},
         also_sends="a_i",
+        keeps="mean gradient",
+        keeps_with=("fednova-correction", "own"),
     ),
     "feddyn": Method(
         "Dynamic regularisation: a linear term per client, uniform mean",

@@ -60,6 +60,10 @@ class MethodKeys(RunKeys):
         "auto",
         description="own: as in training; base: no regulariser; base+fd: with FD; auto: own",
     )
+    fednova_correction: Literal["none", "own"] = Field(
+        "none",
+        description="FedNova's gradients as they are, or less the client's own last mean one",
+    )
     feddyn_alpha: Positive = Field(0.1, description="FedDyn's weight of the quadratic term")
     fedcurv_lambda: Weight = Field(1.0, description="FedCurv's weight of the penalty")
     fedcurv_samples: Count = Field(

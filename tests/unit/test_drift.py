@@ -67,6 +67,46 @@ def test_fednova_differs_from_fedavg_when_steps_differ():
     assert any(np.abs(nova[name] - array).max() > 1e-3 for name, array in avg.items())
 
 
+OWN = {"fednova_correction": "own"}
+
+
+def test_fednovas_own_correction_is_the_mean_gradient_of_the_last_training():
+    """SGD with momentum and a constant gradient g, four steps: first g is kept, then g - g = 0."""
+    momentum = replace(LocalSettings(1), momentum=0.9)
+    g, lr, steps, state = np.array([0.5, -1.0, 2.0]), 0.1, 4, None
+    for expected in (g, 0 * g, g):
+        client = VectorClient(
+            FedNovaClient, SERVER["w0"], state=state, settings=momentum, correction="own"
+        )
+        corrected = client.gradient(g)
+        np.testing.assert_allclose(corrected, expected, rtol=1e-5, atol=1e-5)
+        speed, after = np.zeros(3), np.array(SERVER["w0"])
+        for _ in range(steps):
+            speed = 0.9 * speed + corrected
+            after = after - lr * speed
+        client.finish(after, steps=steps, lr=lr)
+        np.testing.assert_allclose(client.kept["w"], expected, rtol=1e-5, atol=1e-5)
+        state = client.kept
+
+
+def test_fednova_with_its_own_correction_differs_where_a_client_comes_back():
+    """Equal numbers of steps make plain FedNova FedAvg, but not the corrected one."""
+    run = {**RUN, "batch_size": 50, "participation": 1.0}
+    plain, own = (federate(settings(method="fednova", **run, **k))[2] for k in ({}, OWN))
+    assert_same(plain[0], own[0])
+    assert max(np.abs(own[1][name] - array).max() for name, array in plain[1].items()) > 1e-3
+
+
+def test_plain_fednova_keeps_nothing():
+    run = settings(method="fednova", **RUN)
+    plain, own = (Node(RunConfig.parse({**run, "fednova-correction": c})) for c in ("none", "own"))
+    assert (plain.keeps, own.keeps) == ("", "mean gradient")
+    client = plain.client(3)
+    client.fit(client.get_parameters({}), {"server_round": 1, "lr": 0.05})
+    assert not client.kept
+    assert client.state_bytes() == 0
+
+
 @pytest.mark.parametrize("steps", [0.0, -1.0, 200.1])
 def test_fednova_refuses_impossible_numbers_of_steps(steps):
     """Two epochs over ten examples in batches of one, and momentum 0.9: no more than 200."""

@@ -151,6 +151,7 @@ def test_a_method_that_an_option_is_not_of_ignores_it():
         "fedetf_missing": "exclude", "fedetf_learn_scale": False, "fedetf_scale_init": 10.0,
         "fedgela_normalise": True, "fedgela_temperature": 0.2, "fedexp_evaluate": "last",
         "fedcurv_per_sample": True, "local_etf_frozen": False, "fedexp_epsilon_rule": "cohort",
+        "fednova_correction": "own",
     }  # fmt: skip
     for method in ("fedavg", "feddr+"):
         run = {"method": method, "lr": 0.05, "num_rounds": 1}
@@ -165,6 +166,7 @@ def test_a_method_that_an_option_is_not_of_ignores_it():
         ({"fedetf_scale_init": 0.0}, "'fedetf-scale-init' is 0.0 but must be greater than 0"),
         ({"fedgela_temperature": -1.0}, "'fedgela-temperature' is -1.0 but must be greater than 0"),
         ({"fedexp_evaluate": "best"}, "'fedexp-evaluate' is 'best' but must be 'average' or"),
+        ({"fednova_correction": "scaffold"}, "'fednova-correction' is 'scaffold' but must be"),
         ({"fedexp_epsilon_rule": "M"}, "'fedexp-epsilon-rule' is 'M' but must be 'constant' or"),
     ],
 )

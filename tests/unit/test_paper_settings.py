@@ -15,6 +15,15 @@ def cell(paper: str, table: str, words: str):
     return select(cells_of(found, found.table(table)), words)
 
 
+def test_fedntds_tables_have_the_fednova_of_its_authors_code():
+    found = cell("fedntd", "table1-sharding", "fednova cifar10 s=5")
+    assert found.config["fednova-correction"] == "own"
+    assert any("fednova: correction by" in note for note in found.notes)
+    plain = cell("fedntd", "table1-sharding", "fedavg cifar10 s=5")
+    assert "fednova-correction" not in plain.config
+    assert not any("correction" in note for note in plain.notes)
+
+
 def test_what_a_number_is_decides_how_it_is_read_from_a_run():
     summary = {
         "accuracy_final": 0.5, "accuracy_best": 0.6,
