@@ -75,7 +75,9 @@ DRIFT: dict[str, Method] = {
         "Shoham et al. 2019, NeurIPS workshop, equation 5",
         client=FedCurvClient,
         strategy=FedCurv,
+        options={"accumulate": "fedcurv-accumulate"},
         client_options={
+            "accumulate": "fedcurv-accumulate",
             "weight": "fedcurv-lambda",
             "samples": "fedcurv-samples",
             "per_sample": "fedcurv-per-sample",

@@ -72,6 +72,9 @@ class MethodKeys(RunKeys):
     fedcurv_per_sample: bool = Field(
         False, description="importance by gradients of examples, not of mini-batches; slower"
     )
+    fedcurv_accumulate: bool = Field(
+        False, description="FedCurv's penalty by all clients so far, not by the last round's"
+    )
     local_etf_frozen: bool = Field(
         True, description="local-etf keeps the ETF as it is; or trains it from there"
     )

@@ -28,6 +28,10 @@ RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
         "correction by the client's own last mean gradient, as in the authors' code; plain FedNova "
         "is FedAvg where all take as many steps",
     ),
+    ("fedntd", "fedcurv"): (
+        {"fedcurv-accumulate": True},
+        "penalty by the latest importances of all clients so far, as in the authors' code",
+    ),
 }
 NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method is what its id says
 ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own

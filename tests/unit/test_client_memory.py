@@ -33,7 +33,10 @@ KEEPS = [
     for name, row in METHODS.items()
     if kept_by_clients({"method": name}) and not row.personal
 ]
-KEEPS += [{"method": "fednova", "fednova_correction": "own"}]
+KEEPS += [
+    {"method": "fednova", "fednova_correction": "own"},
+    {"method": "fedcurv", "fedcurv_accumulate": True},
+]
 STATEFUL = [pytest.param(keys, id="-".join(map(str, keys.values()))) for keys in KEEPS]
 
 

@@ -68,6 +68,7 @@ def test_fednova_differs_from_fedavg_when_steps_differ():
 
 
 OWN = {"fednova_correction": "own"}
+ACCUMULATE = {"fedcurv_accumulate": True}
 
 
 def test_fednovas_own_correction_is_the_mean_gradient_of_the_last_training():
@@ -230,18 +231,65 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
     np.testing.assert_allclose(u, np.mean(squares, axis=0), rtol=1e-4, atol=1e-10)
 
 
-def test_fedcurv_sums_what_the_rounds_clients_sent():
-    run = settings(method="fedcurv", num_rounds=1, **RUN)
+def sums_and_states(run):
+    """Return a strategy at its end, and what each client keeps then by its number."""
     strategy = federate(run, state_key="run")[1]
     node = Node(RunConfig.parse(run))
-    clients = strategy.state()["importance-of/clients"]
     asked = Task(1, (), 0.05, "size", 1, 1, "run")
-    own = [node.memory(int(client), asked, 2).load() for client in clients]
-    assert len(own) == 5
+    later = run["num-rounds"] + 1
+    states = {c: node.memory(c, asked, later).load() for c in range(run["num-clients"])}
+    return strategy, {client: state for client, state in states.items() if state}
+
+
+def assert_sums(strategy, states, rtol):
+    """The server's sums are those of these clients' u and u w."""
+    assert strategy.state()[f"{OF}/clients"].tolist() == sorted(states)
     for kind, group in (("u", IMPORTANCE), ("v", WEIGHTED)):
         for name in strategy.trained:
-            expected = sum(state[f"{kind}/{name}"].astype(np.float64) for state in own)
-            np.testing.assert_allclose(
-                strategy.state()[f"{group}/{name}"], expected, rtol=1e-5, atol=1e-12
-            )
+            expected = sum(own[f"{kind}/{name}"].astype(np.float64) for own in states.values())
+            found = strategy.state()[f"{group}/{name}"]
+            np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-7 * found.max())
+
+
+def test_fedcurv_sums_what_the_rounds_clients_sent():
+    strategy, states = sums_and_states(settings(method="fedcurv", **{**RUN, "num_rounds": 1}))
     assert isinstance(strategy, FedCurv)
+    assert len(states) == 5
+    assert_sums(strategy, states, 1e-5)
+
+
+def test_fedcurv_can_sum_the_latest_importance_of_every_client_so_far():
+    """Also of those that were not asked in the last round, and once of those asked twice."""
+    run = settings(method="fedcurv", **{**RUN, **ACCUMULATE, "num_rounds": 4})
+    strategy, states = sums_and_states(run)
+    trained = [result.client for result in strategy.report.results]
+    assert len(states) > len(trained) == 5
+    assert_sums(strategy, states, 1e-4)
+    one_node = federate(run, nodes=1)[1].state()
+    assert_same(one_node, strategy.state())
+
+
+def test_fedcurv_accumulated_differs_from_round_three_on():
+    """Until then all clients so far are those of the last round."""
+    run = {**RUN, "num_rounds": 3}
+    last, every = (federate(settings(method="fedcurv", **run, **k))[2] for k in ({}, ACCUMULATE))
+    assert_same(last[1], every[1])
+    assert differ(last[2], every[2])
+
+
+@pytest.mark.parametrize(
+    ("counted", "options", "sent"),
+    [([0, 1], {"accumulate": True}, 1.5), ([1], {"accumulate": True}, 2.0), ([0, 1], {}, 2.0)],
+)
+def test_fedcurv_sends_the_change_of_what_the_accumulated_sums_have(
+    monkeypatch, counted, options, sent
+):
+    """A client whose first training was lost on its way has a state, but is in no sum."""
+    monkeypatch.setattr(FedCurvClient, "importance", lambda self: {"w": np.full(1, 2.0, "f4")})
+    sums = {IMPORTANCE: {"w": [4.0]}, WEIGHTED: {"w": [4.0]}, OF: {"clients": counted}}
+    client = VectorClient(FedCurvClient, [1.0], state={"u/w": [0.5], "v/w": [0.5]}, inbox=sums,
+                          weight=1.0, samples=1, **options)  # fmt: skip
+    client.finish([3.0], steps=1, lr=0.1)
+    assert client.outbox[IMPORTANCE]["w"] == sent
+    assert client.outbox[WEIGHTED]["w"] == 6.0 - (2.0 - sent)
+    assert (client.kept["u/w"], client.kept["v/w"]) == (2.0, 6.0)

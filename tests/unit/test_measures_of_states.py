@@ -29,6 +29,7 @@ METHODS = [
     {"method": "fedcurv"},
     {"method": "scaffold", "regulariser": "moon"},
     {"method": "fednova", "fednova_correction": "own"},
+    {"method": "fedcurv", "fedcurv_accumulate": True},
 ]
 
 

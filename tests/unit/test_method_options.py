@@ -151,7 +151,7 @@ def test_a_method_that_an_option_is_not_of_ignores_it():
         "fedetf_missing": "exclude", "fedetf_learn_scale": False, "fedetf_scale_init": 10.0,
         "fedgela_normalise": True, "fedgela_temperature": 0.2, "fedexp_evaluate": "last",
         "fedcurv_per_sample": True, "local_etf_frozen": False, "fedexp_epsilon_rule": "cohort",
-        "fednova_correction": "own",
+        "fednova_correction": "own", "fedcurv_accumulate": True,
     }  # fmt: skip
     for method in ("fedavg", "feddr+"):
         run = {"method": method, "lr": 0.05, "num_rounds": 1}
