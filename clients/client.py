@@ -201,6 +201,10 @@ class LocalClient(NumPyClient):
         """The shared tensors that training changes, by name: parameters, not buffers."""
         return {name: tensor for name, tensor in self.shared.items() if tensor.requires_grad}
 
+    def trained_gradients(self) -> list[Tensor]:
+        """Return the gradients that a batch has set, in the order of `trained`."""
+        return [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+
     def on_device(self, arrays: Arrays) -> list[Tensor]:
         """Return arrays as tensors that lie as the trained parameters of the same names do."""
         return [

@@ -17,21 +17,26 @@ from clients.local_training import Forward, TrainingResult
 from clients.objective import Objective
 
 IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
+_KINDS = {IMPORTANCE: "u", WEIGHTED: "v"}  # as they are called in the client's state
+_NOTHING = np.float32(0)
 
 
 class FedCurvClient(LocalClient):
-    """Trains loss + lambda (sum P w^2 - 2 sum Q w), P and Q summed over the others' last round.
+    """Trains loss + lambda (sum P w^2 - 2 sum Q w), P and Q summed over the others.
 
+    The others are those of the last round, or with `accumulate` all that have trained so far.
     P = sum_j u_j and Q = sum_j u_j w_j, u_j the mean of squared mini-batch gradients of the
     cross-entropy (the diagonal Fisher information, as the FedNTD authors' code has it), or of each
     example's squared gradient. The own u_j and u_j w_j are kept, to be taken out of the sums that
-    the server sends. The reported training loss is without the penalty.
+    the server sends. With `accumulate` they are also taken out of what the client sends, as the
+    server's sums have them already. The reported training loss is without the penalty.
     Source: Shoham et al. 2019, NeurIPS workshop, equation 5.
     """
 
     def __init__(
-        self, *place: Any, weight: float, samples: int, per_sample: bool = False, **more: Any
-    ) -> None:
+        self, *place: Any, weight: float, samples: int, per_sample: bool = False,
+        accumulate: bool = False, **more: Any,
+    ) -> None:  # fmt: skip
         """Prepare a client.
 
         Args:
@@ -39,24 +44,28 @@ class FedCurvClient(LocalClient):
             weight: lambda.
             samples: training examples after which enough gradients were squared.
             per_sample: whether these are of examples, one backward pass each, or of mini-batches.
+            accumulate: whether the server's sums are over all clients that have trained so far.
             more: as `LocalClient`.
         """
         super().__init__(*place, **more)
         self.weight, self.samples, self.per_sample = weight, samples, per_sample
+        self.accumulate = accumulate
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; nobody has sent any in round 1."""
-        self._round, self._own = server_round, self.recalled
+        self._round, own = server_round, self.recalled
+        counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
+        self._own = own if counted else {}  # what of it is in the sums
         self._pulls = bool(self.inbox) and self.weight > 0
         if self._pulls:
-            self._curvature = self._others(IMPORTANCE, "u", at_least=0.0)
-            self._target = self._others(WEIGHTED, "v", at_least=-np.inf)
+            self._curvature = self._others(IMPORTANCE, at_least=0.0)
+            self._target = self._others(WEIGHTED, at_least=-np.inf)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch: of the loss, and 2 lambda (P w - Q)."""
         loss = super().gradients(forward, objective)
         if self._pulls:
-            gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+            gradients = self.trained_gradients()
             parameters = [tensor.detach() for tensor in self.trained.values()]
             torch._foreach_addcmul_(gradients, parameters, self._curvature)
             torch._foreach_sub_(gradients, self._target)
@@ -65,12 +74,14 @@ class FedCurvClient(LocalClient):
     def finish(
         self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
     ) -> Arrays:
-        """Send and keep u and u w of the trained model."""
+        """Send u and u w of the trained model, or their changes, and keep them."""
         u = self.importance()
-        v = {name: u[name] * trained[name] for name in u}
-        self.outbox = {IMPORTANCE: u, WEIGHTED: v}
-        self.kept = {
-            f"{kind}/{n}": a for kind, arrays in (("u", u), ("v", v)) for n, a in arrays.items()
+        found = {"u": u, "v": {name: u[name] * trained[name] for name in u}}
+        self.kept = {f"{kind}/{n}": a for kind, arrays in found.items() for n, a in arrays.items()}
+        before = self._own if self.accumulate else {}
+        self.outbox = {
+            group: {n: a - before.get(f"{kind}/{n}", _NOTHING) for n, a in found[kind].items()}
+            for group, kind in _KINDS.items()
         }
         return trained
 
@@ -103,14 +114,11 @@ class FedCurvClient(LocalClient):
         """Return the size of u and u w, and of what the objective keeps."""
         return super().state_bytes() + 2 * nbytes(self.trained.values())
 
-    def _others(self, group: str, kind: str, at_least: float) -> list[Tensor]:
+    def _others(self, group: str, at_least: float) -> list[Tensor]:
         """Return 2 lambda times a sum without this client's own part."""
-        counted = self.client in self.inbox[OF]["clients"] and bool(self._own)
-        sums = self.inbox[group]
+        sums, kind = self.inbox[group], _KINDS[group]
         rest = {
-            name: np.maximum(sums[name] - self._own[f"{kind}/{name}"], at_least)
-            if counted
-            else sums[name]
+            name: np.maximum(sums[name] - self._own.get(f"{kind}/{name}", _NOTHING), at_least)
             for name in self.trained
         }
         return self.on_device({n: np.float32(2 * self.weight) * a for n, a in rest.items()})

@@ -36,7 +36,7 @@ class FedDynClient(LocalClient):
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch: of the loss, and alpha (w - w_g) - g_i."""
         loss = super().gradients(forward, objective)
-        gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+        gradients = self.trained_gradients()
         torch._foreach_add_(gradients, self._parameters(), alpha=self.alpha)
         torch._foreach_sub_(gradients, self._still)
         return loss

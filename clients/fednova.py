@@ -1,7 +1,14 @@
 """FedNova's clients: their update divided by how far their steps could have carried it."""
 
-from clients.client import Arrays, LocalClient
-from clients.local_training import TrainingResult
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.client import Arrays, LocalClient, nbytes
+from clients.local_training import Forward, TrainingResult
+from clients.objective import Objective
 from clients.sgd import effective_steps
 
 
@@ -9,8 +16,27 @@ class FedNovaClient(LocalClient):
     """Sends d_i = (w_g - w_i) / a_i in place of w_i; buffers travel as they are.
 
     a_i = |a_i|_1 of SGD with momentum; it goes into the report. Source: Wang et al. 2020, NeurIPS,
-    equation 6 and section 4.
+    equation 6 and section 4. With the correction "own" the client keeps its mean gradient d_i / lr
+    and subtracts it from every gradient of its next training; weight decay and momentum act on the
+    difference. That is what the code of FedNTD (Lee et al. 2022, NeurIPS) does: a correction as
+    SCAFFOLD's, of which the server's part stays zero.
     """
+
+    def __init__(self, *place: Any, correction: str = "none", **more: Any) -> None:
+        """Prepare a client; `correction` is "none" or "own", other arguments as `LocalClient`."""
+        super().__init__(*place, **more)
+        self.corrects = correction == "own"
+
+    def prepare(self, server_round: int) -> None:
+        """Recall the own last mean gradient; there is none until the client has trained."""
+        self._correction = self.on_device(self.recalled) if self.recalled else []
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch, corrected if there is a correction."""
+        loss = super().gradients(forward, objective)
+        if self._correction:
+            torch._foreach_sub_(self.trained_gradients(), self._correction)
+        return loss
 
     def finish(
         self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
@@ -18,4 +44,11 @@ class FedNovaClient(LocalClient):
         """Return the normalised update of the trained parameters."""
         self.extra = effective_steps(result.steps, self.settings.momentum)
         updates = {name: (received[name] - trained[name]) / self.extra for name in self.trained}
+        if self.corrects:
+            self.kept = {name: update / np.float32(lr) for name, update in updates.items()}
         return {**trained, **updates}
+
+    def state_bytes(self) -> int:
+        """Return the size of the mean gradient that is kept, and of what the objective keeps."""
+        own = nbytes(self.trained.values()) if self.corrects else 0
+        return super().state_bytes() + own

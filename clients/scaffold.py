@@ -33,8 +33,7 @@ class ScaffoldClient(LocalClient):
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the corrected gradients of one batch."""
         loss = super().gradients(forward, objective)
-        gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
-        torch._foreach_add_(gradients, self._correction)
+        torch._foreach_add_(self.trained_gradients(), self._correction)
         return loss
 
     def finish(

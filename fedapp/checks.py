@@ -104,7 +104,7 @@ def _check_own(config: RunConfig) -> None:
 def _check_states(config: RunConfig) -> None:
     from fedapp.methods import kept_by_clients
 
-    kept = kept_by_clients(config.method, config.regulariser)
+    kept = kept_by_clients(config.flat())
     if kept and config.checkpoint_every > 1:
         raise UserError(
             f"run-config key 'checkpoint-every' is {config.checkpoint_every}, but with this method "

@@ -56,7 +56,10 @@ DRIFT: dict[str, Method] = {
         client=FedNovaClient,
         strategy=FedNova,
         options={"epochs": "local-epochs", "momentum": "momentum"},
+        client_options={"correction": "fednova-correction"},
         also_sends="a_i",
+        keeps="mean gradient",
+        keeps_with=("fednova-correction", "own"),
     ),
     "feddyn": Method(
         "Dynamic regularisation: a linear term per client, uniform mean",
@@ -72,7 +75,9 @@ DRIFT: dict[str, Method] = {
         "Shoham et al. 2019, NeurIPS workshop, equation 5",
         client=FedCurvClient,
         strategy=FedCurv,
+        options={"accumulate": "fedcurv-accumulate"},
         client_options={
+            "accumulate": "fedcurv-accumulate",
             "weight": "fedcurv-lambda",
             "samples": "fedcurv-samples",
             "per_sample": "fedcurv-per-sample",

@@ -80,6 +80,7 @@ class Method:
     sends: str = "w"  # what travels: w (the whole model), theta (without its head), head, nothing
     also_sends: str = ""  # what travels beside it, from clients and from the server
     keeps: str = ""  # what a client keeps between rounds, in its state
+    keeps_with: tuple[str, Value | str] = ("", "")  # only where this key has this value
     accuracy: str = GLOBAL  # what the run's accuracy is of
     personal: PersonalModels | None = None  # set where clients have architectures of their own
     strategy_parts: Parts = no_parts  # what the strategy needs beside `options`
@@ -100,9 +101,13 @@ class Method:
         """Return what the head multiplies its logits by, or where its learned scale starts."""
         return float(values[self.scale_key]) if self.scale_key else 1.0
 
-    def kept(self, regulariser: str | None) -> str:
-        """Return what clients keep between rounds with this regulariser; empty: nothing."""
-        own = [self.keeps] if self.keeps else []
+    def kept(self, regulariser: str | None, values: Mapping[str, Any]) -> str:
+        """Return what clients keep between rounds with this regulariser; empty: nothing.
+
+        `values` are those of the configuration by key.
+        """
+        key, value = self.keeps_with
+        own = [self.keeps] if self.keeps and (not key or values.get(key) == value) else []
         looks_back = Objective(self.loss, regulariser).needs_previous
         return ", ".join([*own, "previous model"] if looks_back else own)
 

@@ -11,6 +11,9 @@ class MethodKeys(RunKeys):
     """What only some methods read."""
 
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
+    fedexp_epsilon_rule: Literal["constant", "cohort"] = Field(
+        "constant", description="FedExP's epsilon as it is, or times the clients of the round"
+    )
     fedexp_evaluate: Literal["average", "last"] = Field(
         "average", description="FedExP's model for tests: mean of the last two, or the last"
     )
@@ -57,6 +60,10 @@ class MethodKeys(RunKeys):
         "auto",
         description="own: as in training; base: no regulariser; base+fd: with FD; auto: own",
     )
+    fednova_correction: Literal["none", "own"] = Field(
+        "none",
+        description="FedNova's gradients as they are, or less the client's own last mean one",
+    )
     feddyn_alpha: Positive = Field(0.1, description="FedDyn's weight of the quadratic term")
     fedcurv_lambda: Weight = Field(1.0, description="FedCurv's weight of the penalty")
     fedcurv_samples: Count = Field(
@@ -64,6 +71,9 @@ class MethodKeys(RunKeys):
     )
     fedcurv_per_sample: bool = Field(
         False, description="importance by gradients of examples, not of mini-batches; slower"
+    )
+    fedcurv_accumulate: bool = Field(
+        False, description="FedCurv's penalty by all clients so far, not by the last round's"
     )
     local_etf_frozen: bool = Field(
         True, description="local-etf keeps the ETF as it is; or trains it from there"

@@ -18,7 +18,7 @@ def table() -> list[dict[str, str]]:
             "strategy": row.strategy.__name__,
             "client": row.client.__name__,
             "sends": f"{row.sends}, {row.also_sends}" if row.also_sends else row.sends,
-            "keeps": row.kept(row.regulariser) or "-",
+            "keeps": _kept(row),
             "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
             "source": row.source,
         }
@@ -31,6 +31,12 @@ def markdown_table() -> str:
     rows = table()
     lines = [[f"`{row['method']}`", *list(row.values())[1:]] for row in rows]
     return "\n".join(formatting.markdown_table(list(rows[0]), lines))
+
+
+def _kept(row: Method) -> str:
+    key, value = row.keeps_with
+    kept = row.kept(row.regulariser, {key: value}) or "-"
+    return f"{kept} ({key}={value})" if key else kept
 
 
 def _combination(row: Method) -> str:

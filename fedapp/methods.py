@@ -5,6 +5,7 @@ recombines these is one more row here. The columns are explained in `fedapp.meth
 methods` prints them.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from clients.fedalign import FedAlignClient
@@ -22,7 +23,11 @@ from strategies.fedexp import FedExP
 
 _FEDEXP: dict[str, Any] = {
     "strategy": FedExP,
-    "options": {"epsilon": "fedexp-epsilon", "evaluate": "fedexp-evaluate"},
+    "options": {
+        "epsilon": "fedexp-epsilon",
+        "rule": "fedexp-epsilon-rule",
+        "evaluate": "fedexp-evaluate",
+    },
 }
 
 METHODS: dict[str, Method] = {
@@ -199,11 +204,14 @@ def find_method(name: str) -> Method:
     raise UserError(f"method '{name}' is not in the table; choose one of {', '.join(METHODS)}")
 
 
-def kept_by_clients(method: str, regulariser: str = "auto") -> str:
-    """Return what clients keep between rounds; empty: nothing. "auto" is the method's own."""
-    row = find_method(method)
+def kept_by_clients(values: Mapping[str, Any]) -> str:
+    """Return what clients keep between rounds; empty: nothing.
+
+    `values` are those of a configuration by key; keys that are left out have their defaults.
+    """
+    row, regulariser = find_method(values["method"]), values.get("regulariser", "auto")
     own = row.regulariser if regulariser == "auto" else regulariser
-    return row.kept(None if own == "none" else own)
+    return row.kept(None if own == "none" else own, values)
 
 
 def check_regulariser(name: str, regulariser: str) -> None:

@@ -69,8 +69,8 @@ class Node:
         self._needs_two = one_model and needs_two(config.model, side, config.bn)
         if one_model:
             check_one_pixel(config, side)
-        self.keeps = kept_by_clients(config.method, config.regulariser)
         self._values = config.flat()
+        self.keeps = kept_by_clients(self._values)
         self._options = {
             name: self._values[key] for name, key in self.method.client_options.items()
         }

@@ -1,4 +1,4 @@
-"""FedCurv: what mattered to a round's clients goes to the next ones (Shoham et al. 2019)."""
+"""FedCurv: what mattered to the clients before goes to the next ones (Shoham et al. 2019)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +14,14 @@ IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
 class FedCurv(FedAvg):
     """The model as in FedAvg; sums over the last round's clients of u_j and of u_j w_j are sent on.
 
-    Who is in the sums is sent too: such a client takes its own part out of them.
+    Who is in the sums is sent too: such a client takes its own part out of them. With `accumulate`
+    the sums are over all clients so far, each with its latest u_j: the clients in them send the
+    change since their last training, so the server adds what comes and knows no client's own part.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, accumulate: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.accumulate = accumulate
         self._sent: dict[str, Arrays] = {}
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
@@ -31,12 +34,17 @@ class FedCurv(FedAvg):
         return {IMPORTANCE: shapes, WEIGHTED: shapes}
 
     def take_means(self, means: dict[str, Arrays]) -> None:
-        """Keep the sums for the next round."""
+        """Keep the sums for the next round, or add them to those of the rounds before."""
         clients = np.array([result.client for result in self.report.results], np.int64)
         sums = {
             group: {name: mean * np.float32(len(clients)) for name, mean in arrays.items()}
             for group, arrays in means.items()
         }
+        if self.accumulate and self._sent:
+            clients = np.union1d(clients, self._sent[OF]["clients"])
+            for group, arrays in sums.items():
+                for name, array in arrays.items():
+                    array += self._sent[group][name]
         self._sent = {**sums, OF: {"clients": clients}}
 
     def state(self) -> Arrays:

@@ -84,6 +84,7 @@ class RoundReport:
     eval_bytes_up: int = 0
     client_accuracy: dict[str, Any] = field(default_factory=dict)
     unevaluated: list[int] = field(default_factory=list)  # clients that were asked for an accuracy
+    metrics: dict[str, float] = field(default_factory=dict)  # the method's own numbers, by name
 
     @property
     def train_loss(self) -> float:

@@ -16,15 +16,17 @@ class FedExP(FedAvg):
     Equation 5 of the paper with p_i = 1/M; with weights by size, its weighted form. Norms are over
     trained parameters; buffers are plainly averaged. What is evaluated and saved is the average of
     the last two models (section 5 of the paper), while training goes on from the last one; with
-    `evaluate="last"` it is that one.
+    `evaluate="last"` it is that one. With `rule="cohort"` epsilon is multiplied by the number of
+    clients M, as in the authors' code. The round's metrics have eta as "step_length".
     """
 
     def __init__(
-        self, *args: Any, epsilon: float = 1e-3, evaluate: str = "average", **kwargs: Any
-    ) -> None:
+        self, *args: Any, epsilon: float = 1e-3, rule: str = "constant",
+        evaluate: str = "average", **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
-        self.epsilon, self.averages = epsilon, evaluate == "average"
-        self.step_length = 1.0
+        self.epsilon, self.by_cohort = epsilon, rule == "cohort"
+        self.averages = evaluate == "average"
         self._before: Arrays = {}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
@@ -45,10 +47,12 @@ class FedExP(FedAvg):
         weights = [weight_of(self.weights, result.examples) for result in results]
         spread = np.average([result.squared_distance for result in results], weights=weights)
         length = sum(float(np.sum(array**2)) for array in update.values())
-        self.step_length = max(1.0, float(spread) / (2.0 * (length + self.epsilon)))
+        epsilon = self.epsilon * (len(results) if self.by_cohort else 1)
+        eta = max(1.0, float(spread) / (2.0 * (length + epsilon)))
+        self.report.metrics["step_length"] = eta
         self._before = received if self.averages else {}
         moved = {
-            name: (received[name] - self.step_length * array).astype(mean[name].dtype)
+            name: (received[name] - eta * array).astype(mean[name].dtype)
             for name, array in update.items()
         }
         return {**mean, **moved}

@@ -14,7 +14,8 @@ class FedNova(FedAvg):
     """w <- w_g - t sum_i p_i d_i, t = sum_i p_i a_i: equation 6 of the paper, tau_eff = t.
 
     Clients send their normalised update d_i = (w_g - w_i) / a_i in place of the model, and a_i in
-    their report. With equal numbers of steps this is FedAvg; buffers are plainly averaged.
+    their report. With equal numbers of steps this is FedAvg; buffers are plainly averaged. The
+    round's metrics have tau_eff as "effective_steps".
     """
 
     def __init__(self, *args: Any, epochs: int, momentum: float, **kwargs: Any) -> None:
@@ -38,6 +39,7 @@ class FedNova(FedAvg):
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
         steps = np.average([result.extra for result in results], weights=weights)
+        self.report.metrics["effective_steps"] = float(steps)
         moved = {
             name: (received[name] - steps * mean[name]).astype(received[name].dtype)
             for name in self.trained

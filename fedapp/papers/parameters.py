@@ -21,6 +21,18 @@ SAME_RATE = {
 }  # fmt: skip
 SWEPT = ("beta", "mu", "tau", "lambda", "epsilon", "rho")
 LONG_NAMES = {"s": "samples"}
+# What the released code of a paper's tables does otherwise, by paper and method, and in words.
+RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
+    ("fedntd", "fednova"): (
+        {"fednova-correction": "own"},
+        "correction by the client's own last mean gradient, as in the authors' code; plain FedNova "
+        "is FedAvg where all take as many steps",
+    ),
+    ("fedntd", "fedcurv"): (
+        {"fedcurv-accumulate": True},
+        "penalty by the latest importances of all clients so far, as in the authors' code",
+    ),
+}
 NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method is what its id says
 ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own
 
@@ -32,7 +44,10 @@ def method_parameters(published: Published) -> Keys:
     lr = published.number("lr") or entry.get("lr")
     if lr is None:
         raise CannotRunError(Reason.SETTING, "no learning rate stated")
-    keys: Keys = {"lr": float(lr), **_fine_tuning(published, method, float(lr))}
+    keys: Keys = {
+        "lr": float(lr), **_fine_tuning(published, method, float(lr)),
+        **_released(published, method),
+    }  # fmt: skip
     for name, value in entry.get("extra", {}).items():
         if key := _key(method, name):
             keys[key] = value
@@ -71,6 +86,14 @@ def _fine_tuning(published: Published, method: str, lr: float) -> Keys:
         keys["finetune-lr"] = float(column["finetune_lr_factor"]) * lr
     if "finetune_loss" in column:
         keys["finetune-loss"] = column["finetune_loss"]
+    return keys
+
+
+def _released(published: Published, method: str) -> Keys:
+    """Return what a table's own code does otherwise than the method's paper, with a note."""
+    keys, words = RELEASED.get((published.paper.name, method), ({}, ""))
+    if words:
+        published.notes.append(f"{method}: {words}")
     return keys
 
 

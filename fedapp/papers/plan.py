@@ -86,7 +86,7 @@ class PlannedRun:
         keys = dict(self.cell.config)
         keys["num-rounds"] = max(1, round(keys["num-rounds"] * self.request.scale))
         keys["dataset"] = self.request.dataset_as or keys["dataset"]
-        kept = kept_by_clients(keys["method"], keys.get("regulariser", "auto"))
+        kept = kept_by_clients(keys)
         return {
             **keys,
             "seed": self.seed,

@@ -28,7 +28,16 @@ from fedapp.rng import sample_clients
 from strategies.federation import Federation, RoundFailed
 from strategies.records import Task, from_array_record, to_array_record
 
-STATEFUL = [name for name, row in METHODS.items() if kept_by_clients(name) and not row.personal]
+KEEPS = [
+    {"method": name}
+    for name, row in METHODS.items()
+    if kept_by_clients({"method": name}) and not row.personal
+]
+KEEPS += [
+    {"method": "fednova", "fednova_correction": "own"},
+    {"method": "fedcurv", "fedcurv_accumulate": True},
+]
+STATEFUL = [pytest.param(keys, id="-".join(map(str, keys.values()))) for keys in KEEPS]
 
 
 def task(server_round, client=3, known=()):
@@ -53,7 +62,7 @@ def recalled(config, server_round):
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_states_survive_a_file_another_process_and_rounds_without_the_client(method):
-    config = RunConfig.parse(settings(method=method, lr=0.05))
+    config = RunConfig.parse(settings(**method, lr=0.05))
     first = trained_client(Node(config), 1)
     stored = recalled(config, 2)
     assert sum(array.nbytes for array in stored.values()) == first.state_bytes() > 0
@@ -69,7 +78,7 @@ def test_states_survive_a_file_another_process_and_rounds_without_the_client(met
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
-    run = settings(method=method, lr=0.05)
+    run = settings(**method, lr=0.05)
     with pytest.raises(StateError, match="has trained before in this run but its state is gone"):
         trained_client(Node(RunConfig.parse(run)), 4, known=(3,), remember=False)
     fresh = Node(RunConfig.parse({**run, "state-missing": "reinit"}))
@@ -122,7 +131,7 @@ def resumed(run, rounds, more, nodes=3):
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
-    run = settings(method=method, lr=0.05, lr_schedule="constant", num_rounds=3, batch_size=48)
+    run = settings(**method, lr=0.05, lr_schedule="constant", num_rounds=3, batch_size=48)
     cohorts = [set(sample_clients(0, r, 10, 0.5)) for r in (1, 2, 3)]
     assert cohorts[0] & cohorts[2]  # some state of the first part matters in the second
     assert cohorts[0] - cohorts[1]  # and some client missed a round
@@ -134,14 +143,14 @@ def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_diverging_run_ends_with_the_name_of_the_round(method):
     with pytest.raises(RoundFailed, match="round 1 has 0 usable updates of 5 and needs 1"):
-        federate(settings(method=method, lr=1e9))
+        federate(settings(**method, lr=1e9))
 
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_checkpoints_that_states_cannot_follow_are_refused(method):
-    RunConfig.parse(settings(method=method, checkpoint_every=1))
+    RunConfig.parse(settings(**method, checkpoint_every=1))
     with pytest.raises(UserError, match=r"'checkpoint-every' is 5, .* keep state .* set it to 1"):
-        RunConfig.parse(settings(method=method, checkpoint_every=5))
+        RunConfig.parse(settings(**method, checkpoint_every=5))
 
 
 def test_the_disk_that_states_take_is_said_at_the_start(tmp_path, capsys):

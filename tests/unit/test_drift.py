@@ -67,6 +67,47 @@ def test_fednova_differs_from_fedavg_when_steps_differ():
     assert any(np.abs(nova[name] - array).max() > 1e-3 for name, array in avg.items())
 
 
+OWN = {"fednova_correction": "own"}
+ACCUMULATE = {"fedcurv_accumulate": True}
+
+
+def test_fednovas_own_correction_is_the_mean_gradient_of_the_last_training():
+    """SGD with momentum and a constant gradient g, four steps: first g is kept, then g - g = 0."""
+    momentum = replace(LocalSettings(1), momentum=0.9)
+    g, lr, steps, state = np.array([0.5, -1.0, 2.0]), 0.1, 4, None
+    for expected in (g, 0 * g, g):
+        client = VectorClient(
+            FedNovaClient, SERVER["w0"], state=state, settings=momentum, correction="own"
+        )
+        corrected = client.gradient(g)
+        np.testing.assert_allclose(corrected, expected, rtol=1e-5, atol=1e-5)
+        speed, after = np.zeros(3), np.array(SERVER["w0"])
+        for _ in range(steps):
+            speed = 0.9 * speed + corrected
+            after = after - lr * speed
+        client.finish(after, steps=steps, lr=lr)
+        np.testing.assert_allclose(client.kept["w"], expected, rtol=1e-5, atol=1e-5)
+        state = client.kept
+
+
+def test_fednova_with_its_own_correction_differs_where_a_client_comes_back():
+    """Equal numbers of steps make plain FedNova FedAvg, but not the corrected one."""
+    run = {**RUN, "batch_size": 50, "participation": 1.0}
+    plain, own = (federate(settings(method="fednova", **run, **k))[2] for k in ({}, OWN))
+    assert_same(plain[0], own[0])
+    assert max(np.abs(own[1][name] - array).max() for name, array in plain[1].items()) > 1e-3
+
+
+def test_plain_fednova_keeps_nothing():
+    run = settings(method="fednova", **RUN)
+    plain, own = (Node(RunConfig.parse({**run, "fednova-correction": c})) for c in ("none", "own"))
+    assert (plain.keeps, own.keeps) == ("", "mean gradient")
+    client = plain.client(3)
+    client.fit(client.get_parameters({}), {"server_round": 1, "lr": 0.05})
+    assert not client.kept
+    assert client.state_bytes() == 0
+
+
 @pytest.mark.parametrize("steps", [0.0, -1.0, 200.1])
 def test_fednova_refuses_impossible_numbers_of_steps(steps):
     """Two epochs over ten examples in batches of one, and momentum 0.9: no more than 200."""
@@ -190,18 +231,65 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
     np.testing.assert_allclose(u, np.mean(squares, axis=0), rtol=1e-4, atol=1e-10)
 
 
-def test_fedcurv_sums_what_the_rounds_clients_sent():
-    run = settings(method="fedcurv", num_rounds=1, **RUN)
+def sums_and_states(run):
+    """Return a strategy at its end, and what each client keeps then by its number."""
     strategy = federate(run, state_key="run")[1]
     node = Node(RunConfig.parse(run))
-    clients = strategy.state()["importance-of/clients"]
     asked = Task(1, (), 0.05, "size", 1, 1, "run")
-    own = [node.memory(int(client), asked, 2).load() for client in clients]
-    assert len(own) == 5
+    later = run["num-rounds"] + 1
+    states = {c: node.memory(c, asked, later).load() for c in range(run["num-clients"])}
+    return strategy, {client: state for client, state in states.items() if state}
+
+
+def assert_sums(strategy, states, rtol):
+    """The server's sums are those of these clients' u and u w."""
+    assert strategy.state()[f"{OF}/clients"].tolist() == sorted(states)
     for kind, group in (("u", IMPORTANCE), ("v", WEIGHTED)):
         for name in strategy.trained:
-            expected = sum(state[f"{kind}/{name}"].astype(np.float64) for state in own)
-            np.testing.assert_allclose(
-                strategy.state()[f"{group}/{name}"], expected, rtol=1e-5, atol=1e-12
-            )
+            expected = sum(own[f"{kind}/{name}"].astype(np.float64) for own in states.values())
+            found = strategy.state()[f"{group}/{name}"]
+            np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-7 * found.max())
+
+
+def test_fedcurv_sums_what_the_rounds_clients_sent():
+    strategy, states = sums_and_states(settings(method="fedcurv", **{**RUN, "num_rounds": 1}))
     assert isinstance(strategy, FedCurv)
+    assert len(states) == 5
+    assert_sums(strategy, states, 1e-5)
+
+
+def test_fedcurv_can_sum_the_latest_importance_of_every_client_so_far():
+    """Also of those that were not asked in the last round, and once of those asked twice."""
+    run = settings(method="fedcurv", **{**RUN, **ACCUMULATE, "num_rounds": 4})
+    strategy, states = sums_and_states(run)
+    trained = [result.client for result in strategy.report.results]
+    assert len(states) > len(trained) == 5
+    assert_sums(strategy, states, 1e-4)
+    one_node = federate(run, nodes=1)[1].state()
+    assert_same(one_node, strategy.state())
+
+
+def test_fedcurv_accumulated_differs_from_round_three_on():
+    """Until then all clients so far are those of the last round."""
+    run = {**RUN, "num_rounds": 3}
+    last, every = (federate(settings(method="fedcurv", **run, **k))[2] for k in ({}, ACCUMULATE))
+    assert_same(last[1], every[1])
+    assert differ(last[2], every[2])
+
+
+@pytest.mark.parametrize(
+    ("counted", "options", "sent"),
+    [([0, 1], {"accumulate": True}, 1.5), ([1], {"accumulate": True}, 2.0), ([0, 1], {}, 2.0)],
+)
+def test_fedcurv_sends_the_change_of_what_the_accumulated_sums_have(
+    monkeypatch, counted, options, sent
+):
+    """A client whose first training was lost on its way has a state, but is in no sum."""
+    monkeypatch.setattr(FedCurvClient, "importance", lambda self: {"w": np.full(1, 2.0, "f4")})
+    sums = {IMPORTANCE: {"w": [4.0]}, WEIGHTED: {"w": [4.0]}, OF: {"clients": counted}}
+    client = VectorClient(FedCurvClient, [1.0], state={"u/w": [0.5], "v/w": [0.5]}, inbox=sums,
+                          weight=1.0, samples=1, **options)  # fmt: skip
+    client.finish([3.0], steps=1, lr=0.1)
+    assert client.outbox[IMPORTANCE]["w"] == sent
+    assert client.outbox[WEIGHTED]["w"] == 6.0 - (2.0 - sent)
+    assert (client.kept["u/w"], client.kept["v/w"]) == (2.0, 6.0)

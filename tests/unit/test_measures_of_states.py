@@ -28,6 +28,8 @@ METHODS = [
     {"method": "feddyn"},
     {"method": "fedcurv"},
     {"method": "scaffold", "regulariser": "moon"},
+    {"method": "fednova", "fednova_correction": "own"},
+    {"method": "fedcurv", "fedcurv_accumulate": True},
 ]
 
 
@@ -66,7 +68,7 @@ def states(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda keys: "+".join(keys.values()))
+@pytest.mark.parametrize("method", METHODS, ids=lambda keys: "+".join(map(str, keys.values())))
 def test_local_models_are_those_of_the_run_during_it_and_afterwards(method, trainings, tmp_path):
     run = train(tmp_path, **method, **KEPT, analyses="divergence", analysis_every=1)
     assert {server_round for server_round, _ in trainings} == {1, 2, 3}

@@ -15,6 +15,23 @@ def cell(paper: str, table: str, words: str):
     return select(cells_of(found, found.table(table)), words)
 
 
+@pytest.mark.parametrize(
+    ("method", "key", "value", "words"),
+    [
+        ("fednova", "fednova-correction", "own", "fednova: correction by the client's own"),
+        ("fedcurv", "fedcurv-accumulate", True, "fedcurv: penalty by the latest importances"),
+    ],
+)
+@pytest.mark.parametrize("table", ["table1-sharding", "table7-lda"])
+def test_fedntds_tables_have_the_methods_of_its_authors_code(table, method, key, value, words):
+    split = "s=5" if table.endswith("sharding") else "alpha=0.1"
+    found, plain = (cell("fedntd", table, f"{m} cifar10 {split}") for m in (method, "fedavg"))
+    assert found.config[key] == value
+    assert any(note.startswith(words) for note in found.notes)
+    assert key not in plain.config
+    assert not any("authors' code" in note for note in plain.notes)
+
+
 def test_what_a_number_is_decides_how_it_is_read_from_a_run():
     summary = {
         "accuracy_final": 0.5, "accuracy_best": 0.6,

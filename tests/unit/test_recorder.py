@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from in_process import ROOT, settings
@@ -24,8 +25,8 @@ def values(tmp_path):
 
     def given(**changes):
         return settings(
-            output_dir=str(tmp_path), run_name="one", num_clients=4, shards=5, participation=1.0,
-            **{"method": "fedavg", "lr_schedule": "constant", **changes},
+            output_dir=str(tmp_path), num_clients=4, shards=5, participation=1.0,
+            **{"method": "fedavg", "run_name": "one", "lr_schedule": "constant", **changes},
         )  # fmt: skip
 
     return given
@@ -38,7 +39,7 @@ def train(values, tmp_path):
     def run(**changes) -> RunDirectory:
         run_config = values(**changes)
         server_app.run(InProcessGrid(run_config), run_config, "", 0.0)
-        return RunDirectory.load(tmp_path / "one")
+        return RunDirectory.load(tmp_path / run_config["run-name"])
 
     return run
 
@@ -110,6 +111,24 @@ def test_a_tracker_that_fails_costs_no_round_and_is_said_once(train, monkeypatch
     assert "still gone" not in said
     assert outage.closed == 1
     assert outage.checkpoints == [["round-000001.safetensors"]], "written before the tracker's turn"
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "least"), [("fedexp", "step_length", 1), ("fednova", "effective_steps", 1)]
+)
+def test_a_methods_own_numbers_are_in_every_round_and_at_the_tracker(
+    train, monkeypatch, method, name, least
+):
+    rows = []
+    tracker = SimpleNamespace(log=rows.append, close=lambda: None)
+    usual = train(num_rounds=1).rounds()[0]
+    assert name not in usual
+    monkeypatch.setitem(trackers.TRACKERS, "none", lambda run: tracker)
+    run = train(method=method, num_rounds=2, run_name="own")
+    assert [row.keys() - usual.keys() for row in run.rounds()] == [{name}] * 2
+    values = [row[name] for row in run.rounds()]
+    assert min(values) >= least
+    assert [row[name] for row in rows if name in row] == values
 
 
 def test_a_name_that_is_taken_is_said_before_data_are_read(train, monkeypatch):

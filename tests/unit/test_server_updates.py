@@ -22,9 +22,9 @@ def build(kind, weights="uniform", **options):
     return kind(Federation({}, {}), lambda r: [], lambda r: 0.1, ["w"], weights=weights, **options)
 
 
-def extrapolate(before, models, sizes, weights, epsilon=1e-3):
-    """Let FedExP take one step from `before` [d] with client models [n, d]."""
-    strategy = build(FedExP, weights, epsilon=epsilon)
+def extrapolate(before, models, sizes, weights, epsilon=1e-3, **options):
+    """Let FedExP take one step from `before` [d] with client models [n, d]; returns eta and w."""
+    strategy = build(FedExP, weights, epsilon=epsilon, **options)
     before, models = np.array(before), np.array(models)
     strategy.report.results = [
         ClientResult(i, n, 1, 0.0, 0.0, 0, float(np.sum((model - before) ** 2)))
@@ -32,23 +32,28 @@ def extrapolate(before, models, sizes, weights, epsilon=1e-3):
     ]
     counts = sizes if weights == "size" else [1] * len(sizes)
     mean = weighted_mean([{"w": model} for model in models], counts)
-    return strategy, strategy.server_update({"w": before}, mean)["w"]
+    after = strategy.server_update({"w": before}, mean)["w"]
+    return strategy.report.metrics["step_length"], after
 
 
 @pytest.mark.parametrize(
-    ("weights", "key"),
-    [("uniform", "FedExP_uniform_eps1e-3"), ("size", "FedExP_sizeweighted_default")],
+    ("weights", "rule", "key"),
+    [
+        ("uniform", "constant", "FedExP_uniform_eps1e-3"),
+        ("size", "constant", "FedExP_sizeweighted_default"),
+        ("size", "cohort", "FedExP_sizeweighted_official_eps_times_M"),
+    ],
 )
-def test_fedexp_equals_the_vectors(weights, key):
-    strategy, after = extrapolate(SERVER["w0"], SERVER["w_i"], SERVER["n_i"], weights)
-    assert strategy.step_length == pytest.approx(SERVER[key]["eta_g"], rel=1e-9)
+def test_fedexp_equals_the_vectors(weights, rule, key):
+    eta, after = extrapolate(SERVER["w0"], SERVER["w_i"], SERVER["n_i"], weights, rule=rule)
+    assert eta == pytest.approx(SERVER[key]["eta_g"], rel=1e-9)
     np.testing.assert_allclose(after, SERVER[key]["w_new"], rtol=1e-9)
 
 
 def test_fedexp_second_vector():
     case = SERVER["FedExP_case2"]
-    strategy, after = extrapolate(SERVER["w0"], case["w_i"], [1, 1, 1], "uniform")
-    assert strategy.step_length == pytest.approx(case["eta_g"], rel=1e-9)
+    eta, after = extrapolate(SERVER["w0"], case["w_i"], [1, 1, 1], "uniform")
+    assert eta == pytest.approx(case["eta_g"], rel=1e-9)
     np.testing.assert_allclose(after, case["w_new"], rtol=1e-9)
 
 
@@ -58,10 +63,10 @@ def test_fedexp_step_is_one_for_equal_updates_and_half_the_cohort_for_orthogonal
 ):
     update = np.random.default_rng(seed).normal(size=clients)
     equal, after = extrapolate(np.zeros(clients), [update] * clients, [1] * clients, "uniform")
-    assert equal.step_length == 1.0
+    assert equal == 1.0
     np.testing.assert_allclose(after, update, rtol=1e-9)
     orthogonal, _ = extrapolate(np.zeros(clients), np.eye(clients), [1] * clients, "uniform", 1e-12)
-    assert orthogonal.step_length == pytest.approx(clients / 2)
+    assert orthogonal == pytest.approx(clients / 2)
 
 
 def test_fedavgm_equals_the_vector():
