@@ -12,6 +12,8 @@ from fedapp.analysis.measure import Figures, Measure
 from fedapp.analysis.views import Local, View
 from fedapp.node import Node
 
+_ORDERS = {"l1": 1, "l2": 2}  # of the norms of "divergence", by the end of its figures' names
+
 
 class LocalAccuracy(Measure):
     """Accuracy on what a client has, and on what it has not."""
@@ -153,34 +155,43 @@ class WeightAlignment(Measure):
 
 
 class Divergence(Measure):
-    """How far clients move the weights, against how far their data is from what the model knows."""
+    """How far clients move the weights, against how far their data is from what the model knows.
+
+    Each distance is taken in the L1 norm, as FedNTD's figure 8 has it, and in the L2 norm.
+    """
 
     title = "Weight divergence and distribution distance"
-    source = "FedNTD (Lee et al. 2022), section 5; Yin et al. 2018 (gradient diversity)"
+    source = (
+        "FedNTD (Lee et al. 2022), section 5 and figure 8; Yin et al. 2018 (gradient diversity)"
+    )
 
     def __init__(self, node: Node, received: View, result: View | None) -> None:
         super().__init__(node, received, result)
-        self.pairs: list[tuple[float, float]] = []
+        self.pairs: dict[str, list[tuple[float, float]]] = {norm: [] for norm in _ORDERS}
         self.diversity = on_weights.GradientDiversity()
 
     def of_client(self, local: Local) -> Figures:
-        """Return the distance of the weights and of the distributions."""
+        """Return the distance of the weights and of the distributions, in each norm."""
         own, before = local.view.arrays, local.received.arrays
-        moved = on_weights.weight_divergence(own, before)
-        apart = on_weights.distribution_distance(local.received.class_accuracy, local.counts)
-        self.pairs.append((apart, moved))
+        known, counts = local.received.class_accuracy, local.counts
         self.diversity.add({name: own[name] - before[name] for name in own})
-        return {"weight_divergence": moved, "distribution_distance": apart}
+        figures: Figures = {}
+        for norm, order in _ORDERS.items():
+            moved = on_weights.weight_divergence(own, before, order)
+            apart = on_weights.distribution_distance(known, counts, order)
+            self.pairs[norm].append((apart, moved))
+            figures |= {f"weight_divergence_{norm}": moved, f"distribution_distance_{norm}": apart}
+        return figures
 
     def of_model(self) -> dict[str, Any]:
         """Return the correlation of both over the clients, and the diversity of their updates."""
-        if len(self.pairs) < 2:
+        if self.diversity.count < 2:
             return {}
-        apart, moved = zip(*self.pairs, strict=True)
-        return {
-            "pearson": on_weights.pearson(apart, moved),
-            "gradient_diversity": self.diversity.value(),
+        correlations = {
+            f"pearson_{norm}": on_weights.pearson(*zip(*pairs, strict=True))
+            for norm, pairs in self.pairs.items()
         }
+        return {**correlations, "gradient_diversity": self.diversity.value()}
 
 
 def _alignment(view: View) -> np.ndarray:

@@ -36,20 +36,27 @@ def weight_alignment(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.mean(one == other))
 
 
-def weight_divergence(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
-    """Return the Euclidean distance of two models' arrays, over all of them."""
-    return float(np.sqrt(sum(_squared(one[name], other[name]) for name in one)))
+def weight_divergence(
+    one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], order: int
+) -> float:
+    """Return the distance of two models' arrays, over all of them, in the norm of order 1 or 2.
+
+    FedNTD (Lee et al. 2022), figure 8 and appendix A, has order 1.
+    """
+    norms = [np.linalg.norm((wide(one[name]) - wide(other[name])).ravel(), order) for name in one]
+    return float(np.linalg.norm(norms, order))
 
 
-def distribution_distance(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
+def distribution_distance(class_accuracy: np.ndarray, counts: np.ndarray, order: int) -> float:
     """Return the distance of the model's normalised class accuracies from a client's classes.
 
-    ||A / sum(A) - counts / sum(counts)||, both [C] (FedNTD, section 5); NaN if nothing is right.
+    ||A / sum(A) - counts / sum(counts)||, both [C] (FedNTD, section 5), in the norm of order 1 or
+    2; NaN if nothing is right.
     """
     known = np.nan_to_num(wide(class_accuracy))
     if not known.sum():
         return float("nan")
-    return float(np.linalg.norm(known / known.sum() - counts / counts.sum()))
+    return float(np.linalg.norm(known / known.sum() - counts / counts.sum(), order))
 
 
 def pearson(one: Sequence[float], other: Sequence[float]) -> float:
@@ -89,7 +96,3 @@ def norm_means(vectors: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
     """Return the mean norm of the chosen rows of [n, d] and of the others; NaN without rows."""
     norms = np.linalg.norm(wide(vectors), axis=1)
     return mean(norms[chosen]), mean(norms[~chosen])
-
-
-def _squared(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.sum((wide(one) - wide(other)) ** 2))

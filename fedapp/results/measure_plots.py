@@ -96,23 +96,23 @@ def _four_factors_of_one(model: Row) -> Figure:
 
 @styled
 def divergence(runs: Sequence[Run]) -> Figure:
-    """Draw each client's weight divergence against its distribution distance."""
+    """Draw each client's weight divergence against its distribution distance, in L1 norms."""
     figure = new_figure(4.8, 3.6 + 0.28 * len(runs))
     axes = figure.subplots()
     for position, (label, entries) in enumerate(runs):
         found = [entry["measures"]["divergence"] for entry in entries]
         clients = [row for measure in found for row in measure["clients"]]
-        last = found[-1]["model"].get("pearson")
+        last = found[-1]["model"].get("pearson_l1")
         words = label if last is None else f"{label}: Pearson {last:+.2f}"
         axes.plot(
-            _column(clients, "distribution_distance"), _column(clients, "weight_divergence"),
+            _column(clients, "distribution_distance_l1"), _column(clients, "weight_divergence_l1"),
             MARKERS[position % len(MARKERS)], color=color_of(position), markersize=6, alpha=0.75,
             label=words,
         )  # fmt: skip
     axes.set(title="Weight divergence, by distribution distance")
     axes.set(
-        xlabel="Distance of class shares: global accuracy, client",
-        ylabel="||local - received weights||",
+        xlabel="L1 distance of class shares: global accuracy, client",
+        ylabel="L1 distance of weights: local, received",
     )
     figure.legend(loc="outside lower center", ncols=1)
     return figure
@@ -266,7 +266,8 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 
 def _column(rows: Sequence[Row], name: str) -> list[float]:
-    return [np.nan if row[name] is None else row[name] for row in rows]
+    """Return a figure of each row; NaN where it has none, as an earlier version's may have."""
+    return [np.nan if row.get(name) is None else row[name] for row in rows]
 
 
 PICTURES = ("t-sne", "unit-circle")  # of one run each

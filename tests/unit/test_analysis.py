@@ -50,7 +50,7 @@ def factors() -> features.FourFactors:
             METRICS["norm_diff_local_minus_global"],
         ),
         (
-            lambda: weights.distribution_distance(LAST, COUNTS),
+            lambda: weights.distribution_distance(LAST, COUNTS, 2),
             METRICS["distribution_distance"]["value"],
         ),
         (lambda: factors().weight_similarity, FACTORS["weight_similarity"]),
@@ -150,7 +150,14 @@ def test_preferences_come_from_mean_activations():
 def test_distance_of_models_is_taken_over_all_arrays():
     one = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]], np.float32)}
     none = {name: np.zeros_like(array) for name, array in one.items()}
-    assert weights.weight_divergence(one, none) == 5.0
+    assert weights.weight_divergence(one, none, 2) == 5.0
+    assert weights.weight_divergence(one, none, 1) == 7.0
+
+
+def test_distance_of_distributions_is_taken_in_the_norm_that_is_asked_for():
+    known, counts = np.array([0.9, 0.3]), np.array([0, 10])
+    assert weights.distribution_distance(known, counts, 1) == pytest.approx(1.5)
+    assert weights.distribution_distance(known, counts, 2) == pytest.approx(math.sqrt(2) * 0.75)
 
 
 def test_correlation_is_signed_and_undefined_for_a_constant():
@@ -169,4 +176,4 @@ def test_equal_updates_have_diversity_one_and_orthogonal_ones_their_number():
 
 
 def test_a_model_that_is_never_right_has_no_distribution():
-    assert math.isnan(weights.distribution_distance(np.zeros(3), COUNTS))
+    assert math.isnan(weights.distribution_distance(np.zeros(3), COUNTS, 1))

@@ -82,7 +82,8 @@ def test_every_measure_gives_finite_figures_and_puts_the_model_back(saved):
     found = measure_round(saved.node, round_models(saved, 3, clients=2), QUICK.split())
     for name, tensor in saved.node.model.state_dict().items():
         assert tensor.equal(before[name]), name
-    del found["measures"]["divergence"]["model"]["pearson"]  # two clients may be equally far
+    for norm in ("l1", "l2"):  # two clients may be equally far
+        del found["measures"]["divergence"]["model"][f"pearson_{norm}"]
     for word, measure in found["measures"].items():
         scalars = [*measure["mean"].values(), *measure["model"].values()]
         numbers = [value for value in scalars if isinstance(value, float)]
@@ -111,7 +112,9 @@ def test_a_round_whose_model_was_not_kept_is_refused_in_words(saved):
 def test_the_first_round_starts_from_the_seeds_model(saved):
     assert saved.measurable() == [1, 2, 3]
     found = measure_round(saved.node, round_models(saved, 1, clients=1), ["divergence"])
-    assert found["measures"]["divergence"]["mean"]["weight_divergence"] > 0
+    mean = found["measures"]["divergence"]["mean"]
+    assert mean["weight_divergence_l1"] > mean["weight_divergence_l2"] > 0
+    assert mean["distribution_distance_l1"] > mean["distribution_distance_l2"] > 0
 
 
 def test_store_keeps_other_measures_of_a_round_and_writes_a_table(tmp_path):

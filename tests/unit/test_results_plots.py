@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from fedapp.results import plots, rendering
+from fedapp.results import measure_plots, plots, rendering
 
 ROWS = [
     {"round": 1, "accuracy": None, "loss": None, "train_loss": 0.9},
@@ -162,3 +162,17 @@ def test_importing_the_results_loads_neither_matplotlib_nor_rich_nor_torch():
         "print([m for m in ('matplotlib', 'rich', 'torch', 'PIL') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
+
+
+def test_weight_divergence_is_drawn_in_l1_norms_and_not_from_figures_without_one():
+    old = {"client": 0, "weight_divergence": 9.0, "distribution_distance": 9.0}
+    rows = [{f"weight_divergence_{n}": k * x for n, k in (("l1", 1.0), ("l2", 0.1))}
+            | {f"distribution_distance_{n}": k * x / 2 for n, k in (("l1", 1.0), ("l2", 0.1))}
+            for x in (2.0, 4.0)]  # fmt: skip
+    measure = {"clients": [old, *rows], "model": {"pearson_l1": 1.0, "pearson_l2": 0.5}}
+    figure = measure_plots.divergence([("fedavg", [{"measures": {"divergence": measure}}])])
+    (points,) = figure.axes[0].lines
+    np.testing.assert_array_equal(points.get_xdata(), [np.nan, 1.0, 2.0])
+    np.testing.assert_array_equal(points.get_ydata(), [np.nan, 2.0, 4.0])
+    assert points.get_label() == "fedavg: Pearson +1.00"
+    assert figure.axes[0].get_ylabel() == "L1 distance of weights: local, received"
