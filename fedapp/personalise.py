@@ -14,6 +14,7 @@ from clients.arrays import to_arrays
 from clients.client import LocalClient, Scalar
 from clients.local_training import LossDiverged
 from fedapp.config import RunConfig
+from fedapp.config_input import kebab
 from fedapp.errors import UserError
 from fedapp.fine_tuning import PROTOCOLS
 from fedapp.method import GLOBAL
@@ -84,7 +85,9 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
         )
     values = {**saved, **overrides}
     if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
-        values |= {k: "auto" for k in saved if k.startswith("finetune-") and k not in overrides}
+        fields = {kebab(name): field for name, field in RunConfig.model_fields.items()}
+        unset = {k: f.default for k, f in fields.items() if k.startswith("finetune-")}
+        values |= {**unset, **overrides}
     if values.get("finetune-epochs", "auto") == "auto":
         protocol = RunConfig.parse({**values, "finetune-epochs": 1}).finetune_protocol
         values["finetune-epochs"] = PROTOCOLS[protocol].epochs(int(saved["local-epochs"]))
