@@ -97,10 +97,9 @@ class LocalClient(NumPyClient):
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Make the received model this client's own, before it is evaluated."""
-        tuning = self.place.tuning
-        if tuning is not None:
+        if self.place.tuning:
             epoch = self.data.tuning(server_round)
-            self.model = fine_tune(self.place, tuning, self.data.class_counts, epoch)
+            self.model = fine_tune(self.place, self.place.tuning, self.data.class_counts, epoch)
 
     def scores(self) -> dict[str, float]:
         """Return what the evaluation on the own test split gives: "loss", "accuracy" and more."""

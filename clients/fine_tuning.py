@@ -4,7 +4,7 @@ It happens on a copy, so that the global model in this process is what it was fo
 its frozen head included.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -15,21 +15,27 @@ from clients.workplace import Tuning, Workplace, copy_weights
 
 
 def fine_tune(
-    place: Workplace, tuning: Tuning, class_counts: Tensor, epoch: Callable[[], Batches]
+    place: Workplace,
+    tunings: Sequence[Tuning],
+    class_counts: Tensor,
+    epoch: Callable[[], Batches],
 ) -> nn.Module:
     """Return a copy of the place's model after fine-tuning; the model itself is the teacher.
 
-    Raises `LossDiverged`. The copy is the process's, and the next client's call overwrites it.
+    Several tunings follow each other on the copy. Raises `LossDiverged`. The copy is the process's,
+    and the next client's call overwrites it.
     Source: FedDr+ (Kim S. et al., TMLR 2025), algorithm 1, personalisation; FedBABU section 4.
     """
-    objective = replace(tuning.objective, class_counts=class_counts)
-    watchers, own = Watchers(), place.copy("own")
-    if objective.needs_global:
-        copy_weights(place.model, place.teacher)
-        watchers = Watchers(place.teacher)
+    own = place.copy("own")
     copy_weights(place.model, own)
-    with training_only(own, tuning.part):
-        result = train(own, watchers, objective, epoch, tuning.lr, tuning.settings)
-    if not all(bool(parameter.isfinite().all()) for parameter in own.parameters()):
-        raise LossDiverged(f"the fine-tuned model is not finite after {result.steps} steps")
+    for tuning in tunings:
+        objective = replace(tuning.objective, class_counts=class_counts)
+        watchers = Watchers()
+        if objective.needs_global:
+            copy_weights(place.model, place.teacher)
+            watchers = Watchers(place.teacher)
+        with training_only(own, tuning.part):
+            result = train(own, watchers, objective, epoch, tuning.lr, tuning.settings)
+        if not all(bool(parameter.isfinite().all()) for parameter in own.parameters()):
+            raise LossDiverged(f"the fine-tuned model is not finite after {result.steps} steps")
     return own

@@ -1,27 +1,36 @@
-"""Which parameters of a model are trained: its body, its head, or all of it.
+"""Which parameters of a model are trained: its body, its head, all of it, or less than those.
 
-Personal methods train the two parts at different times, with the other one fixed. A fixed part also
-leaves the optimiser, so that neither momentum nor weight decay moves it.
+Personal methods train the parts at different times, with the others fixed. A fixed part also leaves
+the optimiser, so that neither momentum nor weight decay moves it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 BODY, HEAD, ALL = "body", "head", "all"
-PARTS = (BODY, HEAD, ALL)
+ROWS, ALL_BUT_ROWS, BOTTLENECK = "rows", "all but rows", "bottleneck"
+
+_BELONGS: dict[str, Callable[[str], bool]] = {
+    ALL: lambda name: True,
+    BODY: lambda name: not name.startswith("head."),
+    HEAD: lambda name: name.startswith("head."),
+    ROWS: lambda name: name == "head.weight",  # the head's, without its bias or scale
+    ALL_BUT_ROWS: lambda name: name != "head.weight",
+    BOTTLENECK: lambda name: name.startswith("bottleneck."),
+}
 
 
 def in_part(name: str, part: str) -> bool:
     """Return whether a parameter of this name belongs to a part of the model."""
-    return part == ALL or (part == HEAD) == name.startswith("head.")
+    return _BELONGS[part](name)
 
 
 @contextmanager
 def training_only(model: nn.Module, part: str) -> Iterator[None]:
-    """Let just one part of a model (`body`, `head` or `all`) require gradients inside the block.
+    """Let just one part of a model, a word above, require gradients inside the block.
 
     A frozen head is unfrozen if the part has it. Afterwards every parameter is as it was.
     """

@@ -16,7 +16,7 @@ from clients.objective import Objective
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a client fine-tunes the global model before it is evaluated."""
+    """How a client fine-tunes the global model before it is evaluated, or one of several ways."""
 
     objective: Objective
     settings: LocalSettings
@@ -32,7 +32,7 @@ class Workplace:
     shared: Mapping[str, Tensor]  # the tensors of `model` that travel, by name
     settings: LocalSettings
     build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
-    tuning: Tuning | None = None  # how clients make the final model their own
+    tuning: tuple[Tuning, ...] = ()  # how clients make the final model their own, in this order
     build_for: Callable[[int], nn.Module] | None = None  # as `build`, with a client's own weights
     _copies: dict[str, nn.Module] = field(default_factory=dict)
 

@@ -135,6 +135,12 @@ def _check_model(config: RunConfig, row: Method) -> None:
     from fedapp.data.datasets import find_dataset
     from fedapp.models.backbones import check_one_pixel
 
+    if config.bottleneck_layers > 1 and not config.bottleneck and not config.model_group:
+        raise UserError(
+            f"run-config key 'bottleneck-layers' is {config.bottleneck_layers} but 'bottleneck', "
+            "how many features they give, is 0: there are no such layers; set it too, such as to "
+            "256 for MOON's projection head"
+        )
     if row.models and config.model not in row.models:
         raise UserError(
             f"method '{config.method}' looks into the blocks of a ResNet: its model must be one of "
@@ -217,6 +223,7 @@ def _check_personal(config: RunConfig, row: Method) -> None:
         "model": (usual_model(config.dataset, row.models), "set 'model-group' instead"),
         "bn": ("batch", "leave it at 'batch', which every 'model-group' has"),
         "bottleneck": (0, "set 'feature-dim' instead"),
+        "bottleneck-layers": (1, "leave it at 1"),
         "initial-model": ("", "leave it empty"),
     }
     values = config.flat()

@@ -44,7 +44,7 @@ DRIFT: dict[str, Method] = {
     ),
     "moon": Method(
         "Features drawn to the global model's, away from the own last one's",
-        "Li Q. et al. 2021, CVPR, equation 5; without the projection head",
+        "Li Q. et al. 2021, CVPR, equation 5; projection head with bottleneck-layers=2",
         regulariser="moon",
         combine=ADD,
         weight="mu",

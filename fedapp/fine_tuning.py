@@ -1,7 +1,7 @@
 """What the finetune-* keys mean: how long, how fast and with which loss clients fine-tune.
 
-The two papers that fine-tune do it in different ways; a method takes the way of its own paper
-unless `finetune-protocol` names the other one.
+The papers that fine-tune do it in different ways; a method takes the way of the paper that compares
+it, unless `finetune-protocol` names another one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clients.local_training import LocalSettings
 from clients.objective import Objective
-from clients.parts import ALL, BODY
+from clients.parts import ALL, ALL_BUT_ROWS, BODY, BOTTLENECK, ROWS
 from clients.workplace import Tuning
 from fedapp.errors import UserError
 from fedapp.method import GLOBAL, Method, Stage
@@ -21,12 +21,18 @@ if TYPE_CHECKING:
     from fedapp.config import RunConfig
 
 
+ALTERNATING = "alternating"  # a part: all but the fixed rows, then rows and bottleneck in turn
+# The turns of FedETF's code: plain cross-entropy, and no momentum or weight decay on the rows.
+TURN_EPOCHS, ROWS_LR, BOTTLENECK_LR = 3, 0.1, 0.05
+
+
 @dataclass(frozen=True)
 class Protocol:
     """How long and how fast clients fine-tune, after a paper."""
 
     epochs: Callable[[int], int]  # of a run with so many local epochs
     rate: Callable[[float, Stage], float]  # of a run whose first learning rate this is
+    part: str = ""  # that it trains; empty: the method's
 
 
 PROTOCOLS = {
@@ -34,6 +40,8 @@ PROTOCOLS = {
     "feddr+": Protocol(lambda epochs: epochs, lambda lr, _: 0.01 * lr),
     # tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times the first rate
     "fedfn": Protocol(lambda _: 5, lambda lr, stage: stage.factor * lr),
+    # Li Z. et al. 2023, ICCV, the authors' code: a local update at the rounds' rate, then turns
+    "fedetf": Protocol(lambda epochs: epochs, lambda lr, _: lr, ALTERNATING),
 }
 
 
@@ -47,7 +55,7 @@ def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
         "finetune_protocol": name,
         "finetune_epochs": protocol.epochs(int(config.local_epochs)) if row.fine_tuned else 0,
         "finetune_lr": protocol.rate(float(config.lr), row.stage),
-        "finetune_part": row.stage.part or (BODY if frozen else ALL),
+        "finetune_part": protocol.part or row.stage.part or (BODY if frozen else ALL),
         "finetune_loss": "own",
     }
     epochs = config.finetune_epochs
@@ -68,6 +76,8 @@ def check_stage(config: RunConfig, row: Method) -> None:
             f"run-config key 'finetune-epochs' is {config.finetune_epochs} but the clients of "
             f"method '{config.method}' have models of their own already; leave it at 0"
         )
+    if config.finetune_epochs and config.finetune_part == ALTERNATING:
+        _check_turns(config, row)
     if config.finetune_loss in ("dr", "dr+") and not row.head_kind(config.flat()).frozen:
         raise UserError(
             f"run-config key 'finetune-loss' is '{config.finetune_loss}' but dot-regression needs "
@@ -85,17 +95,45 @@ def check_stage(config: RunConfig, row: Method) -> None:
         )
 
 
+def _check_turns(config: RunConfig, row: Method) -> None:
+    if not row.stage.turns:
+        raise UserError(
+            f"run-config key 'finetune-part' is '{ALTERNATING}' (finetune-protocol "
+            f"'{config.finetune_protocol}'), which is how FedETF fine-tunes; with method "
+            f"'{config.method}' use 'body', 'head' or 'all'"
+        )
+    if not config.bottleneck:
+        raise UserError(
+            f"run-config key 'finetune-part' is '{ALTERNATING}': the head's rows and the layer "
+            "before it in turn, but the model has no such layer; set 'bottleneck' to its number of "
+            "features, such as 64"
+        )
+
+
 def tuning_of(
     config: RunConfig, row: Method, objective: Objective, settings: LocalSettings
-) -> Tuning | None:
-    """Return how clients fine-tune, or None if they do not."""
+) -> tuple[Tuning, ...]:
+    """Return how clients fine-tune, one way after the other; nothing if they do not."""
     if not config.finetune_epochs:
-        return None
-    return Tuning(
+        return ()
+    turns = config.finetune_part == ALTERNATING
+    whole = Tuning(
         _objective(config, row, objective),
         replace(settings, epochs=int(config.finetune_epochs)),
         float(config.finetune_lr),
-        config.finetune_part,
+        ALL_BUT_ROWS if turns else config.finetune_part,
+    )
+    return (whole, *(_turn(settings) * config.finetune_turns if turns else ()))
+
+
+def _turn(settings: LocalSettings) -> tuple[Tuning, Tuning]:
+    """Return one turn of FedETF's fine-tuning: the head's rows, then the bottleneck."""
+    bottleneck = replace(settings, epochs=TURN_EPOCHS)
+    rows = replace(bottleneck, momentum=0.0, weight_decay=0.0)
+    plain = Objective("ce")
+    return (
+        Tuning(plain, rows, ROWS_LR, ROWS),
+        Tuning(plain, bottleneck, BOTTLENECK_LR, BOTTLENECK),
     )
 
 

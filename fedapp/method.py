@@ -53,6 +53,7 @@ class Stage:
     part: str = ""  # of the model, a word of clients.parts; empty: all but a frozen head
     protocol: str = "feddr+"  # a name in fedapp.fine_tuning.PROTOCOLS
     factor: float = 0.1  # fine-tuning rate by first learning rate, in FedFN's protocol
+    turns: bool = False  # whether its fixed rows and the bottleneck may be trained in turn
 
 
 def no_parts(node: Any) -> dict[str, Any]:

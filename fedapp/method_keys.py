@@ -50,11 +50,15 @@ class MethodKeys(RunKeys):
         "auto", description="of every client on the final model; auto: for methods X-ft only"
     )
     finetune_lr: Positive | Auto = Field("auto", description="of fine-tuning; auto: the protocol's")
-    finetune_protocol: Literal["auto", "feddr+", "fedfn"] = Field(
+    finetune_protocol: Literal["auto", "feddr+", "fedfn", "fedetf"] = Field(
         "auto", description="paper whose epochs and rates are auto; auto: the method's"
     )
-    finetune_part: Literal["auto", "body", "head", "all"] = Field(
-        "auto", description="of the model; auto: all but a frozen head"
+    finetune_part: Literal["auto", "body", "head", "all", "alternating"] = Field(
+        "auto",
+        description="of the model; auto: all but a frozen head; alternating: FedETF's turns too",
+    )
+    finetune_turns: Count = Field(
+        20, description="alternating: turns of 3 epochs of the head's rows, 3 of the bottleneck"
     )
     finetune_loss: Literal["auto", "own", "base", "base+fd", "dr", "dr+"] = Field(
         "auto",

@@ -137,6 +137,7 @@ METHODS: dict[str, Method] = {
         loss="balanced-ce",
         sends="theta",
         also_sends="scale",
+        stage=Stage(turns=True),
     ),
     "fedgela": Method(
         "Simplex ETF scaled by each client's class frequencies",

@@ -91,7 +91,7 @@ class Node:
         model = build_model(
             config.model, self.method.head_kind(self._values), data.channels, data.image_size,
             data.num_classes, config.seed, config.bn, self.device,
-            self.method.logit_scale(self._values), config.bottleneck,
+            self.method.logit_scale(self._values), config.bottleneck, config.bottleneck_layers,
         )  # fmt: skip
         return load_initial(model, self.initial)
 

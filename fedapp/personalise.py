@@ -14,6 +14,7 @@ from clients.arrays import to_arrays
 from clients.client import LocalClient, Scalar
 from clients.local_training import LossDiverged
 from fedapp.config import RunConfig
+from fedapp.config_input import kebab
 from fedapp.errors import UserError
 from fedapp.fine_tuning import PROTOCOLS
 from fedapp.method import GLOBAL
@@ -85,7 +86,8 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
     values = {**saved, **overrides}
     if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
         kept = {*overrides, "finetune-protocol"}  # the run's own: a preset may have asked for it
-        values |= {k: "auto" for k in saved if k.startswith("finetune-") and k not in kept}
+        fields = {kebab(name): field.default for name, field in RunConfig.model_fields.items()}
+        values |= {k: v for k, v in fields.items() if k.startswith("finetune-") and k not in kept}
     if values.get("finetune-epochs", "auto") == "auto":
         protocol = RunConfig.parse({**values, "finetune-epochs": 1}).finetune_protocol
         values["finetune-epochs"] = PROTOCOLS[protocol].epochs(int(saved["local-epochs"]))

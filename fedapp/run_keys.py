@@ -59,6 +59,9 @@ class RunKeys(BaseModel):
     bottleneck: Unsigned = Field(
         0, description="features of a linear layer before the head, such as 2; 0: no such layer"
     )
+    bottleneck_layers: Literal[1, 2] = Field(
+        1, description="1: that layer alone; 2: a hidden one and ReLU before it, as MOON's code has"
+    )
     initial_model: str = Field(
         "",
         description="weights to start from: a file, a run directory, or imagenet; empty: random",

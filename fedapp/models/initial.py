@@ -1,8 +1,8 @@
 """Starting from trained weights: a file, a finished run, or torchvision's ImageNet weights.
 
-Only what was learned is taken: a frozen head is the method's own, and a head for other classes is
-new. A file that is missing or does not fit ends the run before it starts; nothing ever falls back
-to random weights silently.
+Only what was learned is taken: a frozen head is the method's own, a head for other classes is new,
+and so is a bottleneck on torchvision's weights, which end at the features. A file that is missing
+or does not fit ends the run before it starts; nothing ever falls back to random weights silently.
 """
 
 import hashlib
@@ -47,7 +47,8 @@ def load_initial(model: Model, path: Path | None) -> Model:
     """Load the weights in `path`, if any, into a model in place, and return it.
 
     Args:
-        model: keeps its head if that is frozen or of another shape.
+        model: keeps its head if that is frozen or of another shape, and its bottleneck if the file
+            has an extractor only.
         path: model.safetensors of a run, or a PyTorch state dict with torchvision's names.
 
     Raises:
@@ -57,9 +58,11 @@ def load_initial(model: Model, path: Path | None) -> Model:
         return model
     stored = _body_and_head(_read(path))
     wanted = model.state_dict()
+    extractor_only = all(name.startswith("extractor.") for name in stored)
+    new = ("head.", "bottleneck.") if extractor_only else ("head.",)
     for name, tensor in wanted.items():
         fits = name in stored and stored[name].shape == tensor.shape
-        if not fits and not name.startswith("head.") and not name.endswith(_STATISTICS):
+        if not fits and not name.startswith(new) and not name.endswith(_STATISTICS):
             shape = list(stored[name].shape) if name in stored else "nothing"
             raise UserError(
                 f"{path} does not fit the model: '{name}' is {list(tensor.shape)} and {shape} in "

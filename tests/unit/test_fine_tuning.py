@@ -87,7 +87,8 @@ def test_fine_tuning_is_plain_sgd_on_the_training_data():
 
 def test_losses_of_the_second_stage():
     def losses(method, **keys):
-        return node_of(method, **keys)[0].workplace.tuning.objective
+        (tuning,) = node_of(method, **keys)[0].workplace.tuning
+        return tuning.objective
 
     dr, plus = losses("dr-ft"), losses("feddr+-ft")
     assert (dr.base, dr.regulariser) == ("dr", None)
@@ -125,6 +126,7 @@ def test_without_fine_tuning_its_rate_is_left_open():
         ("fedbabu-ft", {"finetune_protocol": "fedfn"}, 5, 0.01),
         ("spherefed-ft", {"finetune_protocol": "fedfn"}, 5, 0.01),
         ("spherefed-ce-ft", {}, 5, 0.1),
+        ("fedetf-ft", {"finetune_protocol": "fedetf", "bottleneck": 64}, 3, 1.0),
         ("fedfn-ft", {}, 5, 0.1),
         ("feddr+-ft", {}, 3, 0.01),
         ("fedavg", {"finetune_epochs": 2}, 2, 0.01),
@@ -182,9 +184,9 @@ def test_a_client_that_diverges_is_named_and_the_others_are_counted():
         strategy.report.failures[0].reason
     )
     node, _ = node_of("fedavg-ft")
-    wild = replace(node.workplace.tuning, lr=1e12)
+    wild = replace(node.workplace.tuning[0], lr=1e12)
     with pytest.raises(LossDiverged):
-        fine_tune(node.workplace, wild, node._class_counts[0], node.client(0).data.tuning(1))
+        fine_tune(node.workplace, [wild], node._class_counts[0], node.client(0).data.tuning(1))
 
 
 @pytest.fixture

@@ -1,18 +1,28 @@
 """MOON: neutral at mu = 0, its contrast by hand, and the previous model of any base method."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from in_process import assert_same, differ, federate, settings
+from in_process import InProcessGrid, assert_same, differ, federate, settings
+from safetensors.numpy import load_file
 
 from clients import losses, previous_model
+from fedapp import server_app
+from fedapp.analysis.saved_runs import Places, SavedRun
 from fedapp.config import RunConfig
+from fedapp.errors import UserError
+from fedapp.models import build_model
+from fedapp.models.backbones import BACKBONES
+from fedapp.models.initial import load_initial
 from fedapp.node import Node
+from fedapp.results.run_directory import RunDirectory
 from strategies.records import Task
 
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
+PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}
 
 
 def client_of(run, server_round, known=()):
@@ -34,10 +44,11 @@ def test_the_papers_defaults():
     assert RunConfig.parse(settings(method="dr", regulariser="kd")).tau == 3.0
 
 
+@pytest.mark.parametrize("layers", [{}, PROJECTED])
 @pytest.mark.parametrize("later", [False, True])
-def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later):
+def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later, layers):
     """Cross-entropy + mu l_con of three models' features, written out without the client."""
-    run = settings(method="moon", **RUN)
+    run = settings(method="moon", **RUN, **layers)
     node, client = client_of(run, 1)
     received = client.get_parameters({})
     if later:
@@ -101,3 +112,73 @@ def test_a_run_with_it_as_a_regulariser_keeps_states_and_the_same_bits_on_any_no
     assert strategy.state_key
     assert_same(final, federate(run, nodes=10, seed=4)[0])
     assert differ(final, federate({**run, "beta": 1.0})[0])
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_the_projection_head_is_two_layers_on_the_same_body_under_the_classifier(backbone):
+    """Features are l2(relu(l1(h))) of the backbone's h, and the classifier stands on them."""
+    plain, projected = (
+        build_model(backbone, "linear", 1, 8, 10, seed=3, bottleneck=wide, bottleneck_layers=2)
+        for wide in (0, 24)
+    )
+    images = torch.rand(4, 1, 8, 8)
+    width = BACKBONES[backbone].feature_dim
+    shapes = {n: list(t.shape) for n, t in projected.state_dict().items() if n.startswith("bott")}
+    assert shapes == {
+        "bottleneck.0.weight": [width, width], "bottleneck.0.bias": [width],
+        "bottleneck.2.weight": [24, width], "bottleneck.2.bias": [24],
+    }  # fmt: skip
+    first, _, second = projected.bottleneck
+    hidden = torch.relu(plain(images)[0] @ first.weight.T + first.bias)
+    features, logits = projected(images)
+    torch.testing.assert_close(features, hidden @ second.weight.T + second.bias)
+    torch.testing.assert_close(logits, features @ projected.head.weight.T + projected.head.bias)
+    assert (features < 0).any()
+
+
+def test_the_projection_head_is_averaged_saved_measured_and_started_from(tmp_path):
+    run = settings(
+        method="moon", **RUN, **PROJECTED, output_dir=str(tmp_path), run_name="projected",
+        checkpoint_every=1, keep_state=True, state_dir=str(tmp_path),
+    )  # fmt: skip
+    final, _, history = federate(run, nodes=1)
+    assert_same(final, federate(run, nodes=7, seed=4)[0])
+    assert not np.array_equal(history[0]["bottleneck.0.weight"], final["bottleneck.0.weight"])
+    server_app.run(InProcessGrid(run, 3), run, "", time.monotonic())
+    assert_same(final, {n: load_file(tmp_path / "projected/model.safetensors")[n] for n in final})
+    saved = SavedRun(RunDirectory.load(tmp_path / "projected"), Places())
+    assert saved.measure(2, ["drift"], 2)["measures"]["drift"]["mean"]["distance_observed"] > 0
+    again = {**run, "initial-model": str(tmp_path / "projected"), "run-name": "on"}
+    started = Node(RunConfig.parse(again)).model.state_dict()
+    assert_same({n: started[n].numpy() for n in final}, final)
+    for key, value, words in (
+        ("bottleneck", 8, r"'bottleneck.2.weight' is \[8, 512\] and \[16, 512\]"),
+        ("bottleneck-layers", 1, "'bottleneck.weight' is .* and nothing in the file"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Node(RunConfig.parse({**again, key: value}))
+
+
+def test_a_projection_head_on_weights_of_a_backbone_alone_is_new(tmp_path):
+    from torchvision.models import resnet18
+
+    torch.save(resnet18(weights=None).state_dict(), tmp_path / "weights.pth")
+    new, started = (
+        build_model("resnet18-imagenet-stem", "linear", 3, 32, 10, 0, bottleneck=16) for _ in "ab"
+    )
+    load_initial(started, tmp_path / "weights.pth")
+    assert torch.equal(started.bottleneck.weight, new.bottleneck.weight)
+    assert not torch.equal(started.extractor.conv1.weight, new.extractor.conv1.weight)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"method": "moon", "bottleneck_layers": 2}, "set it too, such as to 256 for MOON"),
+        ({"method": "moon", "bottleneck_layers": 3, "bottleneck": 9}, "3 but must be 1 or 2"),
+        ({"method": "feddor", "bottleneck_layers": 2}, "architectures of their own; leave it at 1"),
+    ],
+)
+def test_layers_that_cannot_be_are_refused_in_words(keys, words):
+    with pytest.raises(UserError, match=words):
+        RunConfig.parse(settings(**keys))
