@@ -153,7 +153,7 @@ class MethodKeys(RunKeys):
         "count", description="how FedProto averages the prototypes of a class"
     )
     fedproto_memory: bool = Field(False, description="keep classes that nobody uploads in a round")
-    fedtgp_lambda: Weight = Field(0.1, description="FedTGP's weight of the prototype term")
+    fedtgp_lambda: Weight = Field(10.0, description="FedTGP's weight of the prototype term")
     fedtgp_server_epochs: Count = Field(100, description="passes over a round's prototypes")
     fedtgp_margin: Literal["maxmin", "max"] = Field(
         "maxmin", description="FedTGP's margin: as its code, or as its paper's text"

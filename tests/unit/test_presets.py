@@ -75,7 +75,8 @@ def test_presets_that_go_on_top_of_a_protocol_leave_its_data_as_it_is():
     assert (theirs.batch_size, theirs.drop_last, theirs.local_shuffle) == (10, True, False)
     assert (base.batch_size, base.drop_last, base.local_shuffle) == (32, True, True)
     assert (theirs.fedproto_weighting, theirs.proto_collect) == ("uniform", "during")
-    assert theirs.fedproto_lambda == theirs.fedtgp_lambda == 10.0
+    assert theirs.fedproto_lambda == theirs.fedtgp_lambda == base.fedtgp_lambda == 10.0
+    assert base.fedproto_lambda == 1.0
 
 
 def test_presets_have_the_protocols_of_their_papers():
