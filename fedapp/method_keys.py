@@ -11,8 +11,8 @@ class MethodKeys(RunKeys):
     """What only some methods read."""
 
     fedexp_epsilon: Positive = Field(1e-3, description="FedExP's epsilon in the step length")
-    fedexp_epsilon_rule: Literal["constant", "cohort"] = Field(
-        "constant", description="FedExP's epsilon as it is, or times the clients of the round"
+    fedexp_step: Literal["paper", "authors", "feddr+"] = Field(
+        "paper", description="FedExP's step length: its paper's, its code's, or FedDr+'s code's"
     )
     fedexp_evaluate: Literal["average", "last"] = Field(
         "average", description="FedExP's model for tests: mean of the last two, or the last"

@@ -25,7 +25,7 @@ _FEDEXP: dict[str, Any] = {
     "strategy": FedExP,
     "options": {
         "epsilon": "fedexp-epsilon",
-        "rule": "fedexp-epsilon-rule",
+        "step": "fedexp-step",
         "evaluate": "fedexp-evaluate",
     },
 }

@@ -1,5 +1,6 @@
 """FedExP: a server step length from the clients' own agreement (Jhunjhunwala et al. 2023, ICLR)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,41 @@ from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
 from strategies.records import ClientResult, Task, weight_of
 
+# |D_i|^2 and p_i of the round's clients, |D|^2, epsilon, number of all clients -> eta
+StepRule = Callable[[np.ndarray, np.ndarray, float, float, int], float]
+
+
+def of_the_paper(
+    squares: np.ndarray, weights: np.ndarray, length: float, epsilon: float, clients: int
+) -> float:
+    """Return max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))): equation 5."""
+    return max(1.0, float(np.average(squares, weights=weights)) / (2.0 * (length + epsilon)))
+
+
+def of_its_authors_code(
+    squares: np.ndarray, weights: np.ndarray, length: float, epsilon: float, clients: int
+) -> float:
+    """Return the same with M epsilon, M the round's number of clients, in place of epsilon."""
+    return of_the_paper(squares, weights, length, len(squares) * epsilon, clients)
+
+
+def of_feddr_plus_code(
+    squares: np.ndarray, weights: np.ndarray, length: float, epsilon: float, clients: int
+) -> float:
+    """Return min(1, mean_i |D_i| / (2 (|D| + N epsilon))), N the number of all clients.
+
+    This never extrapolates: it is how the code behind FedDr+ (Kim et al. 2024) and FedFN (Kim et
+    al. 2023) has FedExP.
+    """
+    return min(1.0, float(np.sqrt(squares).mean()) / (2.0 * (length**0.5 + clients * epsilon)))
+
+
+STEPS: dict[str, StepRule] = {
+    "paper": of_the_paper,
+    "authors": of_its_authors_code,
+    "feddr+": of_feddr_plus_code,
+}
+
 
 class FedExP(FedAvg):
     """w <- w_g - eta D, D = w_g - mean, eta = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))).
@@ -16,16 +52,16 @@ class FedExP(FedAvg):
     Equation 5 of the paper with p_i = 1/M; with weights by size, its weighted form. Norms are over
     trained parameters; buffers are plainly averaged. What is evaluated and saved is the average of
     the last two models (section 5 of the paper), while training goes on from the last one; with
-    `evaluate="last"` it is that one. With `rule="cohort"` epsilon is multiplied by the number of
-    clients M, as in the authors' code. The round's metrics have eta as "step_length".
+    `evaluate="last"` it is that one. `step` names other rules for eta: `STEPS` has them. The
+    round's metrics have eta as "step_length".
     """
 
     def __init__(
-        self, *args: Any, epsilon: float = 1e-3, rule: str = "constant",
-        evaluate: str = "average", **kwargs: Any,
+        self, *args: Any, epsilon: float = 1e-3, step: str = "paper", evaluate: str = "average",
+        **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
-        self.epsilon, self.by_cohort = epsilon, rule == "cohort"
+        self.epsilon, self.step_rule = epsilon, STEPS[step]
         self.averages = evaluate == "average"
         self._before: Arrays = {}
 
@@ -41,14 +77,14 @@ class FedExP(FedAvg):
         super().take(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
-        """Extrapolate the mean along the mean update; never shorter than the mean itself."""
+        """Go along the mean update, by the rule's length."""
         update = {name: received[name].astype(np.float64) - mean[name] for name in self.trained}
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
-        spread = np.average([result.squared_distance for result in results], weights=weights)
+        squares = np.array([result.squared_distance for result in results])
         length = sum(float(np.sum(array**2)) for array in update.values())
-        epsilon = self.epsilon * (len(results) if self.by_cohort else 1)
-        eta = max(1.0, float(spread) / (2.0 * (length + epsilon)))
+        clients = len(self.federation.nodes)
+        eta = self.step_rule(squares, np.array(weights), length, self.epsilon, clients)
         self.report.metrics["step_length"] = eta
         self._before = received if self.averages else {}
         moved = {

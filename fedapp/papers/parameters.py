@@ -21,8 +21,15 @@ SAME_RATE = {
 }  # fmt: skip
 SWEPT = ("beta", "mu", "tau", "lambda", "epsilon", "rho")
 LONG_NAMES = {"s": "samples"}
+_FEDEXP: tuple[Keys, str] = (
+    {"fedexp-step": "feddr+", "fedexp-evaluate": "last"},
+    "step length of at most 1 and the last model, as in the code that has FedDr+'s methods; the "
+    "published numbers are FedAvg's within a point",
+)
 # What the released code of a paper's tables does otherwise, by paper and method, and in words.
 RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
+    ("feddr+", "fedexp"): _FEDEXP,
+    **{("fedfn", name): _FEDEXP for name in ("fedexp", "fedexp+babu", "fedexp+fn")},
     ("fedntd", "fednova"): (
         {"fednova-correction": "own"},
         "correction by the client's own last mean gradient, as in the authors' code; plain FedNova "

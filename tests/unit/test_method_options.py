@@ -133,7 +133,8 @@ def test_the_etf_of_clients_alone_can_be_trained():
         ("fedgela", {"fedgela_temperature": 0.2}),
         ("fedgela", {"fedgela_normalise": True}),
         ("fedcurv", {"fedcurv_per_sample": True, "fedcurv_samples": 20}),
-        ("fedexp", {"fedexp_epsilon_rule": "cohort"}),
+        ("fedexp", {"fedexp_step": "authors"}),
+        ("fedexp", {"fedexp_step": "feddr+"}),
     ],
 )
 def test_an_option_arrives_from_the_configuration_and_changes_the_training(method, keys):
@@ -150,7 +151,7 @@ def test_a_method_that_an_option_is_not_of_ignores_it():
         "ntd_tau_squared": False, "spherefed_reduction": "sum-classes", "fedfn_bias": True,
         "fedetf_missing": "exclude", "fedetf_learn_scale": False, "fedetf_scale_init": 10.0,
         "fedgela_normalise": True, "fedgela_temperature": 0.2, "fedexp_evaluate": "last",
-        "fedcurv_per_sample": True, "local_etf_frozen": False, "fedexp_epsilon_rule": "cohort",
+        "fedcurv_per_sample": True, "local_etf_frozen": False, "fedexp_step": "feddr+",
         "fednova_correction": "own", "fedcurv_accumulate": True,
     }  # fmt: skip
     for method in ("fedavg", "feddr+"):
@@ -167,7 +168,7 @@ def test_a_method_that_an_option_is_not_of_ignores_it():
         ({"fedgela_temperature": -1.0}, "'fedgela-temperature' is -1.0 but must be greater than 0"),
         ({"fedexp_evaluate": "best"}, "'fedexp-evaluate' is 'best' but must be 'average' or"),
         ({"fednova_correction": "scaffold"}, "'fednova-correction' is 'scaffold' but must be"),
-        ({"fedexp_epsilon_rule": "M"}, "'fedexp-epsilon-rule' is 'M' but must be 'constant' or"),
+        ({"fedexp_step": "code"}, "'fedexp-step' is 'code' but must be 'paper', 'authors' or"),
     ],
 )
 def test_a_bad_value_is_one_sentence(keys, words):

@@ -32,6 +32,20 @@ def test_fedntds_tables_have_the_methods_of_its_authors_code(table, method, key,
     assert not any("authors' code" in note for note in plain.notes)
 
 
+@pytest.mark.parametrize(
+    ("paper", "table", "words"),
+    [
+        ("feddr+", "table3-sharding", "fedexp cifar100 s=10"),
+        ("fedfn", "table2-modules", "fedexp cifar10 s=2"),
+        ("fedfn", "table2-modules", "fedexp+fn cifar100 s=10"),
+    ],
+)
+def test_fedexp_goes_as_far_as_in_the_code_of_its_published_numbers(paper, table, words):
+    found = cell(paper, table, words)
+    assert (found.config["fedexp-step"], found.config["fedexp-evaluate"]) == ("feddr+", "last")
+    assert any("step length of at most 1" in note for note in found.notes)
+
+
 def test_what_a_number_is_decides_how_it_is_read_from_a_run():
     summary = {
         "accuracy_final": 0.5, "accuracy_best": 0.6,

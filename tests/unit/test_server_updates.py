@@ -18,13 +18,14 @@ from strategies.records import ClientResult
 SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
 
 
-def build(kind, weights="uniform", **options):
-    return kind(Federation({}, {}), lambda r: [], lambda r: 0.1, ["w"], weights=weights, **options)
+def build(kind, weights="uniform", clients=0, **options):
+    federation = Federation(dict.fromkeys(range(clients), 0), {})
+    return kind(federation, lambda r: [], lambda r: 0.1, ["w"], weights=weights, **options)
 
 
-def extrapolate(before, models, sizes, weights, epsilon=1e-3, **options):
+def extrapolate(before, models, sizes, weights, epsilon=1e-3, clients=3, **options):
     """Let FedExP take one step from `before` [d] with client models [n, d]; returns eta and w."""
-    strategy = build(FedExP, weights, epsilon=epsilon, **options)
+    strategy = build(FedExP, weights, clients, epsilon=epsilon, **options)
     before, models = np.array(before), np.array(models)
     strategy.report.results = [
         ClientResult(i, n, 1, 0.0, 0.0, 0, float(np.sum((model - before) ** 2)))
@@ -37,15 +38,15 @@ def extrapolate(before, models, sizes, weights, epsilon=1e-3, **options):
 
 
 @pytest.mark.parametrize(
-    ("weights", "rule", "key"),
+    ("weights", "step", "key"),
     [
-        ("uniform", "constant", "FedExP_uniform_eps1e-3"),
-        ("size", "constant", "FedExP_sizeweighted_default"),
-        ("size", "cohort", "FedExP_sizeweighted_official_eps_times_M"),
+        ("uniform", "paper", "FedExP_uniform_eps1e-3"),
+        ("size", "paper", "FedExP_sizeweighted_default"),
+        ("size", "authors", "FedExP_sizeweighted_official_eps_times_M"),
     ],
 )
-def test_fedexp_equals_the_vectors(weights, rule, key):
-    eta, after = extrapolate(SERVER["w0"], SERVER["w_i"], SERVER["n_i"], weights, rule=rule)
+def test_fedexp_equals_the_vectors(weights, step, key):
+    eta, after = extrapolate(SERVER["w0"], SERVER["w_i"], SERVER["n_i"], weights, step=step)
     assert eta == pytest.approx(SERVER[key]["eta_g"], rel=1e-9)
     np.testing.assert_allclose(after, SERVER[key]["w_new"], rtol=1e-9)
 
@@ -67,6 +68,20 @@ def test_fedexp_step_is_one_for_equal_updates_and_half_the_cohort_for_orthogonal
     np.testing.assert_allclose(after, update, rtol=1e-9)
     orthogonal, _ = extrapolate(np.zeros(clients), np.eye(clients), [1] * clients, "uniform", 1e-12)
     assert orthogonal == pytest.approx(clients / 2)
+
+
+def test_fedexp_of_feddr_plus_never_goes_farther_than_the_mean():
+    """Nine orthogonal updates would be 1.5 long; of twelve clients each adds epsilon to |D| = 1."""
+    nine = [1] * 9
+    far, after = extrapolate(np.zeros(9), 2 * np.eye(9), nine, "uniform", 1e-12, step="feddr+")
+    assert far == 1.0
+    np.testing.assert_allclose(after, np.full(9, 2 / 9))
+    start, models = np.zeros(4), 2 * np.eye(4)
+    short, after = extrapolate(start, models, [1, 1, 1, 5], "uniform", 0.25, 12, step="feddr+")
+    assert short == pytest.approx(2 / (2 * (1 + 12 * 0.25)))
+    np.testing.assert_allclose(after, np.full(4, 0.5 * short))
+    equal, _ = extrapolate(start, [models[0]] * 4, [1] * 4, "uniform", 1e-12, step="feddr+")
+    assert equal == pytest.approx(0.5)
 
 
 def test_fedavgm_equals_the_vector():
