@@ -85,7 +85,7 @@ def train(
 
     `epoch()` returns the batches of one more pass over the data: images [B, channels, H, W] and
     labels [B] on the model's device. `gradients` sets the gradients of one batch. The optimiser is
-    new at every call, so momentum never crosses rounds (specification G3). Raises `LossDiverged`.
+    new at every call, so momentum never crosses rounds. Raises `LossDiverged`.
     """
     start = time.perf_counter()
     parameters = _pairs(model, watchers.teacher or model)

@@ -26,7 +26,7 @@ def dot_regression(features: Tensor, labels: Tensor, classifier: Tensor) -> Tens
     """Return DR = mean of 1/2 (cos(f, v_y) - 1)^2, for features [B, d] and classifier rows [C, d].
 
     The gradient (cos - 1)/||f|| (v_y - cos f/||f||) is orthogonal to f.
-    Source: Yang et al., NeurIPS 2022, dot-regression loss; FedDr+ (Kim S. et al., TMLR 2025), L_DR.
+    Source: Yang et al., NeurIPS 2022, equation 9; FedDr+ (Kim S. et al., TMLR 2025), section 2.2.
     """
     cosine = F.cosine_similarity(features, classifier[labels], dim=1, eps=1e-12)
     return 0.5 * (cosine - 1).square().mean()
@@ -35,7 +35,7 @@ def dot_regression(features: Tensor, labels: Tensor, classifier: Tensor) -> Tens
 def feature_distillation(features: Tensor, global_features: Tensor) -> Tensor:
     """Return FD = mean of (1/d) ||f - f^g||^2, for un-normalised features [B, d].
 
-    Source: FedDr+ (Kim S. et al., TMLR 2025), L_FD.
+    Source: FedDr+ (Kim S. et al., TMLR 2025), L_FD in equation 1.
     """
     return F.mse_loss(features, global_features)
 
@@ -60,7 +60,7 @@ def not_true_distillation(
 
     q = softmax of z / tau without column y, so dNTD/dz_y is exactly 0. The paper's equation has no
     tau^2, its code has: `tau_squared=False` follows the equation.
-    Source: FedNTD (Lee G. et al., NeurIPS 2022), L_NTD.
+    Source: FedNTD (Lee G. et al., NeurIPS 2022), equations 10-11.
     """
     local, received = _not_true(logits, labels), _not_true(global_logits, labels)
     divergence = _divergence(local / tau, received / tau)
@@ -70,7 +70,7 @@ def not_true_distillation(
 def not_true_mse(logits: Tensor, global_logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean of (z - z^g)^2 over the batch and the C-1 not-true logits of [B, C].
 
-    Source: FedNTD (Lee G. et al., NeurIPS 2022), appendix, MSE variant of NTD.
+    Source: FedNTD (Lee G. et al., NeurIPS 2022), table 14, MSE variant of NTD.
     """
     return F.mse_loss(_not_true(logits, labels), _not_true(global_logits, labels))
 
@@ -80,7 +80,7 @@ def kd_to_ntd(
 ) -> Tensor:
     """Return (1 - lambda) KD + lambda NTD with lambda = `share`, for logits [B, C].
 
-    Source: FedNTD (Lee G. et al., NeurIPS 2022), section 5, from KD to NTD.
+    Source: FedNTD (Lee G. et al., NeurIPS 2022), appendix H, equations 17-18.
     """
     whole = knowledge_distillation(logits, global_logits, tau)
     return (1 - share) * whole + share * not_true_distillation(logits, global_logits, labels, tau)
@@ -172,7 +172,7 @@ def feature_norm(features: Tensor) -> Tensor:
     """Return the mean of sqrt(sum f^2 + 1e-12), for features [B, d]: a norm, not its square.
 
     The constant keeps the gradient at f = 0 finite.
-    Source: FedFN (Kim S. et al., 2023), FedFR regulariser.
+    Source: FedFN (Kim S. et al., 2023), appendix D.6, FedFR.
     """
     return (features.square().sum(dim=1) + 1e-12).sqrt().mean()
 

@@ -95,7 +95,7 @@ class RunConfig(MethodKeys):
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
 
     def lr_at(self, server_round: int) -> float:
-        """Return the learning rate of a round, counted from 1 (specification G10)."""
+        """Return the learning rate of a round, counted from 1."""
         before = server_round - 1
         if self.lr_schedule == "exponential":
             return float(self.lr) * 0.99**before

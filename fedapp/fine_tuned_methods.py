@@ -9,13 +9,13 @@ from dataclasses import replace
 from fedapp.method import CLIENT_MEAN, Method
 
 _PAPER = {
-    "fedavg": "FedDr+ table 5; FedFN table 9",
-    "fedbabu": "Oh et al. 2022, ICLR, section 5; FedDr+ table 5; FedFN table 9",
-    "spherefed": "FedDr+ table 5; FedFN table 9",
-    "spherefed-ce": "FedFN table 9",
+    "fedavg": "FedDr+ table 5; FedFN appendix table 9",
+    "fedbabu": "Oh et al. 2022, ICLR, section 5; FedDr+ table 5; FedFN appendix table 9",
+    "spherefed": "FedDr+ table 5; FedFN appendix table 9",
+    "spherefed-ce": "FedFN appendix table 9",
     "fedetf": "FedDr+ table 5",
     "fedgela": "FedDr+ table 5",
-    "fedfn": "FedFN table 9",
+    "fedfn": "FedFN appendix table 9",
     "dr": "FedDr+ table 14",
     "feddr+": "FedDr+ tables 5 and 14, algorithm 1",
 }

@@ -38,7 +38,7 @@ class Protocol:
 PROTOCOLS = {
     # algorithm 1: as long as a round, at the learning rate of the last round
     "feddr+": Protocol(lambda epochs: epochs, lambda lr, _: 0.01 * lr),
-    # tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times the first rate
+    # appendix tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times the first rate
     "fedfn": Protocol(lambda _: 5, lambda lr, stage: stage.factor * lr),
     # Li Z. et al. 2023, ICCV, the authors' code: a local update at the rounds' rate, then turns
     "fedetf": Protocol(lambda epochs: epochs, lambda lr, _: lr, ALTERNATING),

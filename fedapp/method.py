@@ -116,7 +116,7 @@ class Method:
         """Return the local objective of a resolved configuration, given by its values by key.
 
         A regulariser that is asked for on a base method is blended with it, beta * base +
-        (1 - beta) * regulariser (FedDr+ section 4); a row's own is combined as its paper says.
+        (1 - beta) * regulariser (FedDr+ table 2); a row's own is combined as its paper says.
         Where tau scales the logits, a regulariser has its own temperature.
         """
         options = LossOptions(**{name: values[key] for name, key in LOSS_OPTIONS.items()})

@@ -49,14 +49,14 @@ METHODS: dict[str, Method] = {
     ),
     "dr": Method(
         "Dot-regression on a frozen simplex-ETF head",
-        "Yang et al. 2022, NeurIPS, equation 9; FedDr+ equation 3",
+        "Yang et al. 2022, NeurIPS, equation 9; FedDr+ section 2.2",
         head="etf",
         loss="dr",
         sends="theta",
     ),
     "feddr+": Method(
         "Dot-regression with feature distillation",
-        "Kim et al. 2024, arXiv; TMLR 2025, equation 5",
+        "Kim et al. 2024, arXiv; TMLR 2025, equation 1",
         head="etf",
         loss="dr",
         regulariser="fd",
@@ -72,7 +72,7 @@ METHODS: dict[str, Method] = {
     ),
     "fedntd": Method(
         "Distillation of the not-true logits",
-        "Lee et al. 2022, NeurIPS, equations 3-5",
+        "Lee et al. 2022, NeurIPS, equations 10-11",
         regulariser="ntd",
         combine=ADD,
         defaults={"beta": 1.0, "tau": 1.0},
@@ -86,7 +86,7 @@ METHODS: dict[str, Method] = {
     ),
     "kd-ntd": Method(
         "Between distillation of all and of the not-true logits",
-        "Lee et al. 2022, NeurIPS, section 5",
+        "Lee et al. 2022, NeurIPS, appendix H, equations 17-18",
         regulariser="kd-ntd",
         combine=ADD,
         defaults={"beta": 1.0, "tau": 1.0},
@@ -150,7 +150,7 @@ METHODS: dict[str, Method] = {
     ),
     "fedfr": Method(
         "Regularised feature norm",
-        "Kim et al. 2023, FL@FM-NeurIPS workshop, appendix",
+        "Kim et al. 2023, FL@FM-NeurIPS workshop, appendix D.6",
         regulariser="norm",
         combine=ADD,
         weight="mu",

@@ -11,7 +11,7 @@ from fedapp.method import CLIENT_MEAN, Method
 PERSONAL: dict[str, Method] = {
     "local": Method(
         "Every client trains alone",
-        "specification of the FedBABU code base: 160 epochs, x0.1 at 80 and 120",
+        "the FedBABU authors' code: 160 epochs, x0.1 at 80 and 120",
         client=PersonalPartClient,
         sends="nothing",
         keeps="model",

@@ -1,8 +1,8 @@
 """The papers' settings: what "auto" means for each data set, model and method.
 
-Rows follow section 5.2 of the published protocols (FedNTD, FedFN and FedDr+ appendices). A learning
-rate belongs to a data set, a model and a method, because a loss on cosines needs a far larger one
-than cross-entropy; a method without a number of its own takes the row's general one.
+Rows follow the papers' protocols: FedNTD's appendix B, FedFN's sections 2 and 5, FedDr+'s tables 7
+to 10. A learning rate belongs to a data set, a model and a method, because a loss on cosines needs
+a far larger one than cross-entropy; a method without a number of its own takes the general one.
 """
 
 from collections.abc import Sequence
@@ -54,30 +54,30 @@ def _rates(fn: float, **rates: float) -> dict[str, float]:
     return {"fedfn": fn, "fedexp+fn": fn, "scaffold+fn": fn, **rates}
 
 
-_VGG_RATES = _rates(  # FedDr+ table 8, CIFAR-10; FN: FedFN appendix
+_VGG_RATES = _rates(  # FedDr+ table 8 (CIFAR-10); FN: FedFN section 5.1
     0.03, **{"dr": 0.35, "feddr+": 0.35, "spherefed": 0.55, "fedetf": 0.05}
 )
 _CNN_RATES = _rates(  # DR: the best of 0.01, 0.1, 0.35 on CIFAR-10 here; no paper trains it on it
     0.03, **{"dr": 0.01, "feddr+": 0.01}
 )
-_MOBILENET_RATES = _rates(  # FedDr+ table 8, CIFAR-100; FN and spherefed-ce: FedFN appendix
+_MOBILENET_RATES = _rates(  # FedDr+ table 9; FN: FedFN section 5.1; spherefed-ce: its appendix D.3
     0.5, **{"dr": 5.0, "feddr+": 5.0, "spherefed": 6.5, "spherefed-ce": 0.3, "fedetf": 0.5}
 )
-_RESNET_RATES = _rates(  # FedDr+ table 8, ImageNet-100; FN: ours, as on CIFAR-100
+_RESNET_RATES = _rates(  # FedDr+ table 10 (ImageNet-100); FN: ours, as on CIFAR-100
     0.5, **{"dr": 1.0, "feddr+": 1.0, "spherefed": 1.0, "fedetf": 1.0}
 )
 _DIGITS_RATES = _rates(
     0.1, **{"dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1}
 )
 
-_FEDNTD_SOURCE = "FedNTD appendix B; DR and FN rates are ours, see docs/methods.md"
+_FEDNTD_SOURCE = "FedNTD appendix B.3, tables 4, 5; DR and FN rates are ours, see docs/methods.md"
 _FEDNTD_CNN = Setting(
     5, 0.01, _CNN_RATES, "exponential", "crop flip cutout",
     extras={"fedprox": {"mu": 0.1}, "fedntd": {"beta": 1.0, "tau": 1.0}},
     test_batch_size=FEDNTD_TEST_BATCH,
     source=_FEDNTD_SOURCE,
 )  # fmt: skip
-_FEDDR_EXTRAS = {"fedprox": {"mu": 0.001}, "fedntd": {"beta": 1.0, "tau": 3.0}}  # its table 8
+_FEDDR_EXTRAS = {"fedprox": {"mu": 0.001}, "fedntd": {"beta": 1.0, "tau": 3.0}}  # its tables 8-10
 
 # Local epochs and augmentation are one for all methods of a row, so that methods can be compared;
 # FedFN trains VGG11 for 15 epochs and MobileNet for 5, with flips alone: see its presets.
@@ -96,20 +96,20 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ("images", "cnn"): replace(_FEDNTD_CNN, source="as CIFAR-10 in FedNTD"),
     ("cifar10", "vgg11"): Setting(
         10, 0.01, _VGG_RATES, "step", "crop flip", extras=_FEDDR_EXTRAS,
-        source="FedDr+ tables 7-8; FedFN appendix for fedfn",
+        source="FedDr+ tables 7 and 8; FedFN section 5.1 for fedfn",
     ),
     ("cifar10", "resnet18"): Setting(
-        15, 0.01, _rates(0.1), "step", "flip", source="FedFN section 5.2 and appendix"
+        15, 0.01, _rates(0.1), "step", "flip", source="FedFN section 5.2"
     ),
     ("cifar100", "mobilenet"): Setting(
         3, 0.1, _MOBILENET_RATES, "step", "crop flip", extras=_FEDDR_EXTRAS,
         test_batch_size=FEDNTD_TEST_BATCH,  # its table 3 was made with FedNTD's code
-        other_lr_of={(5, "flip"): {"spherefed": 4.5}},  # FedFN appendix
-        source="FedDr+ tables 7-8; FedFN appendix for fedfn",
+        other_lr_of={(5, "flip"): {"spherefed": 4.5}},  # FedFN appendices C.2 and D.3
+        source="FedDr+ tables 7 and 9; FedFN section 5.1 for fedfn",
     ),
     ("imagenet100", "resnet18"): Setting(
         5, 0.1, _RESNET_RATES, "step", "rrc flip", extras=_FEDDR_EXTRAS,
-        source="FedDr+ tables 7-8; FN rates are ours",
+        source="FedDr+ tables 7 and 10; FN rates are ours",
     ),
     ("tiny-imagenet", "resnet18"): Setting(
         5, 0.1, _RESNET_RATES, "step", "crop flip",

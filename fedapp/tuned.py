@@ -1,4 +1,4 @@
-"""The weights that FedDr+ tuned for every base loss with every regulariser (its tables 11 and 12).
+"""The weights that FedDr+ tuned for every base loss with every regulariser (its table 12).
 
 beta * base + (1 - beta) * regulariser needs a beta of its own for each pair, because the terms are
 of very different sizes. CIFAR-100, MobileNet, 10 shards or LDA 0.1; its table 13 has 0.9 for all.

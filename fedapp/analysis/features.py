@@ -30,7 +30,7 @@ def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def alignment(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return cos(f(x), w_y) of every image: [n], from features [n, d] and head rows [C, d].
 
-    FedDr+ (Kim et al. 2025), section 3: the feature-classifier alignment before averaging.
+    FedDr+ (Kim et al. 2025), section 2.2: the feature-classifier alignment before averaging.
     """
     return np.sum(unit(features) * unit(weights)[labels], axis=-1)
 
@@ -45,7 +45,7 @@ class Drift:
 
 
 def drift(local: np.ndarray, received: np.ndarray) -> Drift:
-    """Compare the features [n, d] of two models on the same images (FedDr+, section 5)."""
+    """Compare the features [n, d] of two models on the same images (FedDr+, section 3.3)."""
     local, received = wide(local), wide(received)
     return Drift(
         np.linalg.norm(local - received, axis=1),

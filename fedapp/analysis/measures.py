@@ -51,7 +51,7 @@ class Alignment(Measure):
     """How features point along their class's row of the classifier, before averaging."""
 
     title = "Feature-classifier alignment"
-    source = "FedDr+ (Kim et al. 2025), section 3"
+    source = "FedDr+ (Kim et al. 2025), section 2.2"
 
     def of_client(self, local: Local) -> Figures:
         """Return alignment and accuracy on observed and unobserved classes, and their gaps."""
@@ -78,7 +78,7 @@ class FeatureDrift(Measure):
     """How far local training moves the features of test images."""
 
     title = "Feature distance, angle and norm difference"
-    source = "FedDr+ (Kim et al. 2025), section 5; arXiv version"
+    source = "FedDr+ (Kim et al. 2025), section 3.3; arXiv version"
 
     def of_client(self, local: Local) -> Figures:
         """Return mean distance, angle (radians) and norm difference for each set of classes."""

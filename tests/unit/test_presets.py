@@ -167,6 +167,23 @@ def test_the_tuned_weights_are_the_published_ones():
     assert seen == 72
 
 
+def test_settings_and_presets_cite_the_tables_that_their_rates_are_in():
+    protocols = {row["preset"]: row["protocol"] for row in preset_rows()}
+    seen = set()
+    for entry in find_paper("feddr+").hyperparameters:
+        if entry["method"] is None:
+            continue
+        number = entry["source"].removeprefix("Table ")
+        setting = SETTINGS[entry["dataset"], entry["model"]]
+        assert f"tables 7 and {number};" in setting.source
+        assert setting.rate(entry["method"], "auto", "auto") == entry["lr"]
+        for part in ("shards", "lda"):
+            cited = protocols[f"feddr+-{entry['dataset']}-{part}"]
+            assert f"tables 3, 7 and {number}:" in cited
+        seen.add(number)
+    assert seen == {"8", "9", "10"}
+
+
 def test_tuned_weights_are_for_their_data_set_and_model_only():
     chosen = {"method": "fedavg", "regulariser": "ntd", "num-clients": 10}
     elsewhere = RunConfig.parse({**DEFAULTS, **chosen, "dataset": "cifar10"})
