@@ -35,10 +35,11 @@ class RunConfig(MethodKeys):
                 hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
                 raise UserError(f"run-config key '{key}' does not exist; {hint}")
         try:
-            return cls(**whole_floats(cls, values)).resolve()
+            asked = cls(**whole_floats(cls, values))
         except ValidationError as error:
             raise UserError(sentence(cls, error)) from None
 
+        return asked.model_copy(update=find_method(asked.method).fixed).resolve()
     def resolve(self) -> "RunConfig":
         """Replace every "auto"; raises UserError if the configuration cannot work."""
         from fedapp.checks import check_config
@@ -61,7 +62,7 @@ class RunConfig(MethodKeys):
             **setting.extras.get(name, {}),
             "model": model,
             **partition_settings(self),
-            "local_epochs": setting.local_epochs,
+            "local_epochs": row.defaults.get("local_epochs", setting.local_epochs),
             "batch_size": setting.batch_size,
             "lr": setting.rate(name, self.local_epochs, self.augmentation),
             "lr_schedule": setting.lr_schedule,

@@ -28,6 +28,7 @@ METHODS = [
     {"method": "feddyn"},
     {"method": "fedcurv"},
     {"method": "scaffold", "regulariser": "moon"},
+    {"method": "centralised"},
 ]
 
 
