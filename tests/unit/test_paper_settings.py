@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.config import RunConfig
 from fedapp.papers.cells import cells_of, select
 from fedapp.papers.measures import MEASURES
 from fedapp.papers.tables import find_paper
@@ -85,3 +86,14 @@ def test_clients_own_models_are_not_evaluated_in_every_round():
     """FedRep's clients train before an evaluation, all of them, ten times as many as in a round."""
     for name, every in (("fedrep", 80), ("ditto", 80), ("local-ce", 20), ("fedavg-ft", None)):
         assert cell("feddr+", "table5-pfl", f"{name} s=10").config.get("eval-every") == every
+
+
+def test_training_in_one_place_takes_its_own_row_and_says_what_the_paper_leaves_out():
+    found = cell("fedfn", "appendix-table12-spherefed-reproduction", "centralized")
+    keys = RunConfig.parse(found.config)
+    assert (keys.method, keys.model, keys.num_clients) == ("centralised", "mobilenetv2", 1)
+    assert (keys.num_rounds, keys.local_epochs, keys.lr) == (500, 1, 0.1)
+    assert keys.lr_schedule == "cosine"
+    assert sum("not stated" in note for note in found.notes) == 5
+    beside = cell("fedfn", "appendix-table12-spherefed-reproduction", "fedfn alpha=0.1 lr=0.3")
+    assert beside.detail == "clients not stated"
