@@ -67,6 +67,7 @@ class LocalClient(NumPyClient):
         self.outbox: dict[str, Arrays] = {}  # groups to average beside the shared model
         self.uploads: Arrays = {}  # arrays that the server takes from each client alone
         self.kept: Arrays = {}  # what `remember` stores for the next round
+        self.velocity: list[Tensor] | None = None  # of SGD, to go on from; None: new in each round
         self._own_model: Arrays = {}  # the model after training, where the objective looks back
         self.extra = 0.0  # the method's own number in the report
 
@@ -227,6 +228,7 @@ class LocalClient(NumPyClient):
             lr,
             settings or self.settings,
             self.gradients,
+            self.velocity,
         )
 
     def keep_start(self) -> None:

@@ -80,16 +80,17 @@ def train(
     lr: float,
     settings: LocalSettings,
     gradients: Gradients = backward,
+    velocity: list[Tensor] | None = None,
 ) -> TrainingResult:
     """Train the parameters of `model` that require a gradient, in place.
 
-    `epoch()` returns the batches of one more pass over the data: images [B, channels, H, W] and
-    labels [B] on the model's device. `gradients` sets the gradients of one batch. The optimiser is
-    new at every call, so momentum never crosses rounds. Raises `LossDiverged`.
+    `epoch()` returns the batches of one more pass: images [B, channels, H, W] and labels [B] on the
+    model's device. `gradients` sets the gradients of one batch. SGD starts anew, or from
+    `velocity`: one tensor for each trained parameter, changed in place. Raises `LossDiverged`.
     """
     start = time.perf_counter()
     parameters = _pairs(model, watchers.teacher or model)
-    optimiser = FusedSGD(parameters[0], lr, settings.momentum, settings.weight_decay)
+    optimiser = FusedSGD(parameters[0], lr, settings.momentum, settings.weight_decay, velocity)
     model.train()
     total = torch.zeros((), device=parameters[0][0].device)
     steps = images = 0

@@ -6,22 +6,29 @@ is the same kernel with the same arguments, so the same bits (a test compares th
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class FusedSGD:
     """SGD on float tensors of one device: v <- momentum v + g + weight_decay w; w <- w - lr v.
 
-    The first step sets v to g + weight_decay w, as `torch.optim.SGD` does.
+    The first step sets v to g + weight_decay w, as `torch.optim.SGD` does. With `velocity`, one
+    tensor v for each parameter, it goes on from there and changes these tensors in place.
     """
 
     def __init__(
-        self, parameters: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
+        self,
+        parameters: list[nn.Parameter],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        velocity: list[Tensor] | None = None,
     ) -> None:
         self.parameters = parameters
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self._buffers = [torch.empty_like(p) for p in parameters] if momentum else []
-        self._first = True
+        self._first = velocity is None
+        new = [torch.empty_like(p) for p in parameters] if velocity is None else velocity
+        self._buffers = new if momentum else []
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

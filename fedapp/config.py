@@ -8,6 +8,7 @@ starts. Keys at "auto" take the method's or the paper's value in `RunConfig.reso
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,9 +36,10 @@ class RunConfig(MethodKeys):
                 hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
                 raise UserError(f"run-config key '{key}' does not exist; {hint}")
         try:
-            return cls(**whole_floats(cls, values)).resolve()
+            asked = cls(**whole_floats(cls, values))
         except ValidationError as error:
             raise UserError(sentence(cls, error)) from None
+        return asked.model_copy(update=find_method(asked.method).fixed).resolve()
 
     def resolve(self) -> "RunConfig":
         """Replace every "auto"; raises UserError if the configuration cannot work."""
@@ -61,7 +63,7 @@ class RunConfig(MethodKeys):
             **setting.extras.get(name, {}),
             "model": model,
             **partition_settings(self),
-            "local_epochs": setting.local_epochs,
+            "local_epochs": row.defaults.get("local_epochs", setting.local_epochs),
             "batch_size": setting.batch_size,
             "test_batch_size": setting.test_batch_size,
             "lr": setting.rate(name, self.local_epochs, self.augmentation),
@@ -99,6 +101,8 @@ class RunConfig(MethodKeys):
         before = server_round - 1
         if self.lr_schedule == "exponential":
             return float(self.lr) * 0.99**before
+        if self.lr_schedule == "cosine":
+            return float(self.lr) * 0.5 * (1 + math.cos(math.pi * before / self.num_rounds))
         if self.lr_schedule == "step":
             half, three_quarters = self.num_rounds // 2, 3 * self.num_rounds // 4
             passed = (before >= max(half, 1)) + (before >= max(three_quarters, 1))

@@ -92,6 +92,7 @@ class Method:
     settings_of: str = ""  # the method whose published settings it takes; empty: its own
     scheduled: str = ""  # what of it, beside the learning rate, counts from num-rounds
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
+    fixed: dict[str, Any] = field(default_factory=dict)  # keys that are so whatever is asked for
 
     def head_kind(self, values: Mapping[str, Any]) -> HeadKind:
         """Return the head, as a configuration (its values by key) wants it."""

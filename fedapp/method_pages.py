@@ -1,5 +1,6 @@
 """The method table as text, for `fedapp methods` and docs/methods.md."""
 
+from fedapp.config_input import kebab
 from fedapp.method import ADD, PERTURB, Method
 from fedapp.methods import METHODS
 from fedapp.results import formatting
@@ -19,7 +20,8 @@ def table() -> list[dict[str, str]]:
             "client": row.client.__name__,
             "sends": f"{row.sends}, {row.also_sends}" if row.also_sends else row.sends,
             "keeps": _kept(row),
-            "defaults": " ".join(f"{key}={value:g}" for key, value in row.defaults.items()) or "-",
+            "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items())
+            or "-",
             "source": row.source,
         }
         for name, row in METHODS.items()

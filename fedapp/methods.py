@@ -12,6 +12,7 @@ from clients.fedalign import FedAlignClient
 from clients.fedsol import FedSOLClient
 from clients.frequency_scaled import FrequencyScaledClient
 from clients.objective import REGULARISERS
+from fedapp.centralised_methods import CENTRALISED
 from fedapp.drift_methods import DRIFT
 from fedapp.errors import UserError
 from fedapp.fine_tuned_methods import fine_tuned
@@ -182,6 +183,7 @@ METHODS: dict[str, Method] = {
         **_FEDEXP,
     ),
     **DRIFT,
+    **CENTRALISED,
     **PERSONAL,
 }
 

@@ -112,8 +112,10 @@ class RunKeys(BaseModel):
     )
     local_shuffle: bool = Field(True, description="mix a client's images anew in every epoch")
     lr: Positive | Auto = Field("auto", description="learning rate of round 1")
-    lr_schedule: Literal["auto", "constant", "step", "exponential"] = Field(
-        "auto", description="step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round"
+    lr_schedule: Literal["auto", "constant", "step", "exponential", "cosine"] = Field(
+        "auto",
+        description="step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round; cosine: half a "
+        "wave from lr to 0",
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] | Auto = Field(
         "auto", description="of local SGD; auto: 0.9, or 0 for clients with models of their own"

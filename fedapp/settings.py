@@ -51,7 +51,8 @@ MODEL_OF = {
 
 def _rates(fn: float, **rates: float) -> dict[str, float]:
     """Return learning rates by method; FedFN's module needs the same one on every base."""
-    return {"fedfn": fn, "fedexp+fn": fn, "scaffold+fn": fn, **rates}
+    bases = ("fedfn", "fedexp+fn", "scaffold+fn", "centralised+fn")
+    return {**dict.fromkeys(bases, fn), **rates}
 
 
 _VGG_RATES = _rates(  # FedDr+ table 8 (CIFAR-10); FN: FedFN section 5.1
@@ -67,7 +68,9 @@ _RESNET_RATES = _rates(  # FedDr+ table 10 (ImageNet-100); FN: ours, as on CIFAR
     0.5, **{"dr": 1.0, "feddr+": 1.0, "spherefed": 1.0, "fedetf": 1.0}
 )
 _DIGITS_RATES = _rates(
-    0.1, **{"dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1}
+    0.1,
+    **{"dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1},
+    **{"centralised": 0.01, "centralised+babu": 0.01},  # momentum that lasts diverges at 0.05
 )
 
 _FEDNTD_SOURCE = "FedNTD appendix B.3, tables 4, 5; DR and FN rates are ours, see docs/methods.md"

@@ -45,7 +45,7 @@ def import_networks(config: RunConfig) -> None:
 
     A simulation's processes do it as they start, beside each other, not when they need a model.
     """
-    if config.model_group or config.model.startswith("resnet"):
+    if config.model_group or config.model.startswith(("resnet", "mobilenetv2")):
         import torchvision.models  # noqa: F401
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -141,6 +141,26 @@ def _mobilenet(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+def _mobilenetv2(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
+    """MobileNetV2 (Sandler et al., 2018) without dropout, initialised as the networks above.
+
+    Small images have stride 1 in the stem and in the second stage: 32x32 pixels end as 4x4.
+    """
+    from torchvision.models import MobileNetV2
+
+    early = 1 if image_size < _SMALL_IMAGE_BELOW else 2
+    stages = [  # expansion, channels, blocks, stride
+        [1, 16, 1, 1], [6, 24, 2, early], [6, 32, 3, 2], [6, 64, 4, 2],
+        [6, 96, 3, 1], [6, 160, 3, 2], [6, 320, 1, 1],
+    ]  # fmt: skip
+    features: Any = MobileNetV2(inverted_residual_setting=stages, norm_layer=norm).features
+    features[0][0] = nn.Conv2d(channels, 32, 3, early, padding=1, bias=False)
+    for module in features.modules():
+        if isinstance(module, nn.Conv2d):
+            module.reset_parameters()
+    return nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
 def _conv_norm_relu(
     inputs: int, outputs: int, norm: NormLayer, *, kernel: int, stride: int = 1, groups: int = 1
 ) -> list[nn.Module]:
@@ -185,6 +205,7 @@ BACKBONES: dict[str, BackboneInfo] = {
     "cnn": BackboneInfo(_cnn, 512, False),
     "vgg11": BackboneInfo(_vgg11, 512, False),
     "mobilenet": BackboneInfo(_mobilenet, 1024, True, 16),
+    "mobilenetv2": BackboneInfo(_mobilenetv2, 1280, True, 8),
     "resnet10": BackboneInfo(partial(_resnet, 1), 512, True, 8),
     "resnet18": BackboneInfo(partial(_resnet, 2), 512, True, 8),
     # with the 7x7 stem also for small images

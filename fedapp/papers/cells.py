@@ -17,6 +17,7 @@ from fedapp.papers.parameters import method_parameters
 from fedapp.papers.personal import personal_keys
 from fedapp.papers.protocol import CannotRunError, Keys, Published, Reason
 from fedapp.papers.tables import Paper, Row, Table, unknown
+from fedapp.papers.training import training_keys
 
 _IN_EVERY_NAME = ("dataset", "partition")
 _LABELS = {"shard": "s", "lda": "alpha", "dirichlet": "alpha", "pathological": "classes_per_client"}
@@ -72,7 +73,7 @@ def configuration(published: Published) -> Keys:
         protocol.metric_keys,
         protocol.partition_keys,
         protocol.special_keys,
-        protocol.protocol_keys,
+        training_keys,
         test_batch_keys,
         personal_keys,
         averaging_keys,

@@ -68,32 +68,33 @@ class Published:
             value = float(stated[1])
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
+    def stated(self, key: str) -> float:
+        """Return a number that a run needs, or what it is taken as where the paper has none."""
+        value = self.number(key)
+        if value is None:
+            value = UNSTATED.get(self.paper.name, {}).get(key)
+            if value is None:
+                raise CannotRunError(Reason.SETTING, f"{key.replace('_', ' ')} not stated")
+            self.notes.append(f"{key.replace('_', ' ')}: not stated, taken as {value:g}")
+        return value
+
+    def whole(self, key: str) -> int:
+        """Return a whole number that a run needs, likewise."""
+        return int(self.stated(key))
+
 
 # Ids that name a method of the table by another word.
 SAME_METHOD = {
     "ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf",
-    "fedavg+kd-ntd": "kd-ntd",
+    "fedavg+kd-ntd": "kd-ntd", "centralized": "centralised",
 }  # fmt: skip
 ENDS = {("fedavg+kd", "lambda"): "kd-ntd"}  # of a path that a column walks along
 MODELS = {"2conv+2fc cnn": "cnn"}
 MODEL_GROUPS = {name.lower(): name for name in GROUPS}
-AUGMENTATIONS = {
-    "RandomResizedCrop, RandomHorizontalFlip, Normalize": "crop flip",
-    "random horizontal flip": "flip",
-    "random crop, horizontal flip, normalize; cutout on mnist, cifar10, cifar100": (
-        "crop flip cutout"
-    ),
-}
-NOT_LITERAL = {
-    "crop flip": "augmentation: random crop with padding 4, as in the code bases the paper names, "
-    "for its RandomResizedCrop"
-}
 SETTINGS_AS_METRICS = ("beta",)
 HIDDEN_LAYER = "linear_1 (512)"
 LOCAL_ANALYSES = ("weight-alignment",)
 STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which clients lose another class
-PLAIN = {"feddor"}  # says nothing of augmentation
-NO_CUTOUT = {"cinic10": "crop-reflect flip"}  # FedNTD's loader reflects the margins, too
 # FedFN shares its code base with FedDr+, which states these.
 UNSTATED: dict[str, dict[str, float]] = {
     "fedfn": {"batch_size": 50, "momentum": 0.9, "weight_decay": 1e-5},
@@ -101,7 +102,6 @@ UNSTATED: dict[str, dict[str, float]] = {
 }
 UNSTATED_SEEDS = {"fedntd": 3}
 BALANCED_IID = {"feddr+", "fedfn"}  # both deal every class equally
-DOUBTS = ("rounds_note", "lr_note", "local_epochs_note")
 
 
 def split_method(name: str | None) -> tuple[str, str | None]:
@@ -160,7 +160,7 @@ def metric_keys(published: Published) -> Keys:
     analyses = MEASURES[measure].analyses
     keys: Keys = {"analyses": analyses} if analyses else {}
     if MEASURES[measure].asks_clients:
-        keys["client-eval-every"] = _whole(published, "rounds")  # after the last round
+        keys["client-eval-every"] = published.whole("rounds")  # after the last round
     if analyses in LOCAL_ANALYSES:
         keys["analysis-clients"] = 0  # all clients of the round, as published
     return keys
@@ -185,6 +185,8 @@ def measure_name(published: Published) -> str:
 
 def partition_keys(published: Published) -> Keys:
     """Return how the clients share the data."""
+    if in_one_place(published):
+        return {}
     partition = published.setting.get("partition")
     match partition:
         case {"kind": "shard", "s": int(shards)}:
@@ -204,22 +206,10 @@ def partition_keys(published: Published) -> Keys:
     raise CannotRunError(Reason.PARTITION, str(kind or "none"))
 
 
-def protocol_keys(published: Published) -> Keys:
-    """Return clients, rounds, local epochs and the optimiser without its learning rate."""
-    for key in DOUBTS:
-        if key in published.setting:
-            published.notes.append(f"{key.removesuffix('_note')}: {published.setting[key]}")
-    return {
-        "num-clients": _whole(published, "clients"),
-        "participation": float(_stated(published, "participation")),
-        "num-rounds": _whole(published, "rounds"),
-        "local-epochs": _whole(published, "local_epochs"),
-        "batch-size": _whole(published, "batch_size"),
-        "momentum": float(_stated(published, "momentum")),
-        "weight-decay": float(_stated(published, "weight_decay")),
-        "lr-schedule": _schedule(published),
-        **_augmentation(published),
-    }
+def in_one_place(published: Published) -> bool:
+    """Return whether the method trains on all images in one place, whatever its table says."""
+    method, _ = method_of(published)
+    return bool(METHODS[method].fixed)
 
 
 def special_keys(published: Published) -> Keys:
@@ -241,53 +231,3 @@ def published_seeds(published: Published) -> int:
     if isinstance(seeds, int):
         return seeds
     return UNSTATED_SEEDS.get(published.paper.name, 1)
-
-
-def _stated(published: Published, key: str) -> float:
-    value = published.number(key)
-    if value is None:
-        value = UNSTATED.get(published.paper.name, {}).get(key)
-        if value is None:
-            raise CannotRunError(Reason.SETTING, f"{key.replace('_', ' ')} not stated")
-        published.notes.append(f"{key.replace('_', ' ')}: not stated, taken as {value:g}")
-    return value
-
-
-def _whole(published: Published, key: str) -> int:
-    return int(_stated(published, key))
-
-
-def _schedule(published: Published) -> str:
-    schedule, rounds = published.setting.get("lr_schedule"), published.number("rounds") or 0
-    match schedule:
-        case {"kind": "step", "factor": 0.1, "at_rounds": [half, three_quarters]} if (
-            half == rounds // 2 and three_quarters == 3 * rounds // 4
-        ):
-            return "step"
-        case {"kind": "exponential", "factor_per_round": 0.99}:
-            return "exponential"
-        case {"kind": "fixed"}:
-            return "constant"
-        case str(words) if words.startswith("not stated"):
-            published.notes.append(f"learning-rate schedule: {words}; x0.1 at R/2 and 3R/4")
-            return "step"
-    kind = schedule.get("kind") if isinstance(schedule, Mapping) else schedule
-    raise CannotRunError(Reason.SETTING, f"learning-rate schedule {kind}")
-
-
-def _augmentation(published: Published) -> Keys:
-    text = str(published.setting.get("augmentation"))
-    if published.setting.get("augmentation") is None and published.paper.name in PLAIN:
-        published.notes.append("augmentation: not stated, none")
-        return {"augmentation": "none"}
-    if text not in AUGMENTATIONS:
-        raise CannotRunError(Reason.SETTING, "augmentation not stated")
-    words = AUGMENTATIONS[text]
-    if DATASETS[str(published.setting["dataset"])].streams:
-        words = words.replace("crop", "rrc")  # photos of many sizes: literally as stated
-    if words in NOT_LITERAL:
-        published.notes.append(NOT_LITERAL[words])
-    if words.endswith("cutout") and (other := NO_CUTOUT.get(str(published.setting["dataset"]))):
-        published.notes.append("augmentation: crops of images padded by reflection, as in the code")
-        words = other
-    return {"augmentation": words}

@@ -46,6 +46,19 @@ def mobilenet_parameters() -> int:
     return total
 
 
+def mobilenetv2_parameters() -> int:
+    """Table 2 of Sandler et al., 2018: expansion, channels and number of blocks of each stage."""
+    total, width = convolution(3, 32, 3) + 2 * 32, 32
+    stages = [(1, 16, 1), (6, 24, 2), (6, 32, 3), (6, 64, 4), (6, 96, 3), (6, 160, 3), (6, 320, 1)]
+    for expansion, outputs, blocks in stages:
+        for _ in range(blocks):
+            hidden = expansion * width
+            total += (width * hidden + 2 * hidden) * (expansion > 1)
+            total += 9 * hidden + 2 * hidden + hidden * outputs + 2 * outputs
+            width = outputs
+    return total + 320 * 1280 + 2 * 1280
+
+
 def vgg_parameters() -> int:
     widths = [3, 64, 128, 256, 256, 512, 512, 512, 512]
     pairs = pairwise(widths)
@@ -56,6 +69,7 @@ EXPECTED = {
     "cnn": (512, 3 * 32 * 25 + 32 + 32 * 64 * 25 + 64 + 4096 * 512 + 512),
     "vgg11": (512, vgg_parameters()),
     "mobilenet": (1024, mobilenet_parameters()),
+    "mobilenetv2": (1280, mobilenetv2_parameters()),
     "resnet10": (512, resnet_parameters(1)),
     "resnet18": (512, resnet_parameters(2)),
     "resnet18-imagenet-stem": (512, resnet_parameters(2) + 64 * 3 * (7 * 7 - 3 * 3)),
@@ -209,6 +223,19 @@ def test_resnet_stem_fits_the_image_size(image_size, stem):
     assert extractor.conv1.kernel_size == (kernel, kernel)
     assert extractor.conv1.stride == (stride, stride)
     assert isinstance(extractor.maxpool, nn.Identity) == (image_size < 64)
+
+
+@pytest.mark.parametrize(("image_size", "pixels"), [(32, 4), (64, 2), (224, 7)])
+def test_mobilenetv2_keeps_more_pixels_of_small_images(image_size, pixels):
+    features = seeded("mobilenetv2", image_size=image_size)[0]
+    with torch.no_grad():
+        assert features(torch.randn(2, 3, image_size, image_size)).shape[2:] == (pixels, pixels)
+
+
+def test_mobilenetv2_starts_with_pytorchs_default_weights():
+    layer = seeded("mobilenetv2")[0][-1][0]
+    assert layer.weight.abs().max().item() == pytest.approx(320**-0.5, rel=1e-3)
+    assert layer.weight.std().item() == pytest.approx((3 * 320) ** -0.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

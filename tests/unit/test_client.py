@@ -20,23 +20,24 @@ def test_to_client_gives_what_the_numpy_client_gives(method):
     node = Node(node_config)
     everyone = range(node_config.num_clients)
     federation = Federation(dict.fromkeys(everyone, 100), dict.fromkeys(everyone, 1))
-    sent = build_strategy(node_config, node, federation).extras([3])  # beside the model
-    numpy_client = node.client(3, inbox=sent)
+    number = min(3, node_config.num_clients - 1)
+    sent = build_strategy(node_config, node, federation).extras([number])  # beside the model
+    numpy_client = node.client(number, inbox=sent)
     assert isinstance(numpy_client, NumPyClient)
     received = numpy_client.get_parameters({})
     config = {"server_round": 1, "lr": 0.05}
     arrays, examples, metrics = numpy_client.fit(received, config)
-    client = node.client(3, inbox=sent).to_client()
+    client = node.client(number, inbox=sent).to_client()
     assert isinstance(client, Client)
     reply = client.fit(FitIns(ndarrays_to_parameters(received), config))
-    assert reply.num_examples == examples == len(node.partition.train[3])
+    assert reply.num_examples == examples == len(node.partition.train[number])
     for own, other in zip(arrays, parameters_to_ndarrays(reply.parameters), strict=True):
         np.testing.assert_array_equal(own, other)
     assert reply.metrics["loss"] == metrics["loss"]
     judged = client.evaluate(EvaluateIns(ndarrays_to_parameters(arrays), {}))
     loss, count, more = numpy_client.evaluate(arrays, {})
     assert (judged.loss, judged.num_examples, judged.metrics) == (loss, count, more)
-    assert count == len(node.partition.test[3])
+    assert count == len(node.partition.test[number])
 
 
 def test_the_teacher_is_the_received_model_and_stays_it():

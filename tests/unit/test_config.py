@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
@@ -148,6 +149,17 @@ def test_learning_rate_schedules():
     decay = step.model_copy(update={"lr_schedule": "exponential"})
     assert [decay.lr_at(r) for r in (1, 2, 101)] == pytest.approx([1, 0.99, 0.99**100])
     assert step.model_copy(update={"lr_schedule": "constant"}).lr_at(300) == 1.0
+
+
+def test_the_cosine_schedule_is_torchs_over_the_rounds():
+    config = RunConfig.parse({**DEFAULTS, "num-rounds": 50, "lr": 0.1, "lr-schedule": "cosine"})
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=50)
+    for server_round in range(1, 51):
+        assert config.lr_at(server_round) == pytest.approx(reference.get_last_lr()[0])
+        optimiser.step()
+        reference.step()
+    assert reference.get_last_lr()[0] == pytest.approx(0)
 
 
 def test_fingerprint_is_about_the_training_and_not_the_place():

@@ -30,6 +30,7 @@ METHODS = [
     {"method": "scaffold", "regulariser": "moon"},
     {"method": "fednova", "fednova_correction": "own"},
     {"method": "fedcurv", "fedcurv_accumulate": True},
+    {"method": "centralised"},
 ]
 
 

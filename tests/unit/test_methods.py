@@ -126,7 +126,8 @@ def test_the_table_is_whole():
         assert row.sends in ("w", "theta", "head", "mentee", "nothing"), name
         assert row.sends != "w" or not frozen, name
         assert ("scale" in row.also_sends) == HEADS[row.head].learn_scale, name
-        assert set(row.defaults) <= {"beta", "mu", "tau"}
+        assert set(row.defaults) <= {"beta", "mu", "tau", "local_epochs"}
+        assert set(row.fixed) <= set(RunConfig.model_fields), name
 
 
 def test_the_security_page_says_once_of_every_method_what_it_reveals():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.config import RunConfig
 from fedapp.papers.cells import cells_of, select
 from fedapp.papers.measures import MEASURES
 from fedapp.papers.tables import find_paper
@@ -143,3 +144,14 @@ def test_test_batches_are_those_of_the_tables_code_base(paper, table, words, ima
 
 def test_networks_without_batchnorm_need_no_test_batches():
     assert "test-batch-size" not in cell("fedntd", "table1-sharding", "fedavg mnist s=2").config
+
+
+def test_training_in_one_place_takes_its_own_row_and_says_what_the_paper_leaves_out():
+    found = cell("fedfn", "appendix-table12-spherefed-reproduction", "centralized")
+    keys = RunConfig.parse(found.config)
+    assert (keys.method, keys.model, keys.num_clients) == ("centralised", "mobilenetv2", 1)
+    assert (keys.num_rounds, keys.local_epochs, keys.lr) == (500, 1, 0.1)
+    assert keys.lr_schedule == "cosine"
+    assert sum("not stated" in note for note in found.notes) == 5
+    beside = cell("fedfn", "appendix-table12-spherefed-reproduction", "fedfn alpha=0.1 lr=0.3")
+    assert beside.detail == "clients not stated"
