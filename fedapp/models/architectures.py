@@ -14,6 +14,7 @@ from torch import nn
 
 from fedapp.errors import UserError
 from fedapp.models.backbones import relu
+from fedapp.models.mixer import WIDTH, Mixer
 
 FEATURE_MAPS = ("pool", "linear")
 _NO_PADDING_FROM = 16  # pixels: two unpadded 5x5 convolutions with pooling need as many
@@ -144,14 +145,15 @@ def _googlenet(channels: int, image_size: int) -> nn.Module:
     return network
 
 
-def _mobilenetv2(channels: int, image_size: int) -> nn.Module:
-    """torchvision's MobileNetV2 of width 1; its dropout of 0.2 on the 1280 features stays."""
+def _mobilenetv2(width: float, channels: int, image_size: int) -> nn.Module:
+    """torchvision's MobileNetV2; its dropout of 0.2 on the 1280 features stays."""
     from torchvision.models import mobilenet_v2
 
-    network: Any = mobilenet_v2(weights=None)
+    network: Any = mobilenet_v2(weights=None, width_mult=width)
     network.classifier = nn.Dropout(0.2)
     if channels != 3:
-        stem = nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False)
+        outputs = network.features[0][0].out_channels
+        stem = nn.Conv2d(channels, outputs, 3, stride=2, padding=1, bias=False)
         nn.init.kaiming_normal_(stem.weight, mode="fan_out")
         network.features[0][0] = stem
     return network
@@ -169,5 +171,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "resnet101": Architecture(partial(_resnet, "resnet101"), 2048),
     "resnet152": Architecture(partial(_resnet, "resnet152"), 2048),
     "googlenet": Architecture(_googlenet, 1024, smallest=15),
-    "mobilenetv2": Architecture(_mobilenetv2, 1280),
+    "mobilenetv2": Architecture(partial(_mobilenetv2, 1.0), 1280),
+    # of no paper, for the group `small`
+    "mobilenetv2-quarter": Architecture(partial(_mobilenetv2, 0.25), 1280),
+    "mixer": Architecture(Mixer, WIDTH),
 }

@@ -1,7 +1,8 @@
 """Model groups: which architecture and which head each client of a heterogeneous federation has.
 
-The groups are those of the FedDOR paper's tables and of the lineage they come from (HtFLlib). Both
-choices are functions of the client's id, so every process agrees on them without asking.
+The groups are those of the FedDOR paper's tables and of the lineage they come from (HtFLlib), and
+two that fit a CPU. Both choices are functions of the client's id, so every process agrees on them
+without asking.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class ModelGroup:
 
     architectures: tuple[str, ...]
     hidden: tuple[int, ...] = (0,)
+    feature_dim: int = 512  # K, where the configuration leaves it to us
 
     def architecture_of(self, client: int) -> str:
         """Return the architecture of a client, group[client mod n]."""
@@ -48,7 +50,8 @@ class ModelGroup:
 
 
 GROUPS: dict[str, ModelGroup] = {
-    "tiny": ModelGroup(("fedavgcnn", "resnet4")),
+    "tiny": ModelGroup(("fedavgcnn", "resnet4"), feature_dim=64),
+    "small": ModelGroup(("fedavgcnn", "resnet8", "mobilenetv2-quarter", "mixer"), feature_dim=128),
     "MHMG2": ModelGroup(("fedavgcnn", "resnet18")),
     "MHMG3": ModelGroup(("resnet10", "resnet18", "resnet34")),
     "MHMG4": ModelGroup(("fedavgcnn", "googlenet", "mobilenetv2", "resnet18")),
@@ -69,14 +72,15 @@ def find_group(name: str) -> ModelGroup:
 def group_settings(config: RunConfig, method: Method) -> dict[str, Any]:
     """Return what "auto" means where clients have architectures of their own: the FedDOR paper's.
 
-    The small group `tiny` is for trying out, on features of a length that fits it.
+    The groups `tiny`, for trying out, and `small`, four unlike networks that a CPU trains in an
+    hour or two, have features of a length that fits them.
     """
     if method.personal is None:
         return {}
     group = "tiny" if config.model_group == "auto" else config.model_group
     return {
         "model_group": group,
-        "feature_dim": 64 if group == "tiny" else 512,
+        "feature_dim": GROUPS[group].feature_dim if group in GROUPS else 512,
         "local_epochs": 1,
         "batch_size": 32,
         "lr": 0.01,

@@ -22,7 +22,7 @@ PUBLISHED = {
     "fedavgcnn": 0.87, "googlenet": 5.60, "mobilenetv2": 2.22, "resnet18": 11.18,
     "resnet34": 21.28, "resnet50": 23.51, "resnet101": 42.50, "resnet152": 58.14,
 }  # fmt: skip
-QUICK = ["fedavgcnn", "resnet4", "resnet6", "resnet8", "resnet10", "resnet18"]
+QUICK = ["fedavgcnn", "mixer", "resnet4", "resnet6", "resnet8", "resnet10", "resnet18"]
 
 
 def parameters(module: nn.Module) -> int:
@@ -43,7 +43,7 @@ def test_quick_networks_give_k_features_of_any_image(name):
         assert extractor(torch.rand(2, 1, 8, 8)).shape == (2, feature_dim)
 
 
-@pytest.mark.parametrize("name", ["googlenet", "mobilenetv2", "resnet50"])
+@pytest.mark.parametrize("name", ["googlenet", "mobilenetv2", "mobilenetv2-quarter", "resnet50"])
 def test_large_networks_take_grey_images_too(name):
     extractor = build_personal_extractor(name, 1, 32, 128)
     assert extractor(torch.rand(2, 1, 32, 32)).shape == (2, 128)
@@ -117,6 +117,26 @@ def test_clients_take_architectures_and_heads_in_turn():
     assert find_group("MHMG9").mentee == "resnet4"
     named = {name for each in GROUPS.values() for name in each.architectures}
     assert named == ARCHITECTURES.keys()
+
+
+def test_the_small_group_is_four_unlike_networks_of_a_fraction_of_the_papers_sizes():
+    group = find_group("small")
+    assert len(set(group.architectures)) == 4
+    with torch.device("meta"):
+        built = [build_personal_extractor(name, 3, 32, 128) for name in group.architectures]
+    assert sum(map(parameters, built)) / 1e6 == pytest.approx(2.52, abs=0.005)
+    kinds = [{type(module) for module in each.modules()} for each in built]
+    norms = [kind & {nn.BatchNorm2d, nn.LayerNorm} for kind in kinds]
+    assert norms == [set(), {nn.BatchNorm2d}, {nn.BatchNorm2d}, {nn.LayerNorm}]
+    asked = settings(method="feddor", model_group="small", partition="dirichlet")
+    assert RunConfig.parse({**asked, "feature-dim": "auto"}).feature_dim == 128
+
+
+def test_a_mixer_sees_the_order_of_patches_and_has_no_negative_features():
+    mixer, images = build_personal_extractor("mixer", 3, 32, 128).eval(), torch.rand(2, 3, 32, 32)
+    features = mixer(images)
+    assert float(features.detach().min()) >= 0.0
+    assert not torch.allclose(features, mixer(images.flip(3)))
 
 
 def test_unknown_names_are_named():

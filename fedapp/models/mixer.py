@@ -1,0 +1,53 @@
+"""A small MLP-Mixer: a network without convolutions over neighbours, for groups of unlike models.
+
+Convolutional networks of one family make similar features. This one mixes patches and channels by
+turns with plain linear layers, so a federation of both is heterogeneous in more than its sizes.
+"""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+PATCH = 4  # side of a patch in pixels
+WIDTH = 128  # channels of a patch, and features
+_PATCH_HIDDEN = 64
+_BLOCKS = 4
+
+
+class Mixer(nn.Module):
+    """Patches of 4x4 pixels, four blocks, and the mean over patches of relu(norm(x)).
+
+    Source: Tolstikhin et al., NeurIPS 2021, sections 2 and 3, in a size for 32x32 images; the ReLU
+    before the mean is ours, since the features of all other architectures are not negative.
+    """
+
+    def __init__(self, channels: int, image_size: int) -> None:
+        super().__init__()
+        patches = (image_size // PATCH) ** 2
+        self.embed = nn.Conv2d(channels, WIDTH, PATCH, stride=PATCH)
+        self.blocks = nn.Sequential(*(_Block(patches) for _ in range(_BLOCKS)))
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images [B, channels, H, W] to features [B, 128]; pixels beyond whole patches drop."""
+        patches = self.embed(images).flatten(2).transpose(1, 2)
+        return F.relu(self.norm(self.blocks(patches))).mean(1)
+
+
+class _Block(nn.Module):
+    """Mixes patches, then channels; both with a shortcut."""
+
+    def __init__(self, patches: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.across = _mlp(patches, _PATCH_HIDDEN)
+        self.within = _mlp(WIDTH, WIDTH)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Map [B, patches, 128] to the same shape."""
+        patches = patches + self.across(self.first(patches).transpose(1, 2)).transpose(1, 2)
+        mixed: Tensor = patches + self.within(self.second(patches))
+        return mixed
+
+
+def _mlp(width: int, hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
