@@ -11,7 +11,7 @@ from fedapp.analysis.measures import (
     Norms,
     WeightAlignment,
 )
-from fedapp.analysis.pictures import FeatureMap, Landscape, UnitCircle
+from fedapp.analysis.pictures import FeatureMap, Landscape, LocalFeatureMap, UnitCircle
 from fedapp.errors import UserError
 from fedapp.method import GLOBAL
 from fedapp.methods import find_method
@@ -26,6 +26,7 @@ MEASURES: dict[str, type[Measure]] = {
     "divergence": Divergence,
     "landscape": Landscape,
     "t-sne": FeatureMap,
+    "t-sne-locals": LocalFeatureMap,
     "unit-circle": UnitCircle,
 }
 WORDS = (*CLASS_ACCURACY_MEASURES, *MEASURES)
