@@ -1,6 +1,7 @@
 """THE TABLE OF MEASURES: the words of the key `analyses`, and what they stand for."""
 
 from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES
+from fedapp.analysis.epochs import LocalTraining
 from fedapp.analysis.measure import Measure
 from fedapp.analysis.measures import (
     Alignment,
@@ -18,6 +19,7 @@ from fedapp.methods import find_method
 
 MEASURES: dict[str, type[Measure]] = {
     "local-accuracy": LocalAccuracy,
+    "local-training": LocalTraining,
     "alignment": Alignment,
     "drift": FeatureDrift,
     "four-factors": FourFactors,

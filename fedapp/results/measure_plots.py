@@ -15,6 +15,7 @@ import numpy as np
 from fedapp.analysis import store
 from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, consistency
 from fedapp.results.circle_plot import unit_circle
+from fedapp.results.epoch_plot import local_training
 from fedapp.results.files import write_atomically
 from fedapp.results.folders import folder_name
 from fedapp.results.map_plots import feature_map, local_feature_map
@@ -249,6 +250,7 @@ PICTURES = ("t-sne", "t-sne-locals", "unit-circle")  # of one run each
 FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "four-factors": four_factors,
     "divergence": divergence,
+    "local-training": local_training,
     "landscape": landscape,
     "t-sne": feature_map,
     "t-sne-locals": local_feature_map,
