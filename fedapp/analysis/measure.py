@@ -17,6 +17,7 @@ class Measure:
     title: ClassVar[str]
     source: ClassVar[str]
     local: ClassVar[bool] = True  # whether it looks at local models, which cost a training each
+    epochs: ClassVar[bool] = False  # whether it looks at them after each epoch (`Local.path`)
     features: ClassVar[int] = 0  # how many features the model must have; 0: any number
 
     def __init__(self, node: Node, received: View, result: View | None) -> None:

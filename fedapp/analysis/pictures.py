@@ -1,10 +1,11 @@
-"""The measures of models that are pictures: the loss landscape, and two maps of features.
+"""The measures of models that are pictures: the loss landscape, and maps of features.
 
 Landscape and t-SNE are much slower than the figures (seconds to minutes), so they take a sample of
 the test set.
 """
 
-from typing import Any
+import math
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from fedapp.node import Node
 from fedapp.rng import Stream, numpy_rng, torch_rng
 
 LANDSCAPE_IMAGES = 500
-MAP_IMAGES, MAP_CLIENTS = 300, 4  # of the test set, and beside the global model
+MAP_CLIENTS = 4  # local models that are shown beside the global one
 
 
 class Landscape(Measure):
@@ -62,15 +63,17 @@ class FeatureMap(Measure):
 
     title = "t-SNE of test features"
     source = "FedNTD (Lee et al. 2022), figure on feature drift; van der Maaten and Hinton 2008"
+    images: ClassVar[int] = 300  # of the test set
+    clients: ClassVar[float] = MAP_CLIENTS
 
     def __init__(self, node: Node, received: View, result: View | None) -> None:
         super().__init__(node, received, result)
-        self.chosen = _sample_of(len(received.labels), MAP_IMAGES, node.config.seed)
+        self.chosen = _sample_of(len(received.labels), self.images, node.config.seed)
         self.seen = {"global": received.features[self.chosen]}
 
     def of_client(self, local: Local) -> Figures:
         """Keep the features of the first clients."""
-        if len(self.seen) <= MAP_CLIENTS:
+        if len(self.seen) <= self.clients:
             self.seen[f"client {local.client}"] = local.view.features[self.chosen]
         return {}
 
@@ -82,6 +85,14 @@ class FeatureMap(Measure):
             "points": dict(zip(self.seen, parts, strict=True)),
             "labels": self.received.labels[self.chosen],
         }
+
+
+class LocalFeatureMap(FeatureMap):
+    """Features of the same test images in all local models that are trained again, on one map."""
+
+    title = "t-SNE of test features, by local model"
+    images = 150  # so that twenty local models take no minutes
+    clients = math.inf
 
 
 class UnitCircle(Measure):

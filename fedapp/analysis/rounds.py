@@ -9,16 +9,18 @@ when the round began, and never written.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from clients.local_training import LossDiverged
 from clients.state import StateError
+from fedapp.analysis.epochs import stop_of, watched
 from fedapp.analysis.features import mean
 from fedapp.analysis.measure import Figures, Measure
 from fedapp.analysis.table import MEASURES
-from fedapp.analysis.views import Arrays, Local, View, borrowed, load, look
+from fedapp.analysis.views import Arrays, Local, Stop, View, borrowed, load, look
 from fedapp.errors import UserError
 from fedapp.node import Node
 from strategies.records import Task
@@ -80,7 +82,8 @@ def measure_round(node: Node, models: RoundModels, words: Sequence[str]) -> dict
         measures = {word: MEASURES[word](node, received, result) for word in words}
         rows: dict[str, list[Figures]] = {word: [] for word in measures}
         if any(measure.local for measure in measures.values()):
-            for local in _locals(node, models, received, costs):
+            follow = any(measure.epochs for measure in measures.values())
+            for local in _locals(node, models, received, costs, follow):
                 for word, measure in measures.items():
                     rows[word].append({"client": local.client, **measure.of_client(local)})
         load(node, models.start.arrays if models.result is None else models.result)
@@ -103,13 +106,19 @@ def cost_sentence(found: dict[str, Any]) -> str:
     )
 
 
-def _locals(node: Node, models: RoundModels, received: View, costs: Costs) -> Iterator[Local]:
-    """Train each client again from the received model, and give what its model shows."""
+def _locals(
+    node: Node, models: RoundModels, received: View, costs: Costs, follow: bool
+) -> Iterator[Local]:
+    """Train each client again from the received model, and give what its model shows.
+
+    With `follow` after each epoch, too.
+    """
     counts = node.class_counts()[0]
     for client in models.clients:
+        path = [stop_of(received, node, models.start.arrays)] if follow else []
         start = time.perf_counter()
         try:
-            _train(node, client, models)
+            _train(node, client, models, path)
         except LossDiverged:
             costs.diverged.append(client)
             continue
@@ -117,11 +126,16 @@ def _locals(node: Node, models: RoundModels, received: View, costs: Costs) -> It
             costs.seconds += time.perf_counter() - start
         costs.trained.append(client)
         erased = node.dropped_class(client, models.server_round)
-        yield Local(client, look(node), received, counts[client], erased)
+        view = look(node)
+        path += [stop_of(view, node)] if follow else []
+        yield Local(client, view, received, counts[client], erased, path)
 
 
-def _train(node: Node, client: int, models: RoundModels) -> None:
-    """Leave the client's trained model in the node's; the client's state stays as it is."""
+def _train(node: Node, client: int, models: RoundModels, path: list[Stop]) -> None:
+    """Leave the client's trained model in the node's; the client's state stays as it is.
+
+    A path that has its first stop gets those between the epochs.
+    """
     start, server_round = models.start, models.server_round
     task = Task(
         server_round, (client,), models.lr, "size", 1, state_key=start.state_key, known=start.known
@@ -132,6 +146,10 @@ def _train(node: Node, client: int, models: RoundModels) -> None:
         memory = node.memory(client, task, server_round)
         memory = memory and replace(memory, missing="error")  # a fresh start would be another model
         numpy_client = node.client(client, memory, start.extras)
+        if path:
+            epochs = int(node.config.local_epochs)
+            see = partial(_see, node, path)
+            numpy_client.data = watched(numpy_client.data, epochs, see)
         arrays = [np.asarray(start.arrays[name]) for name in numpy_client.shared]
         numpy_client.fit(arrays, {"server_round": server_round, "lr": models.lr})
     except StateError as reason:
@@ -140,6 +158,12 @@ def _train(node: Node, client: int, models: RoundModels) -> None:
             "such methods are measured where the clients' states are: during the run, or in the "
             "last round of one with checkpoint-every=1 keep-state=true)"
         ) from None
+
+
+def _see(node: Node, path: list[Stop]) -> None:
+    """Add what the model shows between two epochs to a path; its training goes on as it was."""
+    path.append(stop_of(look(node), node))
+    node.model.train()
 
 
 def _view(node: Node, arrays: Arrays) -> View:

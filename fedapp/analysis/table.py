@@ -1,6 +1,7 @@
 """THE TABLE OF MEASURES: the words of the key `analyses`, and what they stand for."""
 
 from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES
+from fedapp.analysis.epochs import LocalTraining
 from fedapp.analysis.measure import Measure
 from fedapp.analysis.measures import (
     Alignment,
@@ -11,13 +12,14 @@ from fedapp.analysis.measures import (
     Norms,
     WeightAlignment,
 )
-from fedapp.analysis.pictures import FeatureMap, Landscape, UnitCircle
+from fedapp.analysis.pictures import FeatureMap, Landscape, LocalFeatureMap, UnitCircle
 from fedapp.errors import UserError
 from fedapp.method import GLOBAL
 from fedapp.methods import find_method
 
 MEASURES: dict[str, type[Measure]] = {
     "local-accuracy": LocalAccuracy,
+    "local-training": LocalTraining,
     "alignment": Alignment,
     "drift": FeatureDrift,
     "four-factors": FourFactors,
@@ -26,6 +28,7 @@ MEASURES: dict[str, type[Measure]] = {
     "divergence": Divergence,
     "landscape": Landscape,
     "t-sne": FeatureMap,
+    "t-sne-locals": LocalFeatureMap,
     "unit-circle": UnitCircle,
 }
 WORDS = (*CLASS_ACCURACY_MEASURES, *MEASURES)

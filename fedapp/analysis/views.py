@@ -5,7 +5,7 @@ view of a thousand-class model on ten thousand images takes about 60 MB, so loca
 at one after the other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +43,15 @@ class View:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """A local model on its way: as it is received, or after one of its epochs."""
+
+    accuracy: float  # on the whole test set
+    class_accuracy: np.ndarray  # [C]
+    arrays: dict[str, np.ndarray]  # the tensors that travel, by name
+
+
+@dataclass(frozen=True)
 class Local:
     """A client's model after its local training, beside the model that it received."""
 
@@ -51,6 +60,7 @@ class Local:
     received: View
     counts: np.ndarray  # [C], the client's training images of each class
     erased: int | None = None  # the class that a stochastic client lacks in this round
+    path: Sequence[Stop] = ()  # as received and after each epoch; empty: no measure looks at it
 
     @property
     def observed(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 """One plot per measure, in the form in which the papers show it.
 
 Measures of a few series are drawn by `measure_panels`; here are those with a form of their own:
-matrices, scatter plots, maps, landscapes and stacked classes.
+matrices, scatter plots, landscapes and stacked classes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 from fedapp.analysis import store
 from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, consistency
 from fedapp.results.circle_plot import unit_circle
+from fedapp.results.epoch_plot import local_training
 from fedapp.results.files import write_atomically
 from fedapp.results.folders import folder_name
+from fedapp.results.map_plots import feature_map, local_feature_map
 from fedapp.results.measure_panels import PANELS, Run, panels
 from fedapp.results.rendering import INK, PAPER, class_colors, color_of, new_figure, png, styled
 from fedapp.results.run_directory import RunDirectory
@@ -154,31 +156,6 @@ def _draw_slice(axes: Axes, model: Row) -> None:
 
 
 @styled
-def feature_map(runs: Sequence[Run]) -> Figure:
-    """Draw the joint map of test features: a panel per model, coloured by class."""
-    found = runs[0][1][-1]["measures"]["t-sne"]["model"]
-    labels = np.array(found["labels"])
-    classes = int(labels.max()) + 1
-    figure = new_figure(4.8, 0.8 + 2.3 * ((len(found["points"]) + 1) // 2))
-    grid = figure.subplots(
-        (len(found["points"]) + 1) // 2, 2, sharex=True, sharey=True, squeeze=False
-    ).ravel()
-    for axes, (name, points) in zip(grid, found["points"].items(), strict=False):
-        places = np.array(points)
-        drawn = axes.scatter(
-            places[:, 0], places[:, 1], c=labels, s=7, cmap="tab10" if classes <= 10 else "turbo",
-            vmin=-0.5, vmax=max(classes, 10) - 0.5 if classes <= 10 else classes - 0.5,
-        )  # fmt: skip
-        axes.set(title=name, xticks=[], yticks=[])
-        axes.grid(visible=False)
-    for axes in grid[len(found["points"]) :]:
-        axes.set_axis_off()
-    figure.colorbar(drawn, ax=list(grid), label="Class", location="bottom", aspect=40)
-    figure.suptitle(f"t-SNE of test features, {runs[0][0]}", x=0.02, ha="left", fontweight="bold")
-    return figure
-
-
-@styled
 def class_shares(rows: Sequence[Row]) -> Figure:
     """Draw what share of the accuracy each class has, round by round, and how steady it is.
 
@@ -270,11 +247,13 @@ def _column(rows: Sequence[Row], name: str) -> list[float]:
     return [np.nan if row.get(name) is None else row[name] for row in rows]
 
 
-PICTURES = ("t-sne", "unit-circle")  # of one run each
+PICTURES = ("t-sne", "t-sne-locals", "unit-circle")  # of one run each
 FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "four-factors": four_factors,
     "divergence": divergence,
+    "local-training": local_training,
     "landscape": landscape,
     "t-sne": feature_map,
+    "t-sne-locals": local_feature_map,
     "unit-circle": unit_circle,
 }

@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 from fedapp import server_app
 from fedapp.analysis import store
 from fedapp.analysis.accuracy import class_accuracy_measures, out_local_accuracy
+from fedapp.analysis.pictures import FeatureMap, LocalFeatureMap
 from fedapp.analysis.rounds import RoundModels, measure_round
 from fedapp.analysis.saved_runs import Places, SavedRun
 from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
+from fedapp.analysis.views import Local, look
 from fedapp.cli import app
 from fedapp.config import RunConfig
 from fedapp.errors import UserError
@@ -26,7 +28,12 @@ from fedapp.in_process import InProcessGrid
 from fedapp.results import measure_plots
 from fedapp.results.run_directory import RunDirectory
 
-PICTURES = ("landscape", "t-sne", "unit-circle")  # slow, or of models with few features
+PICTURES = (
+    "landscape",
+    "t-sne",
+    "t-sne-locals",
+    "unit-circle",
+)  # slow, or of models with few features
 QUICK = "local-accuracy alignment drift four-factors norms weight-alignment divergence"
 
 
@@ -157,6 +164,43 @@ def test_pictures_are_measured_and_drawn(saved):
     assert pictured["t-sne b"] == ("t-sne", [("b", [entry])])
     paths = measure_plots.write_figures({"t-sne x/a": both["t-sne x/a"]}, saved.run.path / "all")
     assert [path.name for path in paths] == ["t-sne_x_a.png"]
+
+
+def test_all_local_models_are_on_one_map_where_the_other_shows_four(saved):
+    view = look(saved.node)
+    maps = [kind(saved.node, view, None) for kind in (FeatureMap, LocalFeatureMap)]
+    for client in range(6):
+        for measure in maps:
+            measure.of_client(Local(client, view, view, np.ones(10)))
+    assert [len(measure.seen) for measure in maps] == [5, 7]
+    entry = store_form(
+        measure_round(saved.node, round_models(saved, 2, clients=2), ["t-sne-locals"])
+    )
+    points = entry["measures"]["t-sne-locals"]["model"]["points"]
+    assert [len(p) for p in points.values()] == [150] * 3
+    assert len(entry["measures"]["t-sne-locals"]["model"]["labels"]) == 150
+    figures = measure_plots.drawn([("a", [entry]), ("b", [entry])])
+    assert set(figures) == {"t-sne-locals a", "t-sne-locals b"}
+
+
+@pytest.mark.parametrize("count", [3, 21])
+def test_the_map_of_local_models_names_each_one_or_has_a_scale(count):
+    names = ["global", *(f"client {client}" for client in range(count))]
+    model = {"points": {n: [[i, 0.0], [i, 1.0]] for i, n in enumerate(names)}, "labels": [0, 2]}
+    (figure,) = measure_plots.drawn(
+        [("a", [{"round": 1, "measures": {"t-sne-locals": {"model": model}}}])]
+    ).values()
+    above, below = figure.axes[:2]
+    assert [axes.get_title(loc="left") for axes in (above, below)] == ["By local model", "By class"]
+    assert len(above.collections) == count + 1
+    colors = {tuple(drawn.get_facecolor()[0]) for drawn in above.collections[:-1]}
+    assert len(colors) == count
+    legend = above.get_legend()
+    named = [text.get_text() for text in legend.get_texts()] if legend else []
+    assert named == ([*names[1:], "global"] if count == 3 else [])
+    scales = {axes.get_xlabel() for axes in figure.axes}
+    assert any("order of client numbers" in label for label in scales) == (count == 21)
+    assert below.collections[0].get_array().tolist() == [0, 2] * (count + 1)
 
 
 def test_classes_without_test_images_leave_measures_finite():
