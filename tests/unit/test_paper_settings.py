@@ -8,6 +8,7 @@ import pytest
 from fedapp.config import RunConfig
 from fedapp.papers.cells import cells_of, select
 from fedapp.papers.measures import MEASURES
+from fedapp.papers.plan import PlannedRun, Request
 from fedapp.papers.tables import find_paper
 
 
@@ -29,6 +30,8 @@ def test_fedntds_tables_have_the_methods_of_its_authors_code(table, method, key,
     found, plain = (cell("fedntd", table, f"{m} cifar10 {split}") for m in (method, "fedavg"))
     assert found.config[key] == value
     assert any(note.startswith(words) for note in found.notes)
+    overrides = PlannedRun(found, 0, Request(Path("runs"))).overrides
+    assert overrides["checkpoint-every"] == 1  # clients keep states, which follow no earlier round
     assert key not in plain.config
     assert not any("authors' code" in note for note in plain.notes)
 
