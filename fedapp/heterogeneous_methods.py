@@ -65,13 +65,13 @@ def _feddor(node: Any) -> dict[str, Any]:
     if not config.feddor_oi_shared_seed:
         seed = _embedding_seed(node)
         embedding = node.personal.orthogonal(int(config.feature_dim), seed).numpy()
-    residual = config.feddor_generator == "residual"
-    parts = {"rows": rows, "embedding": embedding, "residual": residual}
+    parts = {"rows": rows, "embedding": embedding, "start": config.feddor_generator}
     return {**_sizes(node), **_server(node), **parts}
 
 
 def _feddor_without_oi(node: Any) -> dict[str, Any]:
-    return {**_feddor(node), "embedding": _gaussian(node), "first_target": "none"}
+    parts = {**_feddor(node), "embedding": _gaussian(node), "first_target": "none"}
+    return parts if parts["start"] != "fitted" else {**parts, "start": "plain"}
 
 
 def _feddor_without_dor(node: Any) -> dict[str, Any]:

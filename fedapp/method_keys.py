@@ -131,7 +131,9 @@ class MethodKeys(RunKeys):
     feddor_lambda_ce: Weight = Field(10.0, description="FedDOR's weight of cross-entropy")
     feddor_lambda_align: Weight = Field(1.0, description="FedDOR's weight of alignment")
     feddor_inter_weight: Weight = Field(1.0, description="FedDOR's weight of L_inter")
-    feddor_server_epochs: Count = Field(1, description="passes over a round's prototypes")
+    feddor_server_epochs: Count | Auto = Field(
+        "auto", description="passes over a round's prototypes; auto: until the loss no longer falls"
+    )
     feddor_scale_init: Positive = Field(10.0, description="where a cosine head's scale starts")
     feddor_classifier: Literal["cosine", "normfeat_linear", "linear"] = Field(
         "cosine", description="FedDOR's head"
@@ -142,8 +144,8 @@ class MethodKeys(RunKeys):
     feddor_first_target: Literal["oi", "generator", "none"] = Field(
         "oi", description="what round 1 aligns to: orthogonal rows, G(E) untrained, or nothing"
     )
-    feddor_generator: Literal["plain", "residual"] = Field(
-        "plain", description="G(E), or E + G(E) that starts at E"
+    feddor_generator: Literal["fitted", "plain", "residual"] = Field(
+        "fitted", description="G(E) that starts at E or anywhere, or E + G(E) that starts at E"
     )
     feddor_upload: Literal["raw_mean", "mean_of_normalized", "normalized_mean"] = Field(
         "raw_mean", description="what FedDOR's clients upload of each class"

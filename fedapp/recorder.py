@@ -181,7 +181,7 @@ class Recorder:
         if afresh := [result.client for result in report.results if result.reinitialised]:
             row["reinitialised"] = afresh
         row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
-        row |= report.metrics
+        row |= self.strategy.round_metrics()
         if self.node.method.accuracy != GLOBAL and report.unevaluated:
             row["unevaluated"] = report.unevaluated
         if evaluation is not None and self.node.method.accuracy != GLOBAL:

@@ -12,7 +12,7 @@ import torch
 from strategies.aggregate import Arrays
 from strategies.federation import check_finite
 from strategies.named_arrays import load_module, module_arrays, under
-from strategies.prototypes import Table, Upload, pairs, read_upload
+from strategies.prototypes import Table, Upload, alikeness, pairs, read_upload
 from strategies.server_training import PrototypeMaker, one_thread, train_on_pairs
 from strategies.upload_rounds import UploadRounds
 
@@ -66,6 +66,10 @@ class PrototypeRounds(UploadRounds[Upload]):
             check_finite(self.state(), self.server_round, self.makes, "lower proto-server-lr")
         return received
 
+    def round_metrics(self) -> dict[str, float]:
+        """Return how alike the global prototypes of two classes are: mean and largest |cos|."""
+        return {**super().round_metrics(), **alikeness(self.table.rows)}
+
     def state(self) -> Arrays:
         """Return the table."""
         return {_TABLE + name: array for name, array in self.table.arrays().items()}
@@ -88,9 +92,9 @@ class TrainedPrototypes(PrototypeRounds):
         seed: int,
         draw: Callable[[int], torch.Generator],
         lr_server: float = 0.01,
-        epochs: int = 1,
+        epochs: int | str = 1,
         batch_size: int = 32,
-        residual: bool = False,
+        start: str = "plain",
         **kwargs: Any,
     ) -> None:
         """Prepare the server's module.
@@ -101,15 +105,16 @@ class TrainedPrototypes(PrototypeRounds):
             seed: of the module's other initial values.
             draw: round -> generator of its shuffles.
             lr_server: learning rate of plain SGD on uploaded prototypes.
-            epochs: passes over a round's uploads.
+            epochs: passes over a round's uploads, or "auto", as `train_on_pairs` takes them.
             batch_size: prototypes in a batch.
-            residual: as `PrototypeMaker`.
+            start: as `PrototypeMaker`.
             kwargs: as the base.
         """
         super().__init__(*args, **kwargs)
-        self.maker = PrototypeMaker(torch.from_numpy(embedding), seed, residual)
+        self.maker = PrototypeMaker(torch.from_numpy(embedding), seed, start)
         self.draw, self.lr_server = draw, lr_server
         self.epochs, self.batch_size = epochs, batch_size
+        self.epochs_taken = 0
 
     def loss(self, prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the server's loss on a batch of uploaded prototypes [B, K] and classes [B]."""
@@ -122,11 +127,20 @@ class TrainedPrototypes(PrototypeRounds):
 
     def update(self, uploads: list[Upload]) -> Table:
         """Train on this round's uploads, and make the prototypes of all classes."""
-        train_on_pairs(
+        self.epochs_taken = train_on_pairs(
             self.maker, self.loss, *pairs(uploads), self.draw(self.server_round),
             lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
         )  # fmt: skip
         return Table.full(self.made())
+
+    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+        """Forget the uploads and the training of the round before."""
+        super().open_round(received, total_weight, cohort)
+        self.epochs_taken = 0
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return how alike the prototypes are, and for how many epochs the server trained."""
+        return {**super().round_metrics(), "server_epochs": float(self.epochs_taken)}
 
     def state(self) -> Arrays:
         """Return the table and the module."""

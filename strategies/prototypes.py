@@ -161,3 +161,18 @@ def normalised(rows: np.ndarray) -> np.ndarray:
     """Return the rows [n, K] at length one; rows of zeros stay."""
     lengths = np.sqrt(np.square(rows, dtype=np.float64).sum(1, keepdims=True))
     return np.asarray(rows / np.maximum(lengths, 1e-12), np.float32)
+
+
+def alikeness(rows: np.ndarray) -> dict[str, float]:
+    """Return mean and largest |cos| of two different rows of [n, K]; nothing with fewer than two.
+
+    0: all classes are orthogonal; 1: they share one direction.
+    """
+    if len(rows) < 2:
+        return {}
+    directions = normalised(rows).astype(np.float64)
+    between = np.abs(directions @ directions.T)[np.triu_indices(len(rows), 1)]
+    return {
+        "prototype_cosine_mean": float(between.mean()),
+        "prototype_cosine_largest": float(between.max()),
+    }

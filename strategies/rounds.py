@@ -31,6 +31,7 @@ from strategies.records import (
 from strategies.transport import array_bytes, exchange, payload_bytes, release
 
 _KNOWN = "known-clients"
+_Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
 
 
 class ClientStrategy(FlowerFedAvg):
@@ -116,6 +117,10 @@ class ClientStrategy(FlowerFedAvg):
     def load_state(self, state: Arrays) -> None:
         """Take back what `state` returned, when a run resumes."""
 
+    def round_metrics(self) -> dict[str, float]:
+        """Return the method's own numbers of the last round, by their names in metrics.jsonl."""
+        return dict(self.report.metrics)
+
     @property
     def known(self) -> tuple[int, ...]:
         """The clients that have trained in an accepted round."""
@@ -144,10 +149,7 @@ class ClientStrategy(FlowerFedAvg):
         self._global = from_array_record(arrays)
         self.open_round(self._global, total, len(cohort))
         self._asked = self._tasks(cohort, total)
-        messages = [
-            self._message(MessageType.TRAIN, node, task, arrays, self.extras(task.clients))
-            for node, task in self._asked.items()
-        ]
+        messages = self._messages(MessageType.TRAIN, self._asked, arrays, self.extras)
         self.report.asked = len(cohort)
         self.report.bytes_down = sum(map(payload_bytes, messages))
         own = sum(array_bytes(*self.extras([client]).values()) for client in cohort)
@@ -182,11 +184,7 @@ class ClientStrategy(FlowerFedAvg):
             return []
         arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
         self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
-        kind, extras = MessageType.EVALUATE, self.evaluation_extras
-        messages = [
-            self._message(kind, node, task, arrays, extras(task.clients))
-            for node, task in tasks.items()
-        ]
+        messages = self._messages(MessageType.EVALUATE, tasks, arrays, self.evaluation_extras)
         self.report.eval_bytes_down = sum(map(payload_bytes, messages))
         return messages
 
@@ -264,13 +262,15 @@ class ClientStrategy(FlowerFedAvg):
             for node, hosted in self.federation.by_node(clients).items()
         }  # fmt: skip
 
-    def _message(
-        self, kind: str, node: int, task: Task, arrays: ArrayRecord, extras: Mapping[str, Arrays]
-    ) -> Message:
-        content = RecordDict({ARRAYS: arrays, TASK: task.to_record()})
-        for name, group in extras.items():
-            content[name] = to_array_record(group)
-        return Message(content, dst_node_id=node, message_type=kind)
+    def _messages(
+        self, kind: str, tasks: Mapping[int, Task], arrays: ArrayRecord, extras: _Extras
+    ) -> list[Message]:
+        messages = []
+        for node, task in tasks.items():
+            groups = {name: to_array_record(group) for name, group in extras(task.clients).items()}
+            content = RecordDict({ARRAYS: arrays, TASK: task.to_record(), **groups})
+            messages.append(Message(content, dst_node_id=node, message_type=kind))
+        return messages
 
     def _use(self, reply: Message, task: Task, take: Callable[[Message, Task], None]) -> None:
         """Let `take` have a node's reply; whatever it raises is a failure of the node's clients.

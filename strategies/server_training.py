@@ -13,26 +13,48 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+MOST_EPOCHS, PATIENCE, TOLERANCE = 100, 5, 1e-3  # of training to a plateau
+
 
 class PrototypeMaker(nn.Module):
     """One trainable vector per class and two layers that turn it into the class's prototype.
 
-    G(E) with E [C, K] and G: Linear(K, K), ReLU, Linear(K, K). With `residual`, E + G(E) with the
-    last layer zero at first, so that training starts at E.
+    G(E) with E [C, K] and G: Linear(K, K), ReLU, Linear(K, K). `start` says what it gives at first:
+
+    plain: what PyTorch's initial values make of E; with rows of length one the biases outweigh E,
+        and all classes get nearly one direction.
+    fitted: E itself. E is made sqrt(K) times as long (as long as rows from N(0, 1)) where it goes
+        in, and the last layer is the smallest that gives E, by least squares. It does so exactly
+        with C <= K + 1; with more classes it gives the nearest rows that a last layer can.
+    residual: E itself, as E + G(E) with the last layer zero.
+
     Source: FedTGP (Zhang et al., AAAI 2024), TGP; FedORGP, TP; FedDOR, E and G.
     """
 
-    def __init__(self, embedding: Tensor, seed: int, residual: bool = False) -> None:
+    def __init__(self, embedding: Tensor, seed: int, start: str = "plain") -> None:
         super().__init__()
         width = embedding.shape[1]
         self.embedding = nn.Parameter(embedding.clone())
-        self.residual = residual
+        self.residual = start == "residual"
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
-        if residual:
+        if self.residual:
             nn.init.zeros_(self.second.weight)
             nn.init.zeros_(self.second.bias)
+        elif start == "fitted":
+            self._fit(embedding)
+
+    @torch.no_grad()
+    def _fit(self, rows: Tensor) -> None:
+        """Lengthen E, and solve for the last layer of least norm with G(E) = rows [C, K]."""
+        self.embedding.mul_(rows.shape[1] ** 0.5)
+        with one_thread():
+            hidden = F.relu(self.first(self.embedding)).double()
+            inputs = torch.cat((hidden, hidden.new_ones(len(rows), 1)), 1)
+            solved = torch.linalg.lstsq(inputs, rows.double(), driver="gelsd").solution
+        self.second.weight.copy_(solved[:-1].T)
+        self.second.bias.copy_(solved[-1])
 
     def forward(self) -> Tensor:
         """Return the prototypes of all classes [C, K]."""
@@ -97,20 +119,46 @@ def train_on_pairs(
     draw: torch.Generator,
     *,
     lr: float,
-    epochs: int = 1,
+    epochs: int | str = 1,
     batch_size: int = 32,
-) -> None:
-    """Train a module in place by plain SGD on (prototype, class) pairs.
+) -> int:
+    """Train a module in place by plain SGD on (prototype, class) pairs; returns the epochs it took.
 
     `loss(prototypes [B, K], labels [B])`; pairs are shuffled every epoch, the last incomplete batch
-    is kept.
+    is kept. With `epochs` "auto" the loss of all pairs is computed after every epoch, and training
+    ends at its `Plateau`, or after `MOST_EPOCHS`.
     """
     prototypes, labels = torch.from_numpy(rows), torch.from_numpy(classes)
     parameters = list(module.parameters())
+    most = MOST_EPOCHS if epochs == "auto" else int(epochs)
+    plateau = Plateau()
     with one_thread():
-        for _ in range(epochs):
+        for epoch in range(most):
             for chosen in torch.randperm(len(labels), generator=draw).split(batch_size):
                 descend(parameters, loss(prototypes[chosen], labels[chosen]), lr)
+            if epochs == "auto" and plateau.reached(float(loss(prototypes, labels).detach())):
+                return epoch + 1
+    return most
+
+
+class Plateau:
+    """Tells of a loss >= 0, epoch by epoch, when it no longer falls.
+
+    The first loss is the reference, and so is every later one that is below (1 - `TOLERANCE`) times
+    the reference before it. The plateau is reached when `PATIENCE` epochs in a row have given no
+    new reference; a loss that is NaN gives none.
+    """
+
+    def __init__(self) -> None:
+        self.reference, self.waited = float("inf"), 0
+
+    def reached(self, loss: float) -> bool:
+        """Take the loss after one more epoch; returns whether the plateau is reached."""
+        if loss < (1 - TOLERANCE) * self.reference:
+            self.reference, self.waited = loss, 0
+        else:
+            self.waited += 1
+        return self.waited >= PATIENCE
 
 
 def descend(parameters: Sequence[nn.Parameter], loss: Tensor, lr: float) -> None:

@@ -200,6 +200,34 @@ def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():
     assert node.head_hash() != ""
 
 
+def test_feddors_prototypes_start_at_the_orthogonal_rows_and_stay_apart(tmp_path):
+    config = run(method="feddor", num_rounds=3, output_dir=str(tmp_path), run_name="apart")
+    strategy, node = strategy_of(config)
+    np.testing.assert_allclose(strategy.made(), node.personal.rows, atol=1e-5)
+    assert run_in_process(ROOT, config, Resources()) == 0
+    rows = RunDirectory.load(tmp_path / "apart").rounds()
+    assert all(row["prototype_cosine_mean"] < 0.2 for row in rows)
+    assert all(row["prototype_cosine_mean"] < row["prototype_cosine_largest"] < 1 for row in rows)
+    assert all(5 < row["server_epochs"] <= 100 for row in rows)
+    assert all(0 <= row["client_accuracy_proto_total"] <= 1 for row in rows)
+
+
+def test_feddor_with_one_epoch_of_a_generator_as_pytorch_starts_it_is_still_there():
+    short = {"feddor_server_epochs": 1, "feddor_generator": "plain"}
+    _, strategy, _ = federate(run(method="feddor", **short))
+    assert strategy.round_metrics()["server_epochs"] == 1
+    assert strategy.round_metrics()["prototype_cosine_mean"] > 0.5
+    strategy.open_round({}, 1, 1)
+    assert strategy.round_metrics()["server_epochs"] == 0
+
+
+def test_without_orthogonal_rows_the_generator_has_none_to_start_at():
+    short = {"feddor_server_epochs": 1, "feddor_generator": "plain"}
+    for method, same in (("feddor-no-oi", True), ("feddor", False)):
+        fitted, plain = (strategy_of(run(method=method, **keys))[0] for keys in ({}, short))
+        assert np.array_equal(fitted.made(), plain.made()) == same
+
+
 def test_clients_of_one_architecture_start_equal_and_of_two_do_not():
     node = Node(RunConfig.parse(run(method="feddor")))
     assert node.place(0) is node.place(2)

@@ -242,8 +242,9 @@ def test_feddors_embedding_starts_at_the_rows_of_all_or_at_orthogonal_ones_of_it
     strategy, node = strategy_of(run(method="feddor", feddor_oi_shared_seed=shared))
     embedding = strategy.maker.embedding.detach().numpy()
     np.testing.assert_array_equal(strategy.table.rows, node.personal.rows)
-    np.testing.assert_allclose(embedding @ embedding.T, np.eye(10), atol=1e-5)
-    assert np.array_equal(embedding, node.personal.rows) == shared
+    np.testing.assert_allclose(embedding @ embedding.T, 16 * np.eye(10), atol=1e-4)
+    np.testing.assert_allclose(strategy.made(), embedding / 4, atol=1e-5)
+    assert np.array_equal(embedding, 4 * node.personal.rows) == shared
 
 
 def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():

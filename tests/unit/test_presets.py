@@ -21,7 +21,7 @@ from fedapp.tuned import BETAS, ORDER
 ROOT = Path(__file__).parents[2]
 DEFAULTS = default_config(ROOT)
 ALONE = {"feddor"}  # protocols for one paper's methods, all with one learning rate
-ON_TOP = ("feddor-100-server-epochs", "htfllib")  # of a protocol
+ON_TOP = ("htfllib",)  # of a protocol
 NAMES = [row["preset"] for row in preset_rows() if row["preset"] not in ON_TOP]
 
 
@@ -69,7 +69,6 @@ def test_presets_that_go_on_top_of_a_protocol_leave_its_data_as_it_is():
         run = resolve("feddor-cifar100-dirichlet", name)
         place = (run.dataset, run.partition, run.num_clients, run.num_rounds, run.model_group)
         assert place == ("cifar100", "dirichlet", 20, 100, "MHMG8")
-    assert resolve("feddor-cifar100-dirichlet", ON_TOP[0]).feddor_server_epochs == 100
     theirs = resolve("feddor-cifar100-dirichlet", "htfllib")
     assert (theirs.method, theirs.lr, theirs.local_epochs) == ("fedproto", 0.01, 1)
     assert (theirs.batch_size, theirs.drop_last, theirs.local_shuffle) == (10, True, False)

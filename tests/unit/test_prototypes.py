@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from strategies.aggregate import UpdateRefused
-from strategies.prototypes import Table, Upload, class_means, normalised, pairs, read_upload
+from strategies.prototypes import (
+    Table,
+    Upload,
+    alikeness,
+    class_means,
+    normalised,
+    pairs,
+    read_upload,
+)
 
 VECTORS = json.loads(
     (Path(__file__).parents[1] / "vectors" / "vectors_heterogeneous.json").read_text()
@@ -88,6 +96,12 @@ def test_the_order_of_uploads_changes_nothing():
 def test_normalised_rows_have_length_one_and_zeros_stay():
     rows = normalised(np.array([[3.0, 4.0], [0.0, 0.0]]))
     np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0]], rtol=1e-6)
+
+
+def test_alikeness_is_of_directions_and_of_two_different_classes():
+    rows = np.array([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]], np.float32)
+    assert alikeness(rows) == {"prototype_cosine_mean": 1 / 3, "prototype_cosine_largest": 1.0}
+    assert alikeness(rows[:1]) == alikeness(rows[:0]) == {}
 
 
 def test_a_table_travels_in_as_many_bytes_as_its_values_take():

@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from strategies.prototypes import normalised
 from strategies.server_training import (
+    MOST_EPOCHS,
     FeatureGenerator,
+    Plateau,
     PrototypeMaker,
     adaptive_margin,
     descend,
@@ -74,10 +76,62 @@ def test_one_step_of_feddors_generator():
     np.testing.assert_allclose(broadcast, vector["broadcast_after"], atol=1e-6)
 
 
-def test_a_residual_generator_starts_at_its_embedding():
+def test_a_residual_or_fitted_generator_starts_at_its_embedding():
     rows = gaussian_embedding(4, 6, seed=3)
-    assert torch.equal(PrototypeMaker(rows, 0, residual=True)(), rows)
+    assert torch.equal(PrototypeMaker(rows, 0, "residual")(), rows)
     assert not torch.equal(PrototypeMaker(rows, 0)(), rows)
+    fitted = PrototypeMaker(rows, 0, "fitted")
+    torch.testing.assert_close(fitted(), rows)
+    torch.testing.assert_close(fitted.embedding.detach(), 6**0.5 * rows)
+
+
+def test_with_more_classes_than_a_last_layer_can_fit_a_fitted_generator_starts_near():
+    rows = F.normalize(gaussian_embedding(30, 6, seed=3), dim=1)
+
+    def away(start: str) -> float:
+        return float(
+            1 - F.cosine_similarity(PrototypeMaker(rows, 0, start)().detach(), rows).mean()
+        )
+
+    assert 0.01 < away("fitted") < 0.5 < away("plain")
+
+
+def epochs_to_plateau(*losses: float) -> int | None:
+    """The epochs after which a loss is at its plateau; None if it still falls."""
+    plateau = Plateau()
+    return next((n for n, loss in enumerate(losses, 1) if plateau.reached(loss)), None)
+
+
+def test_a_loss_is_at_its_plateau_when_it_stays_for_five_epochs():
+    assert epochs_to_plateau(*[1.0] * 9) == 6
+    assert epochs_to_plateau(*[float("nan")] * 9) == 5
+    assert epochs_to_plateau(*[1.0] * 5, 0.998, *[1.0] * 9) == 11
+    assert epochs_to_plateau(*[1.0] * 5, 0.9995, *[1.0] * 9) == 6
+    assert epochs_to_plateau(*[1 - n / 4000 for n in range(50)]) is None  # 0.1 % in four epochs
+    assert epochs_to_plateau(*[1 - n / 9000 for n in range(50)]) == 6
+
+
+def test_training_takes_as_many_epochs_as_the_loss_needs():
+    rows, classes = torch.rand(12, 6, generator=torch.Generator().manual_seed(1)), np.arange(12) % 4
+
+    def trained(epochs: int | str) -> tuple[PrototypeMaker, int, float]:
+        maker, draw = PrototypeMaker(gaussian_embedding(4, 6, 3), 0), torch.Generator()
+        draw.manual_seed(0)
+
+        def loss(prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return sum(intra_inter(prototypes, labels, maker()))
+
+        taken = train_on_pairs(maker, loss, rows.numpy(), classes, draw, lr=1.0, epochs=epochs)
+        ended = loss(rows, torch.from_numpy(classes))
+        return maker, taken, float(ended.detach())
+
+    converged, taken, ended = trained("auto")
+    assert 6 < taken < MOST_EPOCHS
+    same, counted, _ = trained(taken)
+    assert counted == taken
+    assert torch.equal(same(), converged())
+    assert ended < 0.8 * trained(1)[2]
+    assert trained("auto")[1] == taken
 
 
 @pytest.mark.parametrize(
