@@ -33,8 +33,8 @@ def of_feddr_plus_code(
 ) -> float:
     """Return min(1, mean_i |D_i| / (2 (|D| + N epsilon))), N the number of all clients.
 
-    This never extrapolates: it is how the code behind FedDr+ (Kim et al. 2024) and FedFN (Kim et
-    al. 2023) has FedExP.
+    This never extrapolates. A public code base that has the methods of FedDr+ and FedFN has FedExP
+    like this; that their tables were made with it is inferred, not stated.
     """
     return min(1.0, float(np.sqrt(squares).mean()) / (2.0 * (length**0.5 + clients * epsilon)))
 

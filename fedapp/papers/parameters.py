@@ -23,8 +23,8 @@ SWEPT = ("beta", "mu", "tau", "lambda", "epsilon", "rho")
 LONG_NAMES = {"s": "samples"}
 _FEDEXP: tuple[Keys, str] = (
     {"fedexp-step": "feddr+", "fedexp-evaluate": "last"},
-    "step length of at most 1 and the last model, as in the code that has FedDr+'s methods; the "
-    "published numbers are FedAvg's within a point",
+    "step length of at most 1 and the last model, as in a public code base with FedDr+'s methods; "
+    "that it made this table is inferred from numbers mostly near FedAvg's",
 )
 # What the released code of a paper's tables does otherwise, by paper and method, and in words.
 RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
