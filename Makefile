@@ -21,9 +21,10 @@ run: set-up ## train FedDr+ on 20 heterogeneous clients, simulated on this machi
 test: lint types ## lint, type check and the whole test suite with coverage
 	$(BIN)/python -m pytest -n 2 --dist load $(PACKAGES:%=--cov=%) --cov-report=term --cov-report=xml $(ARGS)
 
-lint: set-up ## ruff: rules and formatting
+lint: set-up ## ruff: rules and formatting; import-linter: the layers of the packages
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: set-up ## mypy over the three packages
 	$(BIN)/mypy

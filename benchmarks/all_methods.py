@@ -18,9 +18,9 @@ from pathlib import Path
 
 from runs_in_turn import in_turn, markdown, rounds, summary, train
 
-from clients.client import LocalClient
-from fedapp.method import GLOBAL
-from fedapp.methods import METHODS
+from clients.base import LocalClient
+from fedapp.methods.row import GLOBAL
+from fedapp.methods.table import METHODS
 from strategies.fedavg import FedAvg
 
 PARTITIONS = {"s=2": "partition='shards' shards=2", "LDA 0.1": "partition='lda' alpha=0.1"}

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from deployment.federation import Federation, Program  # noqa: E402
 
-from fedapp.launch import program  # noqa: E402
+from fedapp.engines.launch import program  # noqa: E402
 
 BARE_PROJECT = """
 [project]

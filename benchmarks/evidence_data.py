@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.analysis.accuracy import forgetting
-from fedapp.papers.cells import Cell, cells_of
-from fedapp.papers.plan import PlannedRun, Request
-from fedapp.papers.tables import all_papers
-from fedapp.results.folders import folder_name
+from fedapp.core.paths import folder_name
+from fedapp.experiments.papers.cells import Cell, cells_of
+from fedapp.experiments.papers.plan import PlannedRun, Request
+from fedapp.experiments.papers.tables import all_papers
+from fedapp.results.class_accuracy import forgetting
 from fedapp.results.run_directory import RunDirectory
 
 DATA = Path(__file__).parents[1] / "docs" / "evidence"

@@ -9,11 +9,11 @@ from pathlib import Path
 from evidence_data import Record, read
 from evidence_plots import published_beside_curves
 
-from fedapp.papers.cells import cell_names
-from fedapp.papers.tables import find_paper
-from fedapp.results.files import write_atomically
+from fedapp.core.files import write_atomically
+from fedapp.experiments.papers.cells import cell_names
+from fedapp.experiments.papers.tables import find_paper
 from fedapp.results.formatting import markdown_table
-from fedapp.results.rendering import png
+from fedapp.results.plots.rendering import png
 
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"

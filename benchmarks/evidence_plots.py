@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedapp.results.rendering import color_of, new_figure, styled
+from fedapp.results.plots.rendering import color_of, new_figure, styled
 
 Points = Sequence[tuple[int, float]]  # round, accuracy in percent
 WINDOW = 10  # rounds in a running mean

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from runs_in_turn import fedapp, in_turn, markdown, rounds, summary, train
 
-from fedapp.methods import METHODS
+from fedapp.methods.table import METHODS
 
 PARTITIONS = {
     "Dirichlet 0.1": "partition='dirichlet' alpha=0.1",

@@ -15,8 +15,8 @@ from pathlib import Path
 from all_methods import BASE, PARTITIONS, RATES, name_of
 from runs_in_turn import fedapp, in_turn, markdown, rounds, summary, train
 
-from fedapp.method import CLIENT_MEAN
-from fedapp.methods import METHODS
+from fedapp.methods.row import CLIENT_MEAN
+from fedapp.methods.table import METHODS
 
 COLUMNS = ("mean", "std of clients", "worst", "quartiles", "global model")
 EXTRA = {"per-fedavg": "per-fedavg-beta=0.01"}  # at its own 0.1, this CNN diverges

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedapp.results.formatting import markdown_table
 
-START = "from fedapp.cli import main; main()"
+START = "from fedapp.cli.app import main; main()"
 
 
 def fedapp(arguments: Sequence[str], log: Path) -> int:

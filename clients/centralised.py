@@ -7,9 +7,9 @@ training loop.
 
 import torch
 
-from clients.arrays import Arrays, to_arrays
-from clients.client import LocalClient, check_finite, nbytes
-from clients.local_training import TrainingResult
+from clients.base import LocalClient, check_finite, nbytes
+from clients.training.arrays import Arrays, to_arrays
+from clients.training.local_training import TrainingResult
 
 
 class CentralisedClient(LocalClient):

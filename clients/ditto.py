@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clients.arrays import floating, load_arrays, to_arrays
-from clients.client import Arrays, LocalClient, check_finite, copy_weights, nbytes
-from clients.displacement import pulled
-from clients.local_training import Batches, Forward, TrainingResult, backward, train
-from clients.objective import Objective
-from clients.parts import ALL, training_only
+from clients.base import Arrays, LocalClient, check_finite, copy_weights, nbytes
+from clients.training.arrays import floating, load_arrays, to_arrays
+from clients.training.displacement import pulled
+from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
+from clients.training.objective import Objective
+from clients.training.parts import ALL, training_only
 
 
 class DittoClient(LocalClient):

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from clients.objective import Step
 from clients.prototype_client import PrototypeClient
 from clients.prototype_losses import soft_cross_entropy
+from clients.training.objective import Step
 
 
 class FDClient(PrototypeClient):

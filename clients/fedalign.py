@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.client import LocalClient
-from clients.local_training import Forward
-from clients.objective import Objective
+from clients.base import LocalClient
+from clients.training.local_training import Forward
+from clients.training.objective import Objective
 
 _ITERATIONS = 5
 _CHANNELS = 64  # of the last block in the network that the published weight belongs to

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clients.arrays import to_arrays
-from clients.client import Arrays, LocalClient, nbytes
-from clients.local_training import Forward, TrainingResult
-from clients.objective import Objective
+from clients.base import Arrays, LocalClient, nbytes
+from clients.training.arrays import to_arrays
+from clients.training.local_training import Forward, TrainingResult
+from clients.training.objective import Objective
 
 IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
 _KINDS = {IMPORTANCE: "u", WEIGHTED: "v"}  # as they are called in the client's state

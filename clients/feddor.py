@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.client import Arrays
-from clients.local_training import Forward, TrainingResult
-from clients.objective import Objective, Step
+from clients.base import Arrays
 from clients.prototype_client import PrototypeClient
+from clients.training.local_training import Forward, TrainingResult
+from clients.training.objective import Objective, Step
 
 _SMALLEST_SCALE = 1e-3
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.client import Arrays, LocalClient, nbytes
-from clients.local_training import Forward, TrainingResult
-from clients.objective import Objective
+from clients.base import Arrays, LocalClient, nbytes
+from clients.training.local_training import Forward, TrainingResult
+from clients.training.objective import Objective
 
 
 class FedDynClient(LocalClient):

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.arrays import load_arrays
-from clients.client import Arrays
-from clients.local_training import Forward, TrainingResult
-from clients.objective import Objective
+from clients.base import Arrays
 from clients.personal_model import PersonalClient
+from clients.training.arrays import load_arrays
+from clients.training.local_training import Forward, TrainingResult
+from clients.training.objective import Objective
 
 # As strategies.fedgen has them; neither side imports the other.
 INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"

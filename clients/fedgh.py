@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from clients.arrays import load_arrays
 from clients.prototype_client import PrototypeClient
+from clients.training.arrays import load_arrays
 
 INBOX = "header-"  # followed by the width of the header's hidden layer
 

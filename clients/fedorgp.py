@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from clients.objective import Step
 from clients.prototype_client import PrototypeClient
+from clients.training.objective import Step
 
 
 class FedORGPClient(PrototypeClient):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.client import LocalClient
-from clients.displacement import displaced
-from clients.local_training import Forward
-from clients.objective import Objective
-from clients.parts import in_part, still_statistics
+from clients.base import LocalClient
+from clients.training.displacement import displaced
+from clients.training.local_training import Forward
+from clients.training.objective import Objective
+from clients.training.parts import in_part, still_statistics
 
 
 class FedSOLClient(LocalClient):
@@ -32,7 +32,7 @@ class FedSOLClient(LocalClient):
             place: as `LocalClient`.
             rho: length of the perturbation.
             adaptive: A is |w - w_g| normalised along its first dimension; otherwise 1.
-            part: of the model that is perturbed, a word of `clients.parts`.
+            part: of the model that is perturbed, a word of `clients.training.parts`.
             more: as `LocalClient`.
         """
         super().__init__(*place, **more)

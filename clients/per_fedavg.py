@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.client import LocalClient, copy_weights
-from clients.displacement import displaced
-from clients.local_training import Batches, Forward, TrainingResult, backward, train
-from clients.objective import Objective
-from clients.parts import ALL, training_only
+from clients.base import LocalClient, copy_weights
+from clients.training.displacement import displaced
+from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
+from clients.training.objective import Objective
+from clients.training.parts import ALL, training_only
 
 
 class PerFedAvgClient(LocalClient):

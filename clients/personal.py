@@ -4,13 +4,9 @@ What a client keeps is whatever of its model does not travel, so one class serve
 stays at home) and training alone (everything does), and FedRep only trains its parts in turn.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-
-from clients.arrays import load_arrays, to_arrays
-from clients.client import Arrays, LocalClient, check_finite, nbytes
-from clients.local_training import Batches, LocalSettings, TrainingResult, train
-from clients.parts import BODY, HEAD, still_statistics, training_only
+from clients.base import Arrays, LocalClient, check_finite, nbytes
+from clients.training.arrays import load_arrays, to_arrays
+from clients.training.local_training import TrainingResult
 
 
 class PersonalPartClient(LocalClient):
@@ -43,36 +39,3 @@ class PersonalPartClient(LocalClient):
         initial = self.place.copy("initial").state_dict()
         private = self.place.private
         load_arrays(private, self.recalled or to_arrays({n: initial[n] for n in private}))
-
-
-class FedRepClient(PersonalPartClient):
-    """Trains its head for E epochs on the received body, then the body for one epoch.
-
-    Source: FedRep (Collins et al. 2021, ICML), algorithm 1, with epochs for its gradient steps.
-    """
-
-    def run(self, server_round: int, lr: float) -> TrainingResult:
-        """Train head and body in turn."""
-        return self._update(self.data.training(server_round), lr)
-
-    def personalise(self, server_round: int, lr: float) -> None:
-        """Do one more local update from the new body, which is forgotten after the evaluation."""
-        super().personalise(server_round, lr)
-        self.keep_start()
-        self._update(self.data.tuning(server_round), lr)
-
-    def _update(self, epoch: Callable[[], Batches], lr: float) -> TrainingResult:
-        with still_statistics(self.model):
-            head = self._phase(HEAD, epoch, lr, self.settings)
-        body = self._phase(BODY, epoch, lr, replace(self.settings, epochs=1))
-        steps = head.steps + body.steps
-        loss = (head.loss * head.steps + body.loss * body.steps) / steps
-        return TrainingResult(loss, steps, head.images + body.images, head.seconds + body.seconds)
-
-    def _phase(
-        self, part: str, epoch: Callable[[], Batches], lr: float, settings: LocalSettings
-    ) -> TrainingResult:
-        with training_only(self.model, part):
-            return train(
-                self.model, self.watchers(self.objective), self.objective, epoch, lr, settings
-            )

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.arrays import load_arrays, to_arrays
-from clients.client import Arrays, LocalClient
-from clients.local_training import LossDiverged, TrainingResult
+from clients.base import Arrays, LocalClient
+from clients.training.arrays import load_arrays, to_arrays
+from clients.training.local_training import LossDiverged, TrainingResult
 
 AFTER_DOWNLOAD = "after-download"
 

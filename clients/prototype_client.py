@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.arrays import to_arrays
-from clients.client import Arrays
-from clients.local_training import Forward, TrainingResult
-from clients.objective import Objective, Step
+from clients.base import Arrays
 from clients.personal_model import PersonalClient
 from clients.prototype_losses import class_means, cosine_alignment, nearest_prototype
+from clients.training.arrays import to_arrays
+from clients.training.local_training import Forward, TrainingResult
+from clients.training.objective import Objective, Step
 
-# As strategies.prototypes has them; neither side imports the other.
+# As strategies.prototypes.uploads has them; neither side imports the other.
 PROTOTYPES, CLASSES, COUNTS = "proto", "proto-classes", "proto-counts"
 INBOX = "prototypes"
 

@@ -1,216 +1,37 @@
-"""The ClientApp: a node answers for the clients it hosts.
+"""What Flower starts for a message: the ClientApp itself, or a call to the warm worker beside it.
 
-A real SuperNode hosts one client, a virtual one may host many; node p of P hosts the clients c with
-c mod P = p. The handlers build the NumPyClient of each client they were asked for, call it, and
-pack what it returns in named records. They are the same in a simulation and on real hosts.
+A SuperNode starts one Python process per message. Importing torch, reading the data and making a
+CUDA context there costs seconds per round, so with node-config `worker="warm"` this module, which
+does neither and hands the message to a process that stays (`warm.py`). Whatever goes wrong with
+that process, the message is answered here instead, by the same handlers.
 """
 
-import traceback
-from contextlib import nullcontext, suppress
-from typing import Any
-
-import numpy as np
-import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from clients.client import LocalClient, Scalar
-from clients.fedgen import COUNTS
-from clients.local_training import LossDiverged
-from clients.state import StateError
-from clients.stored_states import UnknownRun, clean
-from fedapp.config import RunConfig
-from fedapp.errors import UserError, out_of_memory
-from fedapp.identity import describe
-from fedapp.node import Node, open_node
-from fedapp.state_folder import state_folder
-from strategies.aggregate import Arrays, GroupSums, UpdateRefused
-from strategies.client_evaluation import REINITIALISED
-from strategies.records import (
-    ARRAYS,
-    DIVERGED,
-    ERROR,
-    REPORT,
-    TASK,
-    UPLOADS,
-    ClientFailure,
-    ClientResult,
-    Task,
-    extra_records,
-    from_array_record,
-    pack_report,
-    pack_uploads,
-    to_array_record,
-)
+from fedapp.core.errors import UserError
 
-app = ClientApp()
+WORKERS = ("plain", "warm")
 
 
-@app.query()
-def query(message: Message, context: Context) -> Message:
-    """Say who this node is: its partition, its clients and their examples, versions, device."""
-    try:
-        identity = describe(context)
-    except UserError as mistake:
-        identity = {"error": str(mistake)}
-    return Message(RecordDict({"identity": ConfigRecord(identity)}), reply_to=message)
+class MessageApp(ClientApp):
+    """A ClientApp that answers by `fedapp.runtime.client.app`, here or in the warm worker."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer one message; raises what the handlers raise."""
+        worker = context.node_config.get("worker", "plain")
+        if worker not in WORKERS:
+            raise UserError(f"node-config key 'worker' is {worker!r} but must be plain or warm")
+        if worker == "warm":
+            from fedapp.engines.deployment.warm import WorkerLost, ask_worker  # needs a Unix system
+
+            try:
+                return ask_worker(message, context)
+            except WorkerLost as reason:
+                print(f"the warm worker is no help ({reason}): answering without it", flush=True)
+        from fedapp.runtime.client import app as handlers  # imports torch
+
+        return handlers(message, context)
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train the clients that the task names, and return their models or exact partial sum."""
-    node, task, received, inbox = _opened(message, context)
-    state_dir = str(context.node_config.get("state-dir", ""))
-    gathered = Gathered(received, task)
-    for client in task.clients:
-        try:
-            memory = node.memory(client, task, task.server_round, state_dir)
-            with memory.state.locked() if memory else nullcontext():
-                numpy_client = node.client(client, memory, inbox)
-                gathered.take(client, numpy_client, *_fit(numpy_client, received, task))
-        except (LossDiverged, UpdateRefused) as reason:
-            gathered.failures.append(ClientFailure(client, DIVERGED, str(reason)))
-        except Exception as error:
-            gathered.failures.append(ClientFailure(client, ERROR, _explain(error)))
-    return Message(gathered.content(), reply_to=message)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the received model, made personal, on the own test split of the task's clients."""
-    node, task, received, inbox = _opened(message, context)
-    state_dir = str(context.node_config.get("state-dir", ""))
-    rows: list[dict[str, Any]] = []
-    failures: list[ClientFailure] = []
-    config: dict[str, Scalar] = {"server_round": task.server_round, "lr": task.lr}
-    for client in task.clients:
-        try:
-            memory = node.memory(client, task, task.server_round + 1, state_dir)
-            numpy_client = node.client(client, memory, inbox)
-            loss, count, scores = numpy_client.evaluate(_ordered(received, numpy_client), config)
-            scores[REINITIALISED] = int(numpy_client.evaluated_afresh)
-        except LossDiverged as reason:
-            failures.append(ClientFailure(client, DIVERGED, str(reason)))
-        except Exception as error:
-            failures.append(ClientFailure(client, ERROR, _explain(error)))
-        else:
-            rows.append({"client": client, "examples": count, "loss": loss, **scores})
-    content = pack_report([], failures)
-    if rows:
-        content[REPORT] = MetricRecord({name: [row[name] for row in rows] for name in rows[0]})
-    return Message(content, reply_to=message)
-
-
-@app.query("labels")
-def labels(message: Message, context: Context) -> Message:
-    """Say how many training images of each class the clients have that the message names."""
-    node = open_node(context.run_config, context.node_config)
-    asked: Any = message.content.config_records[TASK]["clients"]
-    counts, _, _ = node.class_counts()
-    uploads = pack_uploads({client: {COUNTS: counts[client]} for client in asked})
-    return Message(RecordDict({UPLOADS: uploads}), reply_to=message)
-
-
-@app.query("forget")
-def forget(message: Message, context: Context) -> Message:
-    """Remove what this node's clients kept for a run that is over, or say why it is still there."""
-    key = str(message.content.config_records[TASK]["state_key"])
-    config = RunConfig.parse(context.run_config)
-    root = state_folder(str(context.node_config.get("state-dir", "")) or config.state_dir)
-    left: dict[str, Any] = {}
-    try:
-        with suppress(UnknownRun):  # another node of this machine has removed them already
-            clean(root, key)
-    except StateError as error:
-        left = {"error": str(error)}
-    return Message(RecordDict({"forgotten": ConfigRecord(left)}), reply_to=message)
-
-
-def _opened(message: Message, context: Context) -> tuple[Node, Task, Arrays, dict[str, Arrays]]:
-    """Return the node that a message is for, its task, the shared arrays and the named extras."""
-    return (
-        open_node(context.run_config, context.node_config),
-        Task.from_record(message.content.config_records[TASK]),
-        from_array_record(message.content.array_records[ARRAYS]),
-        extra_records(message.content),
-    )
-
-
-class Gathered:
-    """The reply of one node as its clients finish, one after the other."""
-
-    def __init__(self, received: Arrays, task: Task) -> None:
-        self.received, self.task = received, task
-        self.results: list[ClientResult] = []
-        self.failures: list[ClientFailure] = []
-        self._sums: GroupSums | None = None
-        self._last: dict[str, Arrays] = {}
-        self._uploads: dict[int, Arrays] = {}
-
-    def take(self, client: int, done: LocalClient, model: Arrays, result: ClientResult) -> None:
-        """Add a client's work to the reply, and let it remember its state.
-
-        Raises `UpdateRefused` if the work cannot be averaged and `StateError` if the state cannot
-        be stored; neither has an effect on the reply or on the state, then.
-        """
-        if self._sums is None:
-            task = self.task
-            self._sums = GroupSums(self.received, done.outbox, task.total_weight, task.cohort)
-        self._sums.check(model, done.outbox)
-        done.remember()
-        if self.task.separate:
-            self._uploads[client] = model
-        elif len(self.task.clients) == 1:
-            self._last = {ARRAYS: model, **done.outbox}
-        else:
-            self._sums.add(model, done.outbox, self.task.weight(result.examples))
-        if done.uploads:
-            self._uploads[client] = done.uploads
-        self.results.append(result)
-
-    def content(self) -> RecordDict:
-        """Return the reply's records: report, model or partial sums, and uploads."""
-        content = pack_report(self.results, self.failures)
-        if self.results and self._sums is not None and not self.task.separate:
-            sums = {name: group.sums for name, group in self._sums.groups.items()}
-            for name, arrays in (self._last or {ARRAYS: self._sums.model.sums, **sums}).items():
-                content[name] = to_array_record(arrays)
-        if self._uploads:
-            content[UPLOADS] = pack_uploads(self._uploads)
-        return content
-
-
-def _fit(client: LocalClient, received: Arrays, task: Task) -> tuple[Arrays, ClientResult]:
-    """Let one NumPyClient train, and name what it returns."""
-    arrays, examples, metrics = client.fit(
-        _ordered(received, client), {"server_round": task.server_round, "lr": task.lr}
-    )
-    sent = [*arrays, *client.uploads.values()]
-    sent += [array for group in client.outbox.values() for array in group.values()]
-    result = ClientResult(
-        client.client,
-        examples,
-        int(metrics["steps"]),
-        float(metrics["loss"]),
-        float(metrics["seconds"]),
-        sum(array.nbytes for array in sent),
-        float(metrics["squared_distance"]),
-        float(metrics["extra"]),
-        int(metrics["images"]),
-        int(metrics["reinitialised"]),
-    )
-    return dict(zip(client.shared, arrays, strict=True)), result
-
-
-def _ordered(received: Arrays, client: LocalClient) -> list[np.ndarray]:
-    """Return the received arrays in the client's order; raises UserError on other names."""
-    if received.keys() != client.shared.keys():
-        raise UserError(f"the server sent {sorted(received)}, not {sorted(client.shared)}")
-    return [received[name] for name in client.shared]
-
-
-def _explain(error: Exception) -> str:
-    """Return the sentence of a user's mistake, or the traceback of anything else."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return out_of_memory(error)
-    return str(error) if isinstance(error, UserError | StateError) else traceback.format_exc()
+app = MessageApp()

@@ -9,7 +9,8 @@ from typing import Any
 from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, GroupSums
-from strategies.records import (
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.records import (
     ARRAYS,
     UPLOADS,
     ClientResult,
@@ -18,8 +19,7 @@ from strategies.records import (
     unpack_uploads,
     view_array_record,
 )
-from strategies.robust import Rule, SeparateModels
-from strategies.rounds import ClientStrategy
+from strategies.rounds.robust import Rule, SeparateModels
 
 
 class FedAvg(ClientStrategy):

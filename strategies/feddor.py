@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from strategies.prototype_rounds import PrototypeRounds, TrainedPrototypes
-from strategies.prototypes import Table, Upload, class_means, normalised
-from strategies.server_training import intra_inter
+from strategies.prototypes.rounds import PrototypeRounds, TrainedPrototypes
+from strategies.prototypes.training import intra_inter
+from strategies.prototypes.uploads import Table, Upload, class_means, normalised
 
 
 class FedDOR(TrainedPrototypes):

@@ -8,7 +8,7 @@ from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
-from strategies.records import ClientResult, Task, weight_of
+from strategies.rounds.records import ClientResult, Task, weight_of
 
 # |D_i|^2 and p_i of the round's clients, |D|^2, epsilon, number of all clients -> eta
 StepRule = Callable[[np.ndarray, np.ndarray, float, float, int], float]

@@ -11,11 +11,16 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
-from strategies.federation import check_finite
-from strategies.named_arrays import load_module, module_arrays, under
-from strategies.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
-from strategies.server_training import FeatureGenerator, diversity_loss, ensemble_loss, one_thread
-from strategies.transport import exchange
+from strategies.prototypes.training import (
+    FeatureGenerator,
+    diversity_loss,
+    ensemble_loss,
+    one_thread,
+)
+from strategies.rounds.federation import check_finite
+from strategies.rounds.named_arrays import load_module, module_arrays, under
+from strategies.rounds.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
+from strategies.rounds.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
 UNHEARD = "unheard"  # ids of clients whose label counts are still to come

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from strategies.aggregate import Arrays
-from strategies.named_arrays import load_module, module_arrays
-from strategies.prototype_rounds import PrototypeRounds
-from strategies.prototypes import Table, Upload, pairs
-from strategies.server_training import train_on_pairs
+from strategies.prototypes.rounds import PrototypeRounds
+from strategies.prototypes.training import train_on_pairs
+from strategies.prototypes.uploads import Table, Upload, pairs
+from strategies.rounds.named_arrays import load_module, module_arrays
 
 EXTRA = "header-"  # followed by the width of the hidden layer
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from strategies.aggregate import Arrays, UpdateRefused
-from strategies.fedavg import FedAvg
-from strategies.named_arrays import under
-from strategies.upload_rounds import UploadRounds
+from strategies.rounds.named_arrays import under
+from strategies.rounds.uploads import UploadRounds
 
 EXTRA = "mentee"
 _STATE = "mentee."
@@ -73,9 +72,3 @@ class FedKD(UploadRounds[Arrays]):
     def load_state(self, state: Arrays) -> None:
         """Take back what the next round sends."""
         self.sent = under(state, _STATE)
-
-
-class FML(FedAvg):
-    """Uniform mean of the meme models' parameters (Shen et al. 2020, arXiv 2006.16765)."""
-
-    uniform = True

@@ -7,7 +7,7 @@ from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
-from strategies.records import ClientResult, Task, weight_of
+from strategies.rounds.records import ClientResult, Task, weight_of
 
 
 class FedNova(FedAvg):

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from strategies.prototype_rounds import PrototypeRounds
-from strategies.prototypes import Table, Upload, class_means
+from strategies.prototypes.rounds import PrototypeRounds
+from strategies.prototypes.uploads import Table, Upload, class_means
 
 
 class FedProto(PrototypeRounds):
@@ -29,11 +29,3 @@ class FedProto(PrototypeRounds):
         rows |= dict(zip(means.classes.tolist(), means.rows, strict=True))
         known = sorted(rows)
         return Table(np.stack([rows[c] for c in known]), np.array(known, np.int64))
-
-
-class FD(PrototypeRounds):
-    """Plain means over clients of each class's mean logits (Jeong et al. 2018)."""
-
-    def update(self, uploads: list[Upload]) -> Table:
-        """Return the means of this round."""
-        return class_means(uploads)

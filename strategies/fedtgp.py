@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from strategies.prototype_rounds import TrainedPrototypes
-from strategies.prototypes import Table, Upload, class_means
-from strategies.server_training import adaptive_margin, intra_inter, margin_cross_entropy
+from strategies.prototypes.rounds import TrainedPrototypes
+from strategies.prototypes.training import adaptive_margin, margin_cross_entropy
+from strategies.prototypes.uploads import Table, Upload, class_means
 
 
 class FedTGP(TrainedPrototypes):
@@ -28,24 +28,3 @@ class FedTGP(TrainedPrototypes):
     def loss(self, prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the contrastive loss of a batch."""
         return margin_cross_entropy(prototypes, labels, self.maker(), self.margin)
-
-
-class FedORGP(TrainedPrototypes):
-    """L_intra + γ L_inter (Guo et al. 2025, arXiv 2502.16119).
-
-    With `reduction` "sum", as the first version of the authors' code, both are sums over the batch,
-    and L_inter over the other classes too.
-    """
-
-    def __init__(
-        self, *args: Any, gamma: float = 10.0, reduction: str = "mean", **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.gamma, self.reduction = gamma, reduction
-
-    def loss(self, prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return L_intra + γ L_inter of a batch."""
-        intra, inter = intra_inter(prototypes, labels, self.maker())
-        if self.reduction == "sum":
-            intra, inter = len(labels) * intra, len(labels) * (self.num_classes - 1) * inter
-        return intra + self.gamma * inter

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from fedapp import server_app
-from fedapp.config import RunConfig
-from fedapp.in_process import InProcessGrid
-from fedapp.node import Node
-from fedapp.preflight import meet_nodes
-from strategies.records import from_array_record, to_array_record
-from strategies.rounds import ClientStrategy
+from fedapp.config.resolve import parse_config
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.runtime.node import Node
+from fedapp.runtime.preflight import meet_nodes
+from fedapp.runtime.strategy import build_strategy
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.records import from_array_record, to_array_record
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -65,7 +65,7 @@ def federate(
     hosts: str = "own",
 ) -> tuple[dict[str, np.ndarray], ClientStrategy, list[dict[str, np.ndarray]]]:
     """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
-    config = RunConfig.parse(run_config)
+    config = parse_config(run_config)
     node = Node(config)
     grid = ShuffledGrid(run_config, nodes, seed, tamper)
     for context in grid.contexts.values():
@@ -73,7 +73,7 @@ def federate(
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
     federation = meet_nodes(grid, config.num_clients, expected, 5, lambda text: None)
     key = state_key or uuid.uuid4().hex
-    strategy = server_app.build_strategy(config, node, federation, key)
+    strategy = build_strategy(config, node, federation, key)
     history: list[dict[str, np.ndarray]] = []
     initial = {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
     strategy.start(

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.client import LocalClient
-from clients.local_training import LocalSettings, TrainingResult
-from clients.objective import Objective, Step
-from clients.sgd import FusedSGD
-from clients.workplace import ClientData, Workplace
-from strategies.federation import Federation
+from clients.base import LocalClient
+from clients.training.local_training import LocalSettings, TrainingResult
+from clients.training.objective import Objective, Step
+from clients.training.sgd import FusedSGD
+from clients.training.workplace import ClientData, Workplace
+from strategies.rounds.federation import Federation
 
 
 class VectorModel(nn.Module):

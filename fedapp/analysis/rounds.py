@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from clients.local_training import LossDiverged
-from clients.state import StateError
-from fedapp.analysis.epochs import stop_of, watched
-from fedapp.analysis.features import mean
-from fedapp.analysis.measure import Figures, Measure
-from fedapp.analysis.table import MEASURES
-from fedapp.analysis.views import Arrays, Local, Stop, View, borrowed, load, look
-from fedapp.errors import UserError
-from fedapp.node import Node
-from strategies.records import Task
-from strategies.rounds import ClientStrategy
+from clients.state.store import StateError
+from clients.training.local_training import LossDiverged
+from fedapp.analysis.formulas.features import mean
+from fedapp.analysis.measures.base import Figures, Measure
+from fedapp.analysis.measures.epochs import stop_of, watched
+from fedapp.analysis.measures.table import MEASURES
+from fedapp.analysis.measures.views import Arrays, Local, Stop, View, borrowed, load, look
+from fedapp.core.errors import UserError
+from fedapp.runtime.node import Node
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.records import Task
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from clients.arrays import to_arrays
-from fedapp.analysis import store
+from clients.training.arrays import to_arrays
 from fedapp.analysis.rounds import RoundModels, Start, measure_round
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.node import Node
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.results import checkpoint
+from fedapp.results import measures_file as store
 from fedapp.results.run_directory import RunDirectory
-from fedapp.rng import sample_clients
-from strategies.federation import Federation
-from strategies.rounds import ClientStrategy
+from fedapp.runtime.node import Node
+from fedapp.runtime.strategy import build_strategy, cohort_of
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.federation import Federation
 
 Starts = dict[int, Callable[[], Start]]  # by the round before
 
@@ -44,7 +44,7 @@ class SavedRun:
         asked = {"data-dir": places.data_dir, "device": places.device}
         changes = {key: value for key, value in asked.items() if value}
         self.run = run
-        self.config = RunConfig.parse({**run.config(), **changes})
+        self.config = parse_config({**run.config(), **changes})
         self.node = Node(self.config)
         initial = to_arrays(self.node.workplace.shared)
         key = run.state_key() if self.node.keeps else ""
@@ -69,7 +69,6 @@ class SavedRun:
 
     def _checkpoint(self, path: Path) -> Start:
         """Return what the round after a checkpoint started from, as its strategy tells."""
-        from fedapp.server_app import build_strategy
 
         saved = checkpoint.load(path, self.config.fingerprint())
         strategy = build_strategy(self.config, self.node, Federation({}, {}), self.run.state_key())
@@ -106,12 +105,6 @@ class SavedRun:
         entry = measure_round(self.node, models, words)
         store.add(self.run, entry)
         return entry
-
-
-def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
-    """Return the first `limit` clients (0: all) that train in a round."""
-    cohort = sample_clients(config.seed, server_round, config.num_clients, config.participation)
-    return cohort[: limit or None]
 
 
 def _read(path: Any) -> dict[str, np.ndarray]:

@@ -5,14 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedapp.analysis import store
-from fedapp.analysis.accuracy import CLASS_ACCURACY_MEASURES, class_accuracy_measures
+from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.rounds import cost_sentence
 from fedapp.analysis.saved_runs import Places, SavedRun
-from fedapp.analysis.table import MEASURES, WORDS, check_measures, measures_of_models
-from fedapp.comparison import run_labels
-from fedapp.errors import UserError
-from fedapp.results.measure_plots import write_plots
+from fedapp.config.checks import check_measures
+from fedapp.config.measures import (
+    CLASS_ACCURACY_MEASURES,
+    WORDS,
+    measures_of_models,
+)
+from fedapp.core.errors import UserError
+from fedapp.results import measures_file as store
+from fedapp.results.class_accuracy import class_accuracy_measures
+from fedapp.results.comparison import run_labels
+from fedapp.results.plots.measure_plots import write_plots
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.data.cache import Arrays, cached_arrays
-from fedapp.data.encoded import EncodedImages
-from fedapp.data.hub import PREFIX, read_hub
-from fedapp.data.imagenet import LAYOUT, read_imagenet100
-from fedapp.data.images import load_image_folder
-from fedapp.data.own_images import class_names, load_named_images
-from fedapp.data.public import (
+from fedapp.core.errors import UserError
+from fedapp.data.readers.cache import Arrays, cached_arrays
+from fedapp.data.readers.encoded import EncodedImages
+from fedapp.data.readers.hub import PREFIX, read_hub
+from fedapp.data.readers.imagenet import LAYOUT, read_imagenet100
+from fedapp.data.readers.images import load_image_folder
+from fedapp.data.readers.own_images import class_names, load_named_images
+from fedapp.data.readers.public import (
     CIFAR10,
     CIFAR100,
     CINIC10,
@@ -27,8 +28,7 @@ from fedapp.data.public import (
     MNIST,
     TINY_IMAGENET,
 )
-from fedapp.data.sources import Images, Joined, Origin
-from fedapp.errors import UserError
+from fedapp.data.readers.sources import Images, Joined, Origin
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
 from fedapp.models.backbones import relu
 from fedapp.models.mixer import WIDTH, Mixer
 

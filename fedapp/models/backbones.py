@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fedapp.config import RunConfig
+    pass
 
 NormLayer = Callable[[int], nn.Module]
 
@@ -86,13 +86,6 @@ def check_batch_size(networks: str, batch_size: object) -> None:
 def needs_two(name: str, image_size: int, bn: str) -> bool:
     """Return whether a BatchNorm of this backbone sees one value of each image: it needs two."""
     return bn != "group" and image_size <= BACKBONES[name].one_pixel_up_to
-
-
-def check_one_pixel(config: RunConfig, image_size: int) -> None:
-    """Raise UserError for batches of one image where a BatchNorm sees one value of each."""
-    if needs_two(config.model, image_size, config.bn):
-        images = f"{image_size}x{image_size} images"
-        check_batch_size(f"model '{config.model}' on {images} has", config.batch_size)
 
 
 def _cnn(channels: int, image_size: int, norm: NormLayer) -> nn.Module:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
 
 
 def simplex_etf(num_classes: int, feature_dim: int, seed: int) -> Tensor:

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedapp.errors import UserError
-from fedapp.models import Model
-from fedapp.places import expanded
+from fedapp.core.errors import UserError
+from fedapp.core.paths import expanded
+from fedapp.models.model import Model
 
 IMAGENET = "imagenet"
 IMAGENET_MODELS = ("resnet18", "resnet18-imagenet-stem")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedapp.core.rng import seeded
 from fedapp.models.heads import Head, build_head
-from fedapp.rng import seeded
 
 
 @dataclass(frozen=True)

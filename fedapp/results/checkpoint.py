@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from fedapp.errors import UserError
-from fedapp.results.files import safetensors_bytes, write_atomically
+from fedapp.core.errors import UserError
+from fedapp.core.files import safetensors_bytes, write_atomically
 
 _MODEL, _STATE = "model/", "strategy/"
 

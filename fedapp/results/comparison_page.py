@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp import comparison
-from fedapp.analysis import store
-from fedapp.results import measure_plots, page, plots
-from fedapp.results.files import write_atomically
+from fedapp.core.files import write_atomically
+from fedapp.results import comparison, page
+from fedapp.results import measures_file as store
 from fedapp.results.formatting import percent
-from fedapp.results.rendering import svg
+from fedapp.results.plots import curves as plots
+from fedapp.results.plots import measure_plots
+from fedapp.results.plots.rendering import svg
 from fedapp.results.run_directory import RunDirectory
 
 

@@ -7,28 +7,17 @@ while it has nothing in it but what a run writes before its first round.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedapp.errors import UserError
-from fedapp.places import expanded
+from fedapp.core.errors import UserError
+from fedapp.core.paths import expanded, folder_name, is_folder_name
 
 LOCK, CHECKPOINTS = ".lock", "checkpoints"
 _EMPTY_AT_FIRST = "metrics.jsonl"
 _BEFORE_ROUND_1 = (LOCK, "config.toml", "partition.json", "state.json", "tensorboard", "wandb")
-
-
-def is_folder_name(name: str) -> bool:
-    """Return whether a name stays one folder wherever it is put, on Windows too."""
-    return name not in {"", ".", ".."} and not set(name) & set("/\\\0")
-
-
-def folder_name(text: str) -> str:
-    """Return a text as part of a folder's name: all but letters, digits and + - . = becomes _."""
-    return re.sub(r"[^\w.+=-]+", "_", text)
 
 
 def existing(path: str | Path) -> Path:

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.analysis import store
-from fedapp.results import measure_plots, page, plots
-from fedapp.results.files import write_atomically
+from fedapp.core.files import write_atomically
+from fedapp.results import measures_file as store
+from fedapp.results import page
 from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
-from fedapp.results.rendering import svg
+from fedapp.results.plots import curves as plots
+from fedapp.results.plots import measure_plots
+from fedapp.results.plots.rendering import svg
 from fedapp.results.run_directory import RunDirectory, best_round
 
 Rows = Sequence[Mapping[str, Any]]

@@ -18,17 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedapp.errors import UserError
-from fedapp.overrides import CHOSEN
-from fedapp.places import expanded
-from fedapp.results.files import (
-    Tensor,
-    json_text,
-    parse_object,
-    safetensors_bytes,
-    write_atomically,
-)
-from fedapp.results.folders import CHECKPOINTS, existing, folder_name, named, unnamed
+from fedapp.config.overrides import CHOSEN
+from fedapp.core.errors import UserError
+from fedapp.core.files import Tensor, json_text, parse_object, safetensors_bytes, write_atomically
+from fedapp.core.paths import expanded, folder_name
+from fedapp.results.folders import CHECKPOINTS, existing, named, unnamed
 
 Scalar = str | int | float | bool
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 
 

@@ -24,9 +24,9 @@ import tomli_w
 from packaging.version import Version
 from waiting import wait_until
 
-from fedapp.certificates import make_certificates
-from fedapp.launch import environment_for, program
-from fedapp.local_superlink import free_port
+from fedapp.engines.deployment.certificates import make_certificates
+from fedapp.engines.launch import environment_for, program
+from fedapp.experiments.bench.superlink import free_port
 
 ROOT = Path(__file__).parents[2]
 # From 1.40 on SuperNodes speak HTTPS to the SuperLink's one port, before that gRPC to another.

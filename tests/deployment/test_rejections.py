@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from deployment.federation import Program
 
-from fedapp.certificates import renew_server_certificate
+from fedapp.engines.deployment.certificates import renew_server_certificate
 
 STRANGER = 2  # has a key of the federation's own kind, but nobody registered it
 

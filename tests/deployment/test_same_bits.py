@@ -7,7 +7,7 @@ compared is the last checkpoint: the shared arrays and all that the strategy rem
 import pytest
 from in_process import assert_same, federate, settings
 
-from fedapp.config import RunConfig
+from fedapp.config.resolve import parse_config
 from fedapp.results import checkpoint
 
 METHODS: dict[str, dict] = {"feddr+": {}, "scaffold": {}, "feddor": {"model_group": "tiny"}}
@@ -22,7 +22,7 @@ def test_real_nodes_and_plain_calls_agree(federation, method):
     values = settings(**keys)
     arrays, strategy, _ = federate(values, nodes=1)
     directory = federation.directory(f"same-{method}")
-    saved = checkpoint.load(directory, RunConfig.parse(values).fingerprint())
+    saved = checkpoint.load(directory, parse_config(values).fingerprint())
     assert saved.server_round == 2
     expected = strategy.save()
     assert arrays or expected

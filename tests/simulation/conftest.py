@@ -10,8 +10,9 @@ import pytest
 import tomli_w
 from safetensors.numpy import load_file
 
-from fedapp.launch import Resources, environment_for, program
-from fedapp.local_superlink import local_superlink
+from fedapp.engines.launch import environment_for, program
+from fedapp.engines.resources import Resources
+from fedapp.experiments.bench.superlink import local_superlink
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from in_process import assert_same, federate, settings
 from safetensors.numpy import load_file
 from waiting import wait_until
 
-from fedapp.launch import program
+from fedapp.engines.launch import program
 
 ROOT = Path(__file__).parents[2]
 ENGINES = pytest.mark.parametrize("engine", ["workers", "ray"])

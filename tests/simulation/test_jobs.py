@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from fedapp import sweep
-from fedapp.errors import UserError
-from fedapp.in_process import run_in_process
-from fedapp.jobs import run_apart
-from fedapp.launch import Resources, program
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.launch import program
+from fedapp.engines.resources import Resources
+from fedapp.engines.subprocesses import INTERRUPTED
+from fedapp.experiments import sweep
+from fedapp.experiments.jobs import run_apart
 from fedapp.results.run_directory import RunDirectory
-from fedapp.subprocesses import INTERRUPTED
 
 ROOT = Path(__file__).parents[2]
 BASE = {"num-rounds": 1, "num-clients": 10, "participation": 0.2, "local-epochs": 1}

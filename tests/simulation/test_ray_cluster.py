@@ -14,8 +14,8 @@ import pytest
 from in_process import assert_same, federate, settings
 from safetensors.numpy import load_file
 
-from fedapp.launch import program
-from fedapp.local_superlink import free_port
+from fedapp.engines.launch import program
+from fedapp.experiments.bench.superlink import free_port
 
 ROOT = Path(__file__).parents[2]
 WORKERS = """

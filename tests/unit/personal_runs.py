@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from in_process import federate, settings
 
-from fedapp.config import RunConfig
-from fedapp.methods import METHODS
-from fedapp.node import Node
-from fedapp.server_app import build_strategy
-from strategies.federation import Federation
+from fedapp.config.resolve import parse_config
+from fedapp.methods.table import METHODS
+from fedapp.runtime.node import Node
+from fedapp.runtime.strategy import build_strategy
+from strategies.rounds.federation import Federation
 
 PERSONAL = [name for name, row in METHODS.items() if row.personal is not None]
 
@@ -29,7 +29,7 @@ def outcome(config: dict[str, Any], **more: Any) -> tuple[dict[str, np.ndarray],
 
 def strategy_of(run_config: dict[str, Any]) -> tuple[Any, Node]:
     """The strategy of four clients on nodes of their own, and the server's node."""
-    config = RunConfig.parse(run_config)
+    config = parse_config(run_config)
     node = Node(config)
     federation = Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
     return build_strategy(config, node, federation), node

@@ -15,8 +15,8 @@ CHILD = """
 import os, sys
 from pathlib import Path
 import numpy as np
-import clients.state
-from clients.state import ClientState, StateError
+import clients.state.store
+from clients.state.store import ClientState, StateError
 state = ClientState(Path(sys.argv[1]), "r", 3, {header!r})
 def arrays(value):
     return {{"w": np.full((4, 3), value, np.float32), "n": np.array(value, np.int64)}}

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from clients.local_training import LocalSettings, Watchers, train
-from clients.objective import Objective
-from fedapp.allocator import keep_memory
-from fedapp.models import build_model
+from clients.training.local_training import LocalSettings, Watchers, train
+from clients.training.objective import Objective
+from fedapp.core.hardware import keep_memory
+from fedapp.models.model import build_model
 
 FAULTS = """
 import resource
-from fedapp.allocator import keep_memory
+from fedapp.core.hardware import keep_memory
 kept = keep_memory() if {keep} else None
 for _ in range(3):  # the first blocks are new in any case
     block = bytes(bytearray(8_000_000))

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.analysis import accuracy, features, weights
+from fedapp.analysis.formulas import accuracy, features, weights
+from fedapp.results import class_accuracy
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())
 METRICS, FACTORS = VECTORS["metrics"], VECTORS["fedfn_factors"]
@@ -31,8 +32,8 @@ def factors() -> features.FourFactors:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (lambda: accuracy.forgetting(HISTORY), METRICS["forgetting"]),
-        (lambda: accuracy.consistency(HISTORY), METRICS["consistency_consecutive"]),
+        (lambda: class_accuracy.forgetting(HISTORY), METRICS["forgetting"]),
+        (lambda: class_accuracy.consistency(HISTORY), METRICS["consistency_consecutive"]),
         (lambda: accuracy.in_local_accuracy(LAST, COUNTS), METRICS["in_local_acc_last"]),
         (lambda: accuracy.out_local_accuracy(LAST, COUNTS), METRICS["out_local_acc_last"]),
         (lambda: features.alignment(F_LOCAL, LABELS, ETF).mean(), METRICS["alignment_local"]),
@@ -91,7 +92,7 @@ def test_gradient_diversity_equals_the_specification():
 
 def test_growing_accuracy_forgets_nothing():
     growing = np.array([[0.1, 0.2], [0.3, 0.5], [0.4, 0.9]])
-    assert accuracy.forgetting(growing) == pytest.approx(-0.25)
+    assert class_accuracy.forgetting(growing) == pytest.approx(-0.25)
 
 
 def test_in_and_out_local_accuracy_agree_for_a_client_with_all_classes_alike():

@@ -8,8 +8,8 @@ import torch
 from in_process import settings
 from torch import nn
 
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.models.architectures import ARCHITECTURES, build_personal_extractor
 from fedapp.models.groups import GROUPS, find_group
 from fedapp.models.personal_heads import build_personal_head
@@ -62,9 +62,9 @@ def test_images_that_are_too_small_for_a_clients_network_are_refused_before_the_
     with pytest.raises(UserError, match=r"'googlenet' needs images of 15x15 .* not 14 wide"):
         build_personal_extractor("googlenet", 3, 14, 64)
     with pytest.raises(UserError, match=r"'googlenet' needs images of 15x15 .* not 8 wide"):
-        RunConfig.parse(settings(**group))
-    RunConfig.parse(settings(**group, num_clients=1))
-    RunConfig.parse(settings(**group, dataset="mnist"))
+        parse_config(settings(**group))
+    parse_config(settings(**group, num_clients=1))
+    parse_config(settings(**group, dataset="mnist"))
 
 
 @pytest.mark.parametrize(("side", "inputs"), [(32, 1600), (64, 10816), (28, 1024), (8, 256)])
@@ -129,7 +129,7 @@ def test_the_small_group_is_four_unlike_networks_of_a_fraction_of_the_papers_siz
     norms = [kind & {nn.BatchNorm2d, nn.LayerNorm} for kind in kinds]
     assert norms == [set(), {nn.BatchNorm2d}, {nn.BatchNorm2d}, {nn.LayerNorm}]
     asked = settings(method="feddor", model_group="small", partition="dirichlet")
-    assert RunConfig.parse({**asked, "feature-dim": "auto"}).feature_dim == 128
+    assert parse_config({**asked, "feature-dim": "auto"}).feature_dim == 128
 
 
 def test_a_mixer_sees_the_order_of_patches_and_has_no_negative_features():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
 from fedapp.models.backbones import BACKBONES, build_extractor
 
 

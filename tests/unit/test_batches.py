@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.functional import pad
 
-from fedapp.data.batches import (
+from fedapp.core.errors import UserError
+from fedapp.data.batches.in_memory import (
     PADDING,
     ClientBatches,
     batch_bounds,
@@ -14,7 +15,6 @@ from fedapp.data.batches import (
     full_batch_bounds,
     parse_augmentation,
 )
-from fedapp.errors import UserError
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedapp import cli
-from fedapp.benchmarking import gpu, plan, suite, tables, tax
-from fedapp.benchmarking.federated import Rounds, Speed
-from fedapp.errors import UserError
+from fedapp.cli import app as cli
+from fedapp.core.errors import UserError
+from fedapp.experiments.bench import gpu, plan, suite, tables, tax
+from fedapp.experiments.bench.federated import Rounds, Speed
 
 ROOT = Path(__file__).parents[2]
 METHODS = ("fedavg", "fedntd", "feddr+")

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.benchmarking import (
+from fedapp.core.errors import UserError
+from fedapp.data.datasets import load_dataset
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.experiments.bench import (
     engine,
     federated,
     machine,
@@ -20,9 +23,6 @@ from fedapp.benchmarking import (
     scale,
     tax,
 )
-from fedapp.data.datasets import load_dataset
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.data import cache
-from fedapp.data.cache import cache_folder, cached_arrays, file_version
+from fedapp.core.paths import cache_folder
+from fedapp.data.readers import cache
+from fedapp.data.readers.cache import cached_arrays, file_version
 
 REPORT = """
 import sys

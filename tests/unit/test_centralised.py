@@ -6,10 +6,10 @@ import torch
 from in_process import differ, federate, settings
 from torch import nn
 
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.methods import METHODS
-from fedapp.node import Node
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.methods.table import METHODS
+from fedapp.runtime.node import Node
 
 CENTRALISED = [name for name in METHODS if name.startswith("centralised")]
 RUN = {"num_rounds": 2, "weight_decay": 1e-3, "lr": 0.01, "local_epochs": "auto"}
@@ -20,7 +20,7 @@ def plain_loop(run, keep_momentum=True):
 
     The kernel is the app's: the last bits of another one grow within a few epochs.
     """
-    config = RunConfig.parse(run)
+    config = parse_config(run)
     node = Node(config)
     model = node.new_model().train()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -65,17 +65,15 @@ def test_one_client_of_fedavg_is_a_loop_with_a_new_optimiser_in_every_epoch():
 @pytest.mark.parametrize("method", CENTRALISED)
 def test_keys_of_clients_and_partition_do_not_apply(method):
     asked = {"partition": "lda", "num_clients": 100, "participation": 0.1, "stochastic_every": 10}
-    config = RunConfig.parse(
-        settings(method=method, **asked, local_epochs="auto", dataset="cifar10")
-    )
+    config = parse_config(settings(method=method, **asked, local_epochs="auto", dataset="cifar10"))
     assert (config.num_clients, config.participation, config.stochastic_every) == (1, 1.0, 0)
     assert (config.partition, config.pool_data, config.local_epochs) == ("iid", False, 1)
-    assert RunConfig.parse(config.flat()) == config
-    assert RunConfig.parse(settings(method=method, local_epochs=5)).local_epochs == 5
+    assert parse_config(config.flat()) == config
+    assert parse_config(settings(method=method, local_epochs=5)).local_epochs == 5
 
 
 def test_the_one_client_has_every_image_once():
-    node = Node(RunConfig.parse(settings(method="centralised", partition="shards")))
+    node = Node(parse_config(settings(method="centralised", partition="shards")))
     assert [sorted(part) for part in node.partition.train] == [list(range(1438))]
     assert [sorted(part) for part in node.partition.test] == [list(range(359))]
 
@@ -88,6 +86,6 @@ def test_a_regulariser_pulls_to_the_model_of_the_epochs_start():
 
 def test_data_of_clients_that_stay_on_their_hosts_are_refused():
     with pytest.raises(UserError, match="every client has a folder of its own"):
-        RunConfig.parse(
+        parse_config(
             settings(method="centralised", partition="own", dataset="images", classes="cat dog")
         )

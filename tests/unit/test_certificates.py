@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from typer.testing import CliRunner
 
-from fedapp import cli
-from fedapp.certificates import (
+from fedapp.cli import app as cli
+from fedapp.core.errors import UserError
+from fedapp.engines.deployment.certificates import (
     make_certificates,
     names_of,
     read_certificate,
     renew_server_certificate,
 )
-from fedapp.errors import UserError
 
 
 @pytest.fixture

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedapp import cli
-from fedapp.data.partition import PARTITIONS
-from fedapp.errors import UserError
-from fedapp.launch import Resources, default_config, fuse, gpu_names, merge
-from fedapp.overrides import read_overrides
+from fedapp.cli import app as cli
+from fedapp.config.overrides import read_overrides
+from fedapp.config.project import default_config, merge
+from fedapp.config.resolve import load_run_config
+from fedapp.core.errors import UserError
+from fedapp.core.hardware import gpu_names
+from fedapp.data.partition.table import PARTITIONS
+from fedapp.engines.resources import Resources
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()
@@ -114,7 +117,7 @@ def test_overrides_that_cannot_be_read(texts, words):
 
 @pytest.mark.parametrize("option", ["--nodes", "--workers"])
 def test_there_are_no_negative_numbers_of_nodes_or_workers(monkeypatch, option):
-    monkeypatch.setattr(cli, "simulate", lambda *_: 0)
+    monkeypatch.setattr("fedapp.cli.run.simulate", lambda *_: 0)
     done = runner.invoke(cli.app, ["run", option, "-1"])
     assert done.exit_code == 2
     assert option in done.output
@@ -132,8 +135,11 @@ def test_pairs_are_read_as_by_flower():
 def test_starting_a_run_imports_nothing_heavy():
     code = """
 import sys
-from fedapp import cli, launch
-launch.merge(cli.Path("."), cli.read_overrides(["seed=1", "fedntd-cifar10-shards"]))
+from pathlib import Path
+import fedapp.cli.app
+from fedapp.config.overrides import read_overrides
+from fedapp.config.project import merge
+merge(Path("."), read_overrides(["seed=1", "fedntd-cifar10-shards"]))
 print({"numpy", "torch", "flwr", "ray", "pydantic", "typer"} & sys.modules.keys())
 """
     command = [sys.executable, "-c", code]
@@ -144,7 +150,7 @@ print({"numpy", "torch", "flwr", "ray", "pydantic", "typer"} & sys.modules.keys(
 def test_later_overrides_win_and_paths_become_absolute(tmp_path):
     preset = tmp_path / "p.toml"
     preset.write_text('method = "fedavg"\nseed = 3\noutput-dir = "here"\n')
-    values = fuse(ROOT, read_overrides([str(preset), "seed=5"]))
+    values = load_run_config(ROOT, read_overrides([str(preset), "seed=5"]))
     assert (values["method"], values["seed"]) == ("fedavg", 5)
     assert values["output-dir"] == str(ROOT / "here")
     with pytest.raises(UserError, match=r"has no \[tool.flwr.app.config\]"):
@@ -174,8 +180,8 @@ def test_gpus_are_those_that_cuda_would_show(monkeypatch, visible, names):
 
 
 def test_resources_are_chosen_from_the_machine(monkeypatch):
-    monkeypatch.setattr("fedapp.launch.cores", lambda: 8)
-    monkeypatch.setattr("fedapp.launch.gpu_names", lambda: [])
+    monkeypatch.setattr("fedapp.engines.resources.cores", lambda: 8)
+    monkeypatch.setattr("fedapp.engines.resources.gpu_names", lambda: [])
     assert Resources().resolve(100) == Resources(32, 8, 0.0)
     assert Resources().resolve(3).workers == 3
     assert Resources(0, 2).resolve(100, 0.1).nodes == 32  # 5 of 100 clients per worker
@@ -186,7 +192,7 @@ def test_resources_are_chosen_from_the_machine(monkeypatch):
     assert "init-args-num-cpus=8" in Resources(8, 4, 0.0).options()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # a cluster refuses to be told its size
     assert "init-args-num-cpus" not in Resources(8, 4, 0.0).options()
-    monkeypatch.setattr("fedapp.launch.gpu_names", lambda: ["0", "1"])
+    monkeypatch.setattr("fedapp.engines.resources.gpu_names", lambda: ["0", "1"])
     assert Resources().resolve(100) == Resources(32, 8, 0.25)
 
 

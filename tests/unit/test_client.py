@@ -7,16 +7,16 @@ from flwr.client import Client, NumPyClient
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from in_process import settings
 
-from fedapp.config import RunConfig
-from fedapp.methods import METHODS
-from fedapp.node import Node
-from fedapp.server_app import build_strategy
-from strategies.federation import Federation
+from fedapp.config.resolve import parse_config
+from fedapp.methods.table import METHODS
+from fedapp.runtime.node import Node
+from fedapp.runtime.strategy import build_strategy
+from strategies.rounds.federation import Federation
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_to_client_gives_what_the_numpy_client_gives(method):
-    node_config = RunConfig.parse(settings(method=method))
+    node_config = parse_config(settings(method=method))
     node = Node(node_config)
     everyone = range(node_config.num_clients)
     federation = Federation(dict.fromkeys(everyone, 100), dict.fromkeys(everyone, 1))
@@ -41,7 +41,7 @@ def test_to_client_gives_what_the_numpy_client_gives(method):
 
 
 def test_the_teacher_is_the_received_model_and_stays_it():
-    node = Node(RunConfig.parse(settings(method="feddr+")))
+    node = Node(parse_config(settings(method="feddr+")))
     client = node.client(0)
     received = [array + 0.01 for array in client.get_parameters({})]
     client.fit(received, {"server_round": 1, "lr": 0.1})
@@ -54,7 +54,7 @@ def test_the_teacher_is_the_received_model_and_stays_it():
 
 
 def test_training_needs_no_global_random_numbers():
-    node = Node(RunConfig.parse(settings(method="fedntd")))
+    node = Node(parse_config(settings(method="fedntd")))
     received = node.client(0).get_parameters({})
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
@@ -67,6 +67,6 @@ def test_training_needs_no_global_random_numbers():
 
 
 def test_a_wrong_number_of_arrays_is_an_error():
-    client = Node(RunConfig.parse(settings())).client(0)
+    client = Node(parse_config(settings())).client(0)
     with pytest.raises(ValueError, match="received 1 arrays instead of 6"):
         client.set_parameters([np.zeros(3)])

@@ -6,14 +6,14 @@ import re
 import pytest
 from in_process import ROOT, settings
 
-from clients.client import LocalClient
-from clients.state import ClientState
-from fedapp.config import RunConfig
-from fedapp.in_process import run_in_process
-from fedapp.launch import Resources
-from fedapp.node import Node
+from clients.base import LocalClient
+from clients.state.store import ClientState
+from fedapp.config.resolve import parse_config
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory, best_round
-from strategies.client_evaluation import summarise_clients
+from fedapp.runtime.node import Node
+from strategies.rounds.client_evaluation import summarise_clients
 
 HERE = {"output_dir": "", "run_name": "run", "participation": 1.0, "num_rounds": 3}
 
@@ -133,6 +133,6 @@ def test_a_client_whose_lost_state_is_evaluated_afresh_is_counted(tmp_path, monk
 @pytest.mark.parametrize(("method", "batches"), [("fedrep", 1), ("scaffold", 1), ("feddor", 0)])
 def test_a_single_image_is_a_batch_unless_networks_are_the_clients_own(method, batches):
     own = {"partition": "dirichlet", "num_clients": 4} if method == "feddor" else {}
-    node = Node(RunConfig.parse(settings(method=method, drop_last=True, **own)))
+    node = Node(parse_config(settings(method=method, drop_last=True, **own)))
     node.partition.train[0] = node.partition.train[0][:1]
     assert len(list(node.client(0).data.training(1)())) == batches

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from in_process import ROOT, assert_same, differ, federate, settings
 
-from clients.state import ClientState, StateError
-from clients.stored_states import UnknownRun
-from fedapp import node as node_module
-from fedapp import server_app
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid, run_in_process
-from fedapp.launch import Resources
-from fedapp.methods import METHODS, kept_by_clients
-from fedapp.node import Node
-from fedapp.preflight import forget, meet_nodes
+from clients.state.listing import UnknownRun
+from clients.state.store import ClientState, StateError
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.core.rng import sample_clients
+from fedapp.engines.in_process import InProcessGrid, run_in_process
+from fedapp.engines.resources import Resources
+from fedapp.methods.table import METHODS, kept_by_clients
 from fedapp.results.formatting import megabytes
 from fedapp.results.run_directory import RunDirectory
-from fedapp.rng import sample_clients
-from strategies.federation import Federation, RoundFailed
-from strategies.records import Task, from_array_record, to_array_record
+from fedapp.runtime import node as node_module
+from fedapp.runtime.node import Node
+from fedapp.runtime.preflight import forget, meet_nodes
+from fedapp.runtime.strategy import build_strategy
+from strategies.rounds.federation import Federation, RoundFailed
+from strategies.rounds.records import Task, from_array_record, to_array_record
 
 KEEPS = [
     {"method": name}
@@ -68,7 +68,7 @@ def recalled(config, server_round):
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_states_survive_a_file_another_process_and_rounds_without_the_client(method):
-    config = RunConfig.parse(settings(**method, lr=0.05))
+    config = parse_config(settings(**method, lr=0.05))
     first = trained_client(Node(config), 1)
     stored = recalled(config, 2)
     assert sum(array.nbytes for array in stored.values()) == first.state_bytes() > 0
@@ -86,8 +86,8 @@ def test_states_survive_a_file_another_process_and_rounds_without_the_client(met
 def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
     run = settings(**method, lr=0.05)
     with pytest.raises(StateError, match="has trained before in this run but its state is gone"):
-        trained_client(Node(RunConfig.parse(run)), 4, known=True, remember=False)
-    fresh = Node(RunConfig.parse({**run, "state-missing": "reinit"}))
+        trained_client(Node(parse_config(run)), 4, known=True, remember=False)
+    fresh = Node(parse_config({**run, "state-missing": "reinit"}))
     assert trained_client(fresh, 4, known=True).reinitialised
     assert not trained_client(fresh, 5, known=True).reinitialised
     assert not trained_client(Node(fresh.config), 6).reinitialised
@@ -105,7 +105,7 @@ def test_clients_that_start_afresh_are_named_in_the_rounds_metrics(tmp_path, mon
 
 
 def test_a_state_of_the_same_classes_in_another_order_is_refused():
-    config = RunConfig.parse(settings(method="scaffold", lr=0.05))
+    config = parse_config(settings(method="scaffold", lr=0.05))
     trained_client(Node(config), 1)
     other = Node(config)
     other.dataset = replace(other.dataset, classes=other.dataset.classes[::-1])
@@ -115,14 +115,14 @@ def test_a_state_of_the_same_classes_in_another_order_is_refused():
 
 def resumed(run, rounds, more, nodes=3):
     """Train `rounds`, then go on for `more` with new nodes and a strategy that was restored."""
-    config, key = RunConfig.parse(run), uuid.uuid4().hex
+    config, key = parse_config(run), uuid.uuid4().hex
 
     def part(first_round, last_round, arrays, saved):
         node_module.close_node()
         node = Node(config)
         grid = InProcessGrid(run, nodes)
         federation = meet_nodes(grid, config.num_clients, {}, 5, lambda text: None)
-        strategy = server_app.build_strategy(config, node, federation, key)
+        strategy = build_strategy(config, node, federation, key)
         if saved is not None:
             strategy.restore(saved)
         arrays = arrays or {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
@@ -149,23 +149,23 @@ def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_diverging_run_ends_with_the_name_of_the_round(method):
     run = settings(**method, lr=1e9)
-    asked = len(sample_clients(0, 1, RunConfig.parse(run).num_clients, 0.5))
+    asked = len(sample_clients(0, 1, parse_config(run).num_clients, 0.5))
     with pytest.raises(RoundFailed, match=f"round 1 has 0 usable updates of {asked} and needs 1"):
         federate(run)
 
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_checkpoints_that_states_cannot_follow_are_refused(method):
-    RunConfig.parse(settings(**method, checkpoint_every=1))
+    parse_config(settings(**method, checkpoint_every=1))
     with pytest.raises(UserError, match=r"'checkpoint-every' is 5, .* keep state .* set it to 1"):
-        RunConfig.parse(settings(**method, checkpoint_every=5))
+        parse_config(settings(**method, checkpoint_every=5))
 
 
 def test_the_disk_that_states_take_is_said_at_the_start(tmp_path, capsys):
     run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="kept",
                    keep_state=True)  # fmt: skip
     assert run_in_process(ROOT, run, Resources()) == 0
-    size = 2 * 10 * Node(RunConfig.parse(run)).client(0).state_bytes()
+    size = 2 * 10 * Node(parse_config(run)).client(0).state_bytes()
     assert f"clients keep: c_i; up to {megabytes(size)} in " in capsys.readouterr().out
 
 
@@ -184,7 +184,7 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
     monkeypatch.setattr(Node, "client", wild)
     _, strategy, _ = federate(run, state_key="run")
     assert [failure.client for failure in strategy.report.failures] == [4]
-    node = Node(RunConfig.parse(run))
+    node = Node(parse_config(run))
     assert node.memory(4, task(3, client=4), 3).load() is None
     assert node.memory(5, task(3, client=5), 3).load() is not None
 
@@ -201,7 +201,7 @@ def test_states_that_a_node_could_not_remove_are_said(tmp_path, monkeypatch, cap
     def refuse(*arguments):
         raise problem
 
-    monkeypatch.setattr("fedapp.client_app.clean", refuse)
+    monkeypatch.setattr("fedapp.runtime.client.clean", refuse)
     run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="one")
     assert run_in_process(ROOT, run, Resources()) == 0
     text = capsys.readouterr().out

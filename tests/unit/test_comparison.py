@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.comparison import (
+from fedapp.config.resolve import parse_config
+from fedapp.results.comparison import (
     Spread,
     compare,
     group_runs,
@@ -18,7 +19,6 @@ from fedapp.comparison import (
     tables,
     unique_names,
 )
-from fedapp.config import RunConfig
 from fedapp.results.run_directory import RunDirectory
 
 accuracies = st.floats(0, 1)
@@ -30,7 +30,7 @@ def make_run(tmp_path):
 
     def make(accuracy, status="completed", **changes):
         values = {key.replace("_", "-"): value for key, value in changes.items()}
-        config = RunConfig.parse(values).flat()
+        config = parse_config(values).flat()
         name = f"run{len(list(tmp_path.iterdir()))}"
         run = RunDirectory.create(tmp_path, name, {**config, "run-name": name})
         summary = {"method": config["method"], "seed": config["seed"], "status": status}
@@ -43,7 +43,7 @@ def make_run(tmp_path):
 
 def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path):
     runs = [
-        RunDirectory.create(tmp_path / sweep, "seed0", RunConfig.parse({}).flat())
+        RunDirectory.create(tmp_path / sweep, "seed0", parse_config({}).flat())
         for sweep in ("first", "second")
     ]
     assert unique_names(runs) == ["first/seed0", "second/seed0"]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
+from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -58,11 +59,11 @@ def test_pyproject_lists_every_key_with_the_same_default():
 
 
 def test_auto_takes_the_method_and_the_papers_values():
-    plus = RunConfig.parse(DEFAULTS)
+    plus = parse_config(DEFAULTS)
     assert (plus.regulariser, plus.beta, plus.model) == ("fd", 0.9, "cnn")
-    vgg = RunConfig.parse({**DEFAULTS, "dataset": "cifar10", "method": "feddr+"})
+    vgg = parse_config({**DEFAULTS, "dataset": "cifar10", "method": "feddr+"})
     assert (vgg.model, vgg.lr, vgg.local_epochs, vgg.lr_schedule) == ("vgg11", 0.35, 10, "step")
-    ntd = RunConfig.parse({**DEFAULTS, "dataset": "cifar10", "model": "cnn", "method": "fedntd"})
+    ntd = parse_config({**DEFAULTS, "dataset": "cifar10", "model": "cnn", "method": "fedntd"})
     assert (ntd.lr, ntd.local_epochs, ntd.lr_schedule) == (0.01, 5, "exponential")
     assert (ntd.beta, ntd.tau, ntd.augmentation) == (1.0, 1.0, "crop flip cutout")
     left = {key for key, value in ntd.flat().items() if value == "auto"}
@@ -71,8 +72,8 @@ def test_auto_takes_the_method_and_the_papers_values():
 
 
 def test_a_resolved_configuration_resolves_to_itself():
-    resolved = RunConfig.parse(DEFAULTS)
-    assert RunConfig.parse(resolved.flat()) == resolved
+    resolved = parse_config(DEFAULTS)
+    assert parse_config(resolved.flat()) == resolved
 
 
 @pytest.mark.parametrize(
@@ -132,19 +133,19 @@ def test_a_resolved_configuration_resolves_to_itself():
 )
 def test_every_mistake_is_one_sentence(change, words):
     with pytest.raises(UserError) as caught:
-        RunConfig.parse({**DEFAULTS, **change})
+        parse_config({**DEFAULTS, **change})
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_whole_numbers_may_stand_for_floats_but_not_the_reverse():
-    assert RunConfig.parse({**DEFAULTS, "lr": 1, "alpha": 1}).lr == 1.0
+    assert parse_config({**DEFAULTS, "lr": 1, "alpha": 1}).lr == 1.0
     with pytest.raises(UserError, match="shards"):
-        RunConfig.parse({**DEFAULTS, "shards": 2.0})
+        parse_config({**DEFAULTS, "shards": 2.0})
 
 
 def test_learning_rate_schedules():
-    step = RunConfig.parse({**DEFAULTS, "num-rounds": 320, "lr": 1.0, "lr-schedule": "step"})
+    step = parse_config({**DEFAULTS, "num-rounds": 320, "lr": 1.0, "lr-schedule": "step"})
     rates = {r: step.lr_at(r) for r in (1, 160, 161, 240, 241, 320)}
     assert rates == pytest.approx({1: 1, 160: 1, 161: 0.1, 240: 0.1, 241: 0.01, 320: 0.01})
     decay = step.model_copy(update={"lr_schedule": "exponential"})
@@ -153,7 +154,7 @@ def test_learning_rate_schedules():
 
 
 def test_the_cosine_schedule_is_torchs_over_the_rounds():
-    config = RunConfig.parse({**DEFAULTS, "num-rounds": 50, "lr": 0.1, "lr-schedule": "cosine"})
+    config = parse_config({**DEFAULTS, "num-rounds": 50, "lr": 0.1, "lr-schedule": "cosine"})
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=50)
     for server_round in range(1, 51):
@@ -164,12 +165,10 @@ def test_the_cosine_schedule_is_torchs_over_the_rounds():
 
 
 def test_fingerprint_is_about_the_training_and_not_the_place():
-    base = RunConfig.parse(DEFAULTS)
-    elsewhere = RunConfig.parse(
-        {**DEFAULTS, "output-dir": "/tmp/x", "device": "cpu", "run-name": "a"}
-    )
-    kept = RunConfig.parse({**DEFAULTS, "keep-state": True, "tracker": "mlflow", "threads": 2})
-    other = RunConfig.parse({**DEFAULTS, "seed": 1})
+    base = parse_config(DEFAULTS)
+    elsewhere = parse_config({**DEFAULTS, "output-dir": "/tmp/x", "device": "cpu", "run-name": "a"})
+    kept = parse_config({**DEFAULTS, "keep-state": True, "tracker": "mlflow", "threads": 2})
+    other = parse_config({**DEFAULTS, "seed": 1})
     assert (
         kept.fingerprint() == base.fingerprint() == elsewhere.fingerprint() != other.fingerprint()
     )

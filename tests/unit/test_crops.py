@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.data.batches import ClientBatches, parse_augmentation
-from fedapp.data.crops import crop_boxes, draw_uniform, resample
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
+from fedapp.data.batches.crops import crop_boxes, draw_uniform, resample
+from fedapp.data.batches.in_memory import ClientBatches, parse_augmentation
 
 
 def boxes_of(count: int, height: int, width: int, seed: int = 0) -> torch.Tensor:

@@ -9,14 +9,14 @@ import pytest
 from in_process import settings
 from PIL import Image
 
-from fedapp import node as node_module
 from fedapp import server_app
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid
-from fedapp.preflight import meet_nodes
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.run_data import data_hash, load_partition
+from fedapp.runtime import node as node_module
+from fedapp.runtime.preflight import meet_nodes
+from fedapp.runtime.run_data import data_hash, load_partition
 
 CLASSES = ("cat", "dog")
 
@@ -78,7 +78,7 @@ def test_a_host_with_another_image_under_the_same_name_is_refused(copies, tmp_pa
 
 
 def test_the_hash_is_of_labels_draw_and_statistics():
-    config = RunConfig.parse(settings())
+    config = parse_config(settings())
     data, partition = load_partition(config)
     assert data_hash(data, partition) == data_hash(*load_partition(config))
     moved = [partition.train[0][1:], np.append(partition.train[1], partition.train[0][0])]

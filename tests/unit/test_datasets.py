@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedapp.core.errors import UserError
 from fedapp.data.datasets import DATASETS, load_dataset
-from fedapp.data.images import channel_statistics
-from fedapp.errors import UserError
+from fedapp.data.readers.images import channel_statistics
 
 
 @pytest.fixture(autouse=True)

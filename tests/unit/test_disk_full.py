@@ -7,10 +7,10 @@ import pytest
 from in_process import assert_same, federate, settings
 
 from fedapp import server_app
-from fedapp.config import RunConfig
-from fedapp.in_process import InProcessGrid
-from fedapp.recorder import Recorder
+from fedapp.config.resolve import parse_config
+from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import checkpoint
+from fedapp.runtime.recorder import Recorder
 
 
 @pytest.fixture
@@ -83,6 +83,6 @@ def test_the_checkpoint_before_the_full_disk_gives_the_same_bits(small_disk, mon
     resumed = {**values, "resume": "auto"}
     monkeypatch.setattr(checkpoint, "save", save)
     server_app.run(InProcessGrid(resumed), resumed, "", 0.0)
-    arrays = checkpoint.load(small_disk / "full", RunConfig.parse(values).fingerprint()).arrays
+    arrays = checkpoint.load(small_disk / "full", parse_config(values).fingerprint()).arrays
     expected = federate(values)[0]
     assert_same(expected, {name: arrays[name] for name in expected})

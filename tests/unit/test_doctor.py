@@ -18,10 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from typer.testing import CliRunner
 
-from fedapp import cli, doctor
-from fedapp.certificates import make_certificates, renew_server_certificate
-from fedapp.doctor import examine
-from fedapp.doctor_federation import examine_federation
+from fedapp.cli import app as cli
+from fedapp.engines.deployment import doctor
+from fedapp.engines.deployment.certificates import make_certificates, renew_server_certificate
+from fedapp.engines.deployment.doctor import examine
+from fedapp.engines.deployment.doctor_federation import examine_federation
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from small_clients import VectorClient, strategy_of
 from clients.fedcurv import IMPORTANCE, OF, WEIGHTED, FedCurvClient
 from clients.feddyn import FedDynClient
 from clients.fednova import FedNovaClient
-from clients.local_training import LocalSettings
-from fedapp.config import RunConfig
-from fedapp.node import Node
+from clients.training.local_training import LocalSettings
+from fedapp.config.resolve import parse_config
+from fedapp.runtime.node import Node
 from strategies.aggregate import UpdateRefused, weighted_mean
 from strategies.fedcurv import FedCurv
 from strategies.feddyn import FedDyn
 from strategies.fednova import FedNova
-from strategies.records import ClientResult, Task
+from strategies.rounds.records import ClientResult, Task
 
 SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
@@ -100,7 +100,7 @@ def test_fednova_with_its_own_correction_differs_where_a_client_comes_back():
 
 def test_plain_fednova_keeps_nothing():
     run = settings(method="fednova", **RUN)
-    plain, own = (Node(RunConfig.parse({**run, "fednova-correction": c})) for c in ("none", "own"))
+    plain, own = (Node(parse_config({**run, "fednova-correction": c})) for c in ("none", "own"))
     assert (plain.keeps, own.keeps) == ("", "mean gradient")
     client = plain.client(3)
     client.fit(client.get_parameters({}), {"server_round": 1, "lr": 0.05})
@@ -195,7 +195,7 @@ def test_fedcurv_round_one_is_fedavgs_bit_for_bit():
 
 
 def test_fedcurv_importance_is_the_mean_squared_mini_batch_gradient():
-    node = Node(RunConfig.parse(settings(method="fedcurv", fedcurv_samples=60, **RUN)))
+    node = Node(parse_config(settings(method="fedcurv", fedcurv_samples=60, **RUN)))
     client = node.client(3)
     client.fit(client.get_parameters({}), {"server_round": 1, "lr": 0.05})
     batches = list(client.data.training(1)())[:2]  # 2 x 48 examples are the first 60 or more
@@ -216,7 +216,7 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
     """Without BatchNorm examples are alone; with it the others of the batch are looked at."""
     keys = {**RUN, "batch_size": 5, "fedcurv_samples": 6, "fedcurv_per_sample": True}
     keys |= {"model": "resnet10", "bn": bn, "num_clients": 100} if bn else {}
-    client = Node(RunConfig.parse(settings(method="fedcurv", **keys))).client(3)
+    client = Node(parse_config(settings(method="fedcurv", **keys))).client(3)
     client.prepare(1)
     u = client.importance()["head.weight"]
     squares = []
@@ -234,7 +234,7 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
 def sums_and_states(run):
     """Return a strategy at its end, and what each client keeps then by its number."""
     strategy = federate(run, state_key="run")[1]
-    node = Node(RunConfig.parse(run))
+    node = Node(parse_config(run))
     asked = Task(1, (), 0.05, "size", 1, 1, "run")
     later = run["num-rounds"] + 1
     states = {c: node.memory(c, asked, later).load() for c in range(run["num-clients"])}

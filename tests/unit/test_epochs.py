@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from in_process import InProcessGrid, settings
 
-from clients.workplace import ClientData
+from clients.training.workplace import ClientData
 from fedapp import server_app
-from fedapp.analysis.epochs import watched
+from fedapp.analysis.measures.epochs import watched
 from fedapp.analysis.rounds import RoundModels, measure_round
-from fedapp.analysis.saved_runs import Places, SavedRun, cohort_of
-from fedapp.results.measure_plots import drawn
+from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.results.plots.measure_plots import drawn
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.strategy import cohort_of
 
 EPOCHS = 3
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.node import Node
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.runtime.node import Node
 
 
 def sizes(**keys: object) -> list[int]:
-    node = Node(RunConfig.parse({"method": "fedavg", **keys}))
+    node = Node(parse_config({"method": "fedavg", **keys}))
     return [len(labels) for _, labels in node.test_batches()]
 
 
@@ -25,4 +25,4 @@ def test_networks_that_do_not_mix_images_take_larger_batches():
 
 def test_a_test_batch_of_one_image_is_refused():
     with pytest.raises(UserError, match="test-batch-size"):
-        RunConfig.parse({"test-batch-size": 1})
+        parse_config({"test-batch-size": 1})

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config import RunConfig
-from fedapp.papers.cells import cells_of, select
-from fedapp.papers.plan import PlannedRun, Request
-from fedapp.papers.tables import find_paper
+from fedapp.config.resolve import parse_config
+from fedapp.experiments.papers.cells import cells_of, select
+from fedapp.experiments.papers.plan import PlannedRun, Request
+from fedapp.experiments.papers.tables import find_paper
 from fedapp.results.run_directory import RunDirectory
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -33,7 +33,7 @@ def make_run(folder: Path, accuracies: list[float], status: str = "") -> RunDire
     paper = find_paper("fedntd")
     cell = select(cells_of(paper, paper.table("table1-sharding")), "fedavg cifar10 s=2")
     planned = PlannedRun(cell, 0, Request(folder, dataset_as="images"))
-    config = RunConfig.parse(planned.overrides).flat()
+    config = parse_config(planned.overrides).flat()
     run = RunDirectory.create(folder, planned.name, config, resume=True)
     for number, accuracy in enumerate(accuracies, 1):
         run.log_round(

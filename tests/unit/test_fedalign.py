@@ -5,8 +5,8 @@ import torch
 from in_process import assert_same, differ, federate, settings
 
 from clients.fedalign import at_width, stretch
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.models.backbones import build_extractor
 
 RUN = {"model": "resnet10", "lr": 0.05, "num_rounds": 1, "participation": 0.1, "batch_size": 50}
@@ -50,5 +50,5 @@ def test_without_weight_it_is_fedavg_bit_for_bit_and_with_it_not():
 
 def test_only_resnets_can_be_aligned():
     with pytest.raises(UserError, match=r"must be one of resnet10, resnet18, .*, not 'cnn'"):
-        RunConfig.parse(settings(method="fedalign", model="cnn"))
-    assert RunConfig.parse(settings(method="fedalign")).model == "resnet10"
+        parse_config(settings(method="fedalign", model="cnn"))
+    assert parse_config(settings(method="fedalign")).model == "resnet10"

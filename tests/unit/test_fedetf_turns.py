@@ -5,10 +5,10 @@ import torch
 from in_process import InProcessGrid, federate, settings
 
 from fedapp import server_app
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.node import Node
-from fedapp.personalise import personalise
+from fedapp.analysis.personalise import personalise
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.runtime.node import Node
 
 ETF = {"method": "fedetf-ft", "finetune_protocol": "fedetf", "bottleneck": 12}
 
@@ -16,7 +16,7 @@ ETF = {"method": "fedetf-ft", "finetune_protocol": "fedetf", "bottleneck": 12}
 def test_fedetf_trains_the_rows_and_the_layer_before_them_in_turn():
     """A local update of all but the rows, then turns of plain cross-entropy, written out."""
     run = settings(**ETF, finetune_turns=2, finetune_lr=0.02, fedetf_scale_init=4.0)
-    node = Node(RunConfig.parse(run))
+    node = Node(parse_config(run))
     client = node.client(3)
     client.evaluate(client.get_parameters({}), {"server_round": 2, "lr": 0.1})
     model, epoch = node.new_model(), client.data.tuning(2)
@@ -80,4 +80,4 @@ def test_turns_of_fedetf_are_the_same_on_any_nodes_and_from_a_saved_model(tmp_pa
 )
 def test_turns_that_cannot_be_are_refused_in_words(keys, words):
     with pytest.raises(UserError, match=words):
-        RunConfig.parse(settings(**keys))
+        parse_config(settings(**keys))

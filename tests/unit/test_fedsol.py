@@ -10,11 +10,11 @@ from in_process import assert_same, differ, federate, settings
 
 from clients.fedsol import perturbation
 from clients.losses import cross_entropy, kd_to_ntd, knowledge_distillation, not_true_distillation
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.method import ADD
-from fedapp.methods import METHODS
-from fedapp.node import Node
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.methods.row import ADD
+from fedapp.methods.table import METHODS
+from fedapp.runtime.node import Node
 
 VECTOR = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"][
     "FedSOL_perturbation"
@@ -50,7 +50,7 @@ def test_the_first_step_of_a_round_is_fedavgs(adaptive):
     """The pull's gradient at the received model is a rounding error, which has no direction."""
     run = {"batch_size": 1000, "lr": 0.05, "dataset": "digits"}
     one, other = (
-        Node(RunConfig.parse(settings(method=method, fedsol_adaptive=adaptive, **run))).client(0)
+        Node(parse_config(settings(method=method, fedsol_adaptive=adaptive, **run))).client(0)
         for method in ("fedsol", "fedavg")
     )
     received = [array + np.float32(0.02) for array in one.get_parameters({})]
@@ -62,7 +62,7 @@ def test_the_first_step_of_a_round_is_fedavgs(adaptive):
 
 
 def test_one_step_is_the_rule_written_in_plain_pytorch():
-    node = Node(RunConfig.parse(settings(method="fedsol", lr=0.05, momentum=0.0)))
+    node = Node(parse_config(settings(method="fedsol", lr=0.05, momentum=0.0)))
     client = node.client(0)
     received = client.get_parameters({})
     own, teacher = node.new_model(), node.new_model()
@@ -102,12 +102,12 @@ def test_the_switches_matter(keys):
 
 def test_another_regulariser_is_refused():
     with pytest.raises(UserError, match="already has the regulariser 'kd'"):
-        RunConfig.parse(settings(method="fedsol", regulariser="fd"))
+        parse_config(settings(method="fedsol", regulariser="fd"))
 
 
 def test_without_the_pull_it_moves_along_it_cannot_run():
     with pytest.raises(UserError, match=r"'none' but .* along 'kd'; .* 'fedsol-rho' to 0"):
-        RunConfig.parse(settings(method="fedsol", regulariser="none"))
+        parse_config(settings(method="fedsol", regulariser="none"))
 
 
 def test_running_statistics_follow_the_first_pass_only():

@@ -9,17 +9,17 @@ import torch
 from in_process import InProcessGrid, assert_same, federate, settings
 from safetensors.numpy import load_file
 
-from clients.client import evaluate
-from clients.fine_tuning import fine_tune
-from clients.local_training import LossDiverged
+from clients.base import evaluate
+from clients.training.fine_tuning import fine_tune
+from clients.training.local_training import LossDiverged
 from fedapp import server_app
+from fedapp.analysis.personalise import personalise
 from fedapp.analysis.saved_runs import Places, SavedRun
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.methods import METHODS
-from fedapp.node import Node
-from fedapp.personalise import personalise
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.methods.table import METHODS
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.node import Node
 
 TUNED = [name for name, row in METHODS.items() if row.fine_tuned]
 
@@ -45,7 +45,7 @@ def test_fine_tuning_gives_the_same_for_any_number_of_nodes_and_is_not_the_globa
 
 
 def node_of(method, **keys):
-    node = Node(RunConfig.parse(settings(method=method, **keys)))
+    node = Node(parse_config(settings(method=method, **keys)))
     return node, list(node.client(0).get_parameters({}))
 
 
@@ -114,7 +114,7 @@ def test_the_teacher_of_the_second_stage_is_the_received_model():
 
 
 def test_without_fine_tuning_its_rate_is_left_open():
-    config = RunConfig.parse(settings(method="fedavg", local_epochs=3))
+    config = parse_config(settings(method="fedavg", local_epochs=3))
     assert (config.finetune_epochs, config.finetune_lr) == (0, "auto")
 
 
@@ -133,11 +133,11 @@ def test_without_fine_tuning_its_rate_is_left_open():
     ],
 )
 def test_auto_takes_the_papers_protocol(method, keys, epochs, factor):
-    config = RunConfig.parse(settings(method=method, local_epochs=3, **keys))
+    config = parse_config(settings(method=method, local_epochs=3, **keys))
     assert config.finetune_epochs == epochs
     assert config.finetune_lr == pytest.approx(factor * float(config.lr))
     base = METHODS[method].settings_of or method
-    assert config.lr == RunConfig.parse(settings(method=base)).lr
+    assert config.lr == parse_config(settings(method=base)).lr
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_auto_takes_the_papers_protocol(method, keys, epochs, factor):
 )
 def test_settings_that_cannot_work_are_named(keys, words):
     with pytest.raises(UserError, match=words):
-        RunConfig.parse(settings(**keys))
+        parse_config(settings(**keys))
 
 
 def test_fedgela_predicts_with_the_clients_frequencies():
@@ -264,10 +264,10 @@ def test_a_run_keeps_the_protocol_that_its_preset_asked_for(tmp_path):
     ],
 )  # fmt: skip
 def test_the_papers_cells_have_their_second_stage(paper, table, query, expected):
-    from fedapp.papers.cells import cells_of, select
-    from fedapp.papers.tables import find_paper
+    from fedapp.experiments.papers.cells import cells_of, select
+    from fedapp.experiments.papers.tables import find_paper
 
     found = find_paper(paper)
-    config = RunConfig.parse(select(cells_of(found, found.table(table)), query).config)
+    config = parse_config(select(cells_of(found, found.table(table)), query).config)
     stage = (config.lr, config.finetune_protocol, config.finetune_epochs)
     assert (*stage, pytest.approx(config.finetune_lr), config.finetune_loss) == expected

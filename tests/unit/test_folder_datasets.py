@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from fedapp.core.errors import UserError
 from fedapp.data.datasets import Dataset, load_dataset
-from fedapp.errors import UserError
 
 CINIC = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 WNIDS = [f"n{number:08d}" for number in range(200)]

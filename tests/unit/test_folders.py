@@ -5,8 +5,8 @@ import re
 import filelock
 import pytest
 
-from clients.state import client_folder
-from fedapp.errors import UserError
+from clients.state.store import client_folder
+from fedapp.core.errors import UserError
 from fedapp.results.folders import LOCK, held
 from fedapp.results.run_directory import RunDirectory
 

@@ -7,13 +7,17 @@ import pytest
 import torch
 from in_process import federate, settings
 
-from clients.client import LocalClient
-from fedapp import doctor, jobs, node, server_app
-from fedapp.config import RunConfig
-from fedapp.device import choose_device, set_float32_precision
-from fedapp.errors import UserError
-from fedapp.launch import Resources, environment_for, gpu_names
-from fedapp.node import Node
+from clients.base import LocalClient
+from fedapp import server_app
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.core.hardware import choose_device, gpu_names, set_float32_precision
+from fedapp.engines.deployment import doctor
+from fedapp.engines.launch import environment_for
+from fedapp.engines.resources import Resources
+from fedapp.experiments import jobs
+from fedapp.runtime import node
+from fedapp.runtime.node import Node
 
 FULL = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.10 GiB of which 1.00 GiB is "
@@ -39,8 +43,8 @@ def test_the_driver_lists_one_gpu_a_line_whatever_its_name(tmp_path, monkeypatch
 
 
 def test_workers_share_gpus_unless_the_device_says_otherwise(monkeypatch):
-    monkeypatch.setattr("fedapp.launch.cores", lambda: 16)
-    monkeypatch.setattr("fedapp.launch.gpu_names", lambda: ["0", "1"])
+    monkeypatch.setattr("fedapp.engines.resources.cores", lambda: 16)
+    monkeypatch.setattr("fedapp.engines.resources.gpu_names", lambda: ["0", "1"])
     assert Resources().resolve(100) == Resources(32, 8, 0.25)
     assert Resources().resolve(100, device="cuda") == Resources(32, 8, 0.25)
     assert Resources().resolve(100, device="cpu") == Resources(64, 16, 0.0)
@@ -114,9 +118,9 @@ def test_float32_is_float32_in_convolutions_too_after_tf32():
 
 
 def test_every_node_sets_its_precision():
-    Node(RunConfig.parse(settings(precision="tf32")))
+    Node(parse_config(settings(precision="tf32")))
     assert torch.get_float32_matmul_precision() == "high"
-    Node(RunConfig.parse(settings()))
+    Node(parse_config(settings()))
     assert torch.get_float32_matmul_precision() == "highest"
 
 
@@ -125,7 +129,7 @@ def test_building_models_leaves_the_generators_of_gpus_alone(monkeypatch, method
     def touched(*_):
         raise AssertionError("a GPU's generator was seeded")
 
-    made = Node(RunConfig.parse(settings(method=method)))
+    made = Node(parse_config(settings(method=method)))
     monkeypatch.setattr(torch.cuda, "manual_seed_all", touched)
     monkeypatch.setattr(torch.cuda, "manual_seed", touched)
     place = made.place(0)

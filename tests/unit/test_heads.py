@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
 from fedapp.models.heads import (
     HEADS,
     Head,

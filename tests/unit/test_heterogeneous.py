@@ -8,17 +8,17 @@ from flwr.app import RecordDict
 from in_process import ROOT, InProcessGrid, assert_same, federate
 from personal_runs import PERSONAL, outcome, run, strategy_of
 
-from clients.arrays import to_arrays
-from fedapp import server_app
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.in_process import run_in_process
-from fedapp.launch import Resources
-from fedapp.node import Node
+from clients.training.arrays import to_arrays
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from strategies.federation import Federation, RoundDiverged, RoundFailed, RoundReport
-from strategies.prototypes import Upload
-from strategies.records import (
+from fedapp.runtime.node import Node
+from fedapp.runtime.strategy import build_strategy
+from strategies.prototypes.uploads import Upload
+from strategies.rounds.federation import Federation, RoundDiverged, RoundFailed, RoundReport
+from strategies.rounds.records import (
     DIVERGED,
     ERROR,
     REFUSED,
@@ -44,7 +44,7 @@ def test_one_or_many_nodes_give_the_same_bits(method):
 def test_a_resumed_federation_ends_with_the_same_bits_and_has_learnt(method):
     run_config = run(method=method, num_rounds=3, participation=0.5)
     whole, strategy = outcome(run_config, nodes=2)
-    config = RunConfig.parse(run_config)
+    config = parse_config(run_config)
     node = Node(config)
     grid = InProcessGrid(run_config, 2)
     federation = Federation(
@@ -54,7 +54,7 @@ def test_a_resumed_federation_ends_with_the_same_bits_and_has_learnt(method):
     arrays = to_array_record(to_arrays(node.workplace.shared))
     saved = None
     for first, last in ((1, 2), (3, 3)):
-        part = server_app.build_strategy(config, Node(config), federation, key)
+        part = build_strategy(config, Node(config), federation, key)
         if saved is not None:
             part.restore(saved)
         arrays = part.start(grid, arrays, last, 5, first_round=first).arrays
@@ -190,7 +190,7 @@ def test_a_run_ends_when_no_node_answers():
 
 
 def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():
-    config = RunConfig.parse(run(method="feddor"))
+    config = parse_config(run(method="feddor"))
     node = Node(config)
     rows = node.personal.rows
     np.testing.assert_allclose(rows @ rows.T, np.eye(10), atol=1e-5)
@@ -229,10 +229,10 @@ def test_without_orthogonal_rows_the_generator_has_none_to_start_at():
 
 
 def test_clients_of_one_architecture_start_equal_and_of_two_do_not():
-    node = Node(RunConfig.parse(run(method="feddor")))
+    node = Node(parse_config(run(method="feddor")))
     assert node.place(0) is node.place(2)
     assert node.place(0) is not node.place(1)
-    other = Node(RunConfig.parse(run(method="feddor")))
+    other = Node(parse_config(run(method="feddor")))
     for client in (0, 1):
         own, again = (n.place(client).model.state_dict() for n in (node, other))
         assert_same(
@@ -242,7 +242,7 @@ def test_clients_of_one_architecture_start_equal_and_of_two_do_not():
 
 
 def test_the_size_of_all_models_is_known_before_they_are_built():
-    node = Node(RunConfig.parse(run(method="feddor")))
+    node = Node(parse_config(run(method="feddor")))
     real = [
         sum(t.numel() * t.element_size() for t in node.place(c).model.state_dict().values())
         for c in range(4)
@@ -276,19 +276,19 @@ def test_what_clients_send_and_are_sent_does_not_depend_on_how_many_share_a_node
 
 def test_heads_of_four_shapes_run_where_heads_are_not_averaged():
     config = run(method="fedgh", model_group="Res34-HtC4", num_rounds=1)
-    node = Node(RunConfig.parse({**config, "num-clients": 4}))
+    node = Node(parse_config({**config, "num-clients": 4}))
     assert [node.personal.group.hidden_of(c) for c in range(4)] == [0, 512, 256, 128]
-    strategy = server_app.build_strategy(
+    strategy = build_strategy(
         node.config, node, Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
     )
     assert sorted(strategy.extras([1, 3])) == ["header-128", "header-512"]
     for method in ("fedgen", "lg-fedavg"):
         with pytest.raises(UserError, match="heads of different shapes"):
-            RunConfig.parse(run(method=method, model_group="Res34-HtC4"))
+            parse_config(run(method=method, model_group="Res34-HtC4"))
 
 
 def test_a_group_needs_a_method_that_can_use_it():
     with pytest.raises(UserError, match="one model for all"):
-        RunConfig.parse(run(method="fedavg", model_group="MHMG2"))
+        parse_config(run(method="fedavg", model_group="MHMG2"))
     with pytest.raises(UserError, match="MHMG9"):
-        RunConfig.parse(run(method="feddor", model_group="MHMG5"))
+        parse_config(run(method="feddor", model_group="MHMG5"))

@@ -12,18 +12,19 @@ from small_clients import strategy_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.local_training import LocalSettings
-from clients.objective import Objective, Step
 from clients.pair import Pair, PairClient
-from clients.workplace import ClientData, Workplace
-from fedapp.config import RunConfig
+from clients.training.local_training import LocalSettings
+from clients.training.objective import Objective, Step
+from clients.training.workplace import ClientData, Workplace
+from fedapp.config.resolve import parse_config
 from fedapp.models import groups
-from fedapp.node import Node
+from fedapp.runtime.node import Node
 from strategies.feddor import FedDORWithoutGenerator
-from strategies.fedkd import FML, FedKD
+from strategies.fedkd import FedKD
 from strategies.fedtgp import FedTGP
-from strategies.prototypes import Upload
-from strategies.records import ARRAYS, ClientResult, Task, to_array_record, weight_of
+from strategies.fml import FML
+from strategies.prototypes.uploads import Upload
+from strategies.rounds.records import ARRAYS, ClientResult, Task, to_array_record, weight_of
 
 ANY_HEADS = [name for name in PERSONAL if name not in ("fedgen", "lg-fedavg")]
 
@@ -53,7 +54,7 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
     _, strategy = outcome(config, nodes=2, state_key="hidden")
     assert [result.client for result in strategy.report.results] == [0, 1, 2, 3]
     assert strategy.report.client_accuracy["client-count"] == 4
-    node = Node(RunConfig.parse(config))
+    node = Node(parse_config(config))
     for client, width in ((1, 24), (2, 12), (3, 6)):
         task = Task(1, (client,), 0.0, "size", 1, state_key="hidden")
         built = node.client(client, node.memory(client, task, 2))

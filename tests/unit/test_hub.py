@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.config import RunConfig
-from fedapp.data import hub
+from fedapp.config.auto import usual_name
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
-from fedapp.errors import UserError
-from fedapp.settings import usual_name
+from fedapp.data.readers import hub
 
 NAME = "hub:someone/shapes"
 
@@ -264,5 +264,5 @@ def test_the_papers_settings_know_hub_names():
     assert usual_name("hub:zalando-datasets/fashion_mnist") == "fashion-mnist"
     assert usual_name("hub:ylecun/mnist:mnist") == "mnist"
     assert usual_name("cifar100") == "cifar100"
-    config = RunConfig.parse({"method": "feddr+", "dataset": "hub:uoft-cs/cifar10"})
+    config = parse_config({"method": "feddr+", "dataset": "hub:uoft-cs/cifar10"})
     assert (config.model, config.lr) == ("vgg11", 0.35)

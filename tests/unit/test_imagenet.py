@@ -8,14 +8,15 @@ import pytest
 import torch
 from PIL import Image
 
-from fedapp.config import RunConfig
-from fedapp.data.batches import Normaliser, full_batch_bounds
-from fedapp.data.crops import draw_uniform
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.data.batches.crops import draw_uniform
+from fedapp.data.batches.in_memory import Normaliser, full_batch_bounds
+from fedapp.data.batches.serving import plain_batches, training_batches
+from fedapp.data.batches.streamed import AHEAD, StreamedBatches, decoded
 from fedapp.data.datasets import Dataset, load_dataset
-from fedapp.data.encoded import AHEAD, EncodedImages, StreamedBatches, decoded
-from fedapp.data.serving import plain_batches, training_batches
-from fedapp.errors import UserError
-from fedapp.node import Node
+from fedapp.data.readers.encoded import EncodedImages
+from fedapp.runtime.node import Node
 
 WNIDS = [f"n{number:08d}" for number in range(102)]
 CPU = torch.device("cpu")
@@ -66,7 +67,7 @@ def test_crops_are_those_of_torchvision(tmp_path, size):
     from torchvision import transforms
     from torchvision.transforms.functional import resized_crop
 
-    from fedapp.data.crops import crop_boxes
+    from fedapp.data.batches.crops import crop_boxes
 
     photo(tmp_path / "a.png", 1, size)
     source = EncodedImages(tmp_path, ["a.png"], 224)
@@ -208,11 +209,11 @@ def test_a_wrong_layout_is_explained(tmp_path):
 )
 def test_keys_that_do_not_fit_are_refused(change, words):
     with pytest.raises(UserError, match=words):
-        RunConfig.parse(change)
+        parse_config(change)
 
 
 def test_a_client_trains_on_photos_as_on_any_other_images(folder):
-    config = RunConfig.parse(
+    config = parse_config(
         {
             "method": "fedavg", "dataset": "imagenet100", "data-dir": str(folder),
             "model": "resnet10", "partition": "iid", "num-clients": 50, "local-epochs": 2,

@@ -8,12 +8,12 @@ import pytest
 from in_process import ROOT, settings
 from safetensors.numpy import load_file
 
-from fedapp.errors import UserError
-from fedapp.evaluation import at_chance
-from fedapp.in_process import InProcessGrid, run_in_process
-from fedapp.launch import Resources
+from fedapp.core.errors import UserError
+from fedapp.core.rng import sample_clients
+from fedapp.engines.in_process import InProcessGrid, run_in_process
+from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.rng import sample_clients
+from fedapp.runtime.evaluation import at_chance
 
 
 def train(folder: Path, name: str, nodes: int = 1, **changes) -> RunDirectory:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedapp.analysis import landscape
+from fedapp.analysis.formulas import landscape
 
 
 class Bowl(nn.Module):

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.errors import UserError
-from fedapp.launch import environment_for, merge
+from fedapp.config.project import merge
+from fedapp.core.errors import UserError
+from fedapp.engines.launch import environment_for
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedapp.data.listing import MOST_COLUMNS, client_rows
+from fedapp.cli.listing import MOST_COLUMNS, client_rows
 
 
 def test_few_classes_have_a_column_each():

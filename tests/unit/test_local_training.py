@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from clients.local_training import LocalSettings, LossDiverged, Watchers, train
-from clients.objective import Objective
-from clients.sgd import FusedSGD
-from fedapp.models import build_model
+from clients.training.local_training import LocalSettings, LossDiverged, Watchers, train
+from clients.training.objective import Objective
+from clients.training.sgd import FusedSGD
+from fedapp.models.model import build_model
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -130,7 +130,7 @@ print(sorted(heavy & sys.modules.keys()))
 def test_the_data_are_loaded_once_per_process(monkeypatch):
     from in_process import federate, settings
 
-    from fedapp import run_data
+    from fedapp.runtime import run_data
 
     calls = []
     original = run_data.load_dataset

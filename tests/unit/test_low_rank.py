@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.models.low_rank import LowRank, rank
+from strategies.low_rank import LowRank, rank
 
 VECTORS = json.loads(
     (Path(__file__).parents[1] / "vectors" / "vectors_heterogeneous.json").read_text()

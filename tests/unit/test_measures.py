@@ -14,18 +14,20 @@ from in_process import settings
 from typer.testing import CliRunner
 
 from fedapp import server_app
-from fedapp.analysis import store
-from fedapp.analysis.accuracy import class_accuracy_measures, out_local_accuracy
-from fedapp.analysis.pictures import FeatureMap, LocalFeatureMap
+from fedapp.analysis.formulas.accuracy import out_local_accuracy
+from fedapp.analysis.measures.pictures import FeatureMap, LocalFeatureMap
+from fedapp.analysis.measures.table import MEASURES
+from fedapp.analysis.measures.views import Local, look
 from fedapp.analysis.rounds import RoundModels, measure_round
 from fedapp.analysis.saved_runs import Places, SavedRun
-from fedapp.analysis.table import MEASURES, WORDS, measures_of_models
-from fedapp.analysis.views import Local, look
-from fedapp.cli import app
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid
-from fedapp.results import measure_plots
+from fedapp.cli.app import app
+from fedapp.config.measures import WORDS, measures_of_models
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.results import measures_file as store
+from fedapp.results.class_accuracy import class_accuracy_measures
+from fedapp.results.plots import measure_plots
 from fedapp.results.run_directory import RunDirectory
 
 PICTURES = (
@@ -223,13 +225,13 @@ def test_command_measures_and_prints_json(run):
 
 def test_an_unknown_measure_is_refused_in_words():
     with pytest.raises(UserError, match=r"'analyses' has the word 'alignmnt'.*alignment"):
-        RunConfig.parse(settings(analyses="alignmnt"))
+        parse_config(settings(analyses="alignmnt"))
     assert measures_of_models("forgetting alignment") == ["alignment"]
     assert set(MEASURES) < set(WORDS)
 
 
 def round_models(saved: SavedRun, server_round: int, clients: int = 0) -> RoundModels:
-    from fedapp.analysis.saved_runs import cohort_of
+    from fedapp.runtime.strategy import cohort_of
 
     result = saved.starts.get(server_round)
     return RoundModels(
@@ -239,12 +241,12 @@ def round_models(saved: SavedRun, server_round: int, clients: int = 0) -> RoundM
 
 
 def store_form(entry):
-    from fedapp.results.files import json_text
+    from fedapp.core.files import json_text
 
     return json.loads(json_text(entry))
 
 
 def test_a_method_without_a_global_model_is_refused_in_words():
     with pytest.raises(UserError, match=r"looks at a global model, and method 'fedper' has none"):
-        RunConfig.parse(settings(method="fedper", analyses="four-factors"))
-    RunConfig.parse(settings(method="scaffold", analyses="four-factors alignment forgetting"))
+        parse_config(settings(method="fedper", analyses="four-factors"))
+    parse_config(settings(method="scaffold", analyses="four-factors alignment forgetting"))

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from in_process import settings
 
-from clients.client import LocalClient
+from clients.base import LocalClient
 from fedapp import server_app
-from fedapp.analysis import store
 from fedapp.analysis.saved_runs import Places, SavedRun
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.results import measures_file as store
 from fedapp.results.run_directory import RunDirectory
 
 KEPT = {"checkpoint_every": 1, "checkpoint_keep": 0, "keep_state": True}

@@ -15,12 +15,12 @@ from in_process import assert_same, differ, federate, settings
 from torch import Tensor
 
 from clients import losses
-from clients.objective import BASE_LOSSES, REGULARISERS, LossOptions, Step
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.methods import METHODS
+from clients.training.objective import BASE_LOSSES, REGULARISERS, LossOptions, Step
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS, Head, build_head
-from fedapp.node import Node
+from fedapp.runtime.node import Node
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())
 PUBLISHED = VECTORS["losses"]
@@ -78,7 +78,7 @@ def test_the_head_of_fedfn_with_a_bias_has_the_published_loss():
 
 
 def node_of(method: str, **keys) -> Node:
-    return Node(RunConfig.parse(settings(method=method, **keys)))
+    return Node(parse_config(settings(method=method, **keys)))
 
 
 @pytest.mark.parametrize("method", ["fedfn", "fedexp+fn", "scaffold+fn", "fedfn-ft"])
@@ -173,7 +173,7 @@ def test_a_method_that_an_option_is_not_of_ignores_it():
 )
 def test_a_bad_value_is_one_sentence(keys, words):
     with pytest.raises(UserError, match=words) as caught:
-        RunConfig.parse(settings(**keys))
+        parse_config(settings(**keys))
     assert "\n" not in str(caught.value)
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from in_process import ROOT, assert_same, differ, federate, settings
 
-from clients.objective import BASE_LOSSES, REGULARISERS
-from fedapp.config import RunConfig
-from fedapp.methods import METHODS
+from clients.training.objective import BASE_LOSSES, REGULARISERS
+from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
+from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS
-from fedapp.node import Node
+from fedapp.runtime.node import Node
 
 ONE_MODEL = [name for name, row in METHODS.items() if row.personal is None]
 
@@ -82,7 +83,7 @@ def test_nodes_and_reply_order_change_no_bit(method):
 
 @pytest.mark.parametrize("method", [n for n, row in METHODS.items() if HEADS[row.head].frozen])
 def test_frozen_heads_stay_home_and_unchanged_also_with_weight_decay(method):
-    config = RunConfig.parse(settings(method=method, weight_decay=0.1))
+    config = parse_config(settings(method=method, weight_decay=0.1))
     node = Node(config)
     shared = {name for name in node.workplace.shared if name.startswith("head.")}
     assert shared == ({"head.scale"} if "scale" in METHODS[method].also_sends else set())
@@ -103,7 +104,7 @@ def test_weights_of_the_mean(weights):
         num_rounds=1,
         participation=1.0,
     )
-    config = RunConfig.parse(run)
+    config = parse_config(run)
     node = Node(config)
     initial = [tensor.detach().numpy().copy() for tensor in node.workplace.shared.values()]
     models, sizes = [], []

@@ -9,24 +9,25 @@ import torch
 from in_process import InProcessGrid, assert_same, differ, federate, settings
 from safetensors.numpy import load_file
 
-from clients import losses, previous_model
+from clients import losses
+from clients.state import previous_model
 from fedapp import server_app
 from fedapp.analysis.saved_runs import Places, SavedRun
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.models import build_model
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.models.backbones import BACKBONES
 from fedapp.models.initial import load_initial
-from fedapp.node import Node
+from fedapp.models.model import build_model
 from fedapp.results.run_directory import RunDirectory
-from strategies.records import Task
+from fedapp.runtime.node import Node
+from strategies.rounds.records import Task
 
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
 PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}
 
 
 def client_of(run, server_round, known=()):
-    node = Node(RunConfig.parse(run))
+    node = Node(parse_config(run))
     asked = Task(server_round, (3,), 0.05, "size", 100, 1, "run", known)
     return node, node.client(3, node.memory(3, asked, server_round))
 
@@ -38,10 +39,10 @@ def test_without_weight_it_is_fedavg_bit_for_bit():
 
 
 def test_the_papers_defaults():
-    config = RunConfig.parse(settings(method="moon"))
+    config = parse_config(settings(method="moon"))
     assert (config.mu, config.tau) == (1.0, 0.5)
-    assert RunConfig.parse(settings(method="dr", regulariser="moon")).tau == 0.5
-    assert RunConfig.parse(settings(method="dr", regulariser="kd")).tau == 3.0
+    assert parse_config(settings(method="dr", regulariser="moon")).tau == 0.5
+    assert parse_config(settings(method="dr", regulariser="kd")).tau == 3.0
 
 
 @pytest.mark.parametrize("layers", [{}, PROJECTED])
@@ -149,14 +150,14 @@ def test_the_projection_head_is_averaged_saved_measured_and_started_from(tmp_pat
     saved = SavedRun(RunDirectory.load(tmp_path / "projected"), Places())
     assert saved.measure(2, ["drift"], 2)["measures"]["drift"]["mean"]["distance_observed"] > 0
     again = {**run, "initial-model": str(tmp_path / "projected"), "run-name": "on"}
-    started = Node(RunConfig.parse(again)).model.state_dict()
+    started = Node(parse_config(again)).model.state_dict()
     assert_same({n: started[n].numpy() for n in final}, final)
     for key, value, words in (
         ("bottleneck", 8, r"'bottleneck.2.weight' is \[8, 512\] and \[16, 512\]"),
         ("bottleneck-layers", 1, "'bottleneck.weight' is .* and nothing in the file"),
     ):
         with pytest.raises(UserError, match=words):
-            Node(RunConfig.parse({**again, key: value}))
+            Node(parse_config({**again, key: value}))
 
 
 def test_a_projection_head_on_weights_of_a_backbone_alone_is_new(tmp_path):
@@ -181,4 +182,4 @@ def test_a_projection_head_on_weights_of_a_backbone_alone_is_new(tmp_path):
 )
 def test_layers_that_cannot_be_are_refused_in_words(keys, words):
     with pytest.raises(UserError, match=words):
-        RunConfig.parse(settings(**keys))
+        parse_config(settings(**keys))

@@ -3,18 +3,19 @@
 import pytest
 from in_process import ROOT
 
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.in_process import run_in_process
-from fedapp.launch import Resources, default_config
-from fedapp.opening import opened_run
-from fedapp.overrides import is_file, read_overrides
+from fedapp.config.overrides import is_file, read_overrides
+from fedapp.config.project import default_config
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Resources
+from fedapp.runtime.opening import opened_run
 
 DEFAULTS = default_config(ROOT)
 
 
 def resolved(*texts, more=False):
-    return RunConfig.parse({**DEFAULTS, **read_overrides(texts, more)})
+    return parse_config({**DEFAULTS, **read_overrides(texts, more)})
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def record(tmp_path):
 
     def opened(*texts):
         asked = {**DEFAULTS, **read_overrides(texts), "output-dir": str(tmp_path)}
-        with opened_run(RunConfig.parse(asked), asked) as (run, _):
+        with opened_run(parse_config(asked), asked) as (run, _):
             return str(run.path / "config.toml")
 
     return opened

@@ -10,11 +10,11 @@ from in_process import settings
 from PIL import Image
 
 from fedapp import server_app
-from fedapp.data.own_images import class_names, load_named_images
-from fedapp.errors import UserError
-from fedapp.identity import describe
-from fedapp.in_process import InProcessGrid
+from fedapp.core.errors import UserError
+from fedapp.data.readers.own_images import class_names, load_named_images
+from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.identity import describe
 
 CLASSES = "cat dog owl"
 
@@ -137,7 +137,7 @@ def test_the_three_keys_belong_together(hosts, tmp_path, changes):
 
 
 def test_measures_of_the_clients_data_are_refused(hosts, tmp_path):
-    from fedapp.analysis.table import MEASURES
+    from fedapp.analysis.measures.table import MEASURES
 
     with pytest.raises(UserError, match="stays on their hosts"):
         train(hosts, tmp_path, method="fedavg", analyses=next(iter(MEASURES)))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config import RunConfig
-from fedapp.papers.cells import cells_of, select
-from fedapp.papers.measures import MEASURES
-from fedapp.papers.plan import PlannedRun, Request
-from fedapp.papers.tables import find_paper
+from fedapp.config.resolve import parse_config
+from fedapp.experiments.papers.cells import cells_of, select
+from fedapp.experiments.papers.metrics import MEASURES
+from fedapp.experiments.papers.plan import PlannedRun, Request
+from fedapp.experiments.papers.tables import find_paper
 
 
 def cell(paper: str, table: str, words: str):
@@ -151,7 +151,7 @@ def test_networks_without_batchnorm_need_no_test_batches():
 
 def test_training_in_one_place_takes_its_own_row_and_says_what_the_paper_leaves_out():
     found = cell("fedfn", "appendix-table12-spherefed-reproduction", "centralized")
-    keys = RunConfig.parse(found.config)
+    keys = parse_config(found.config)
     assert (keys.method, keys.model, keys.num_clients) == ("centralised", "mobilenetv2", 1)
     assert (keys.num_rounds, keys.local_epochs, keys.lr) == (500, 1, 0.1)
     assert keys.lr_schedule == "cosine"

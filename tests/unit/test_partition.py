@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedapp.data.dealing import quotas_by_largest_remainder
-from fedapp.data.partition import PARTITIONS, make_partition
-from fedapp.data.splits import iid, lda, shards, unbalanced
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
+from fedapp.data.partition.assignment import quotas_by_largest_remainder
+from fedapp.data.partition.splits import iid, lda, shards, unbalanced
+from fedapp.data.partition.table import PARTITIONS, make_partition
 
 seeds = st.integers(0, 2**32)
 
@@ -176,7 +176,7 @@ def test_lda_with_few_samples_asks_for_half_an_average_share():
 
 
 def test_lda_gives_up_with_a_sentence(monkeypatch):
-    monkeypatch.setattr("fedapp.data.splits.MAX_DRAWS", 20)
+    monkeypatch.setattr("fedapp.data.partition.splits.MAX_DRAWS", 20)
     labels = labels_of([100, 100])
     with pytest.raises(UserError, match=r"no LDA split with alpha = 0.01 .* raise alpha or lower"):
         lda(labels, labels, 20, 0.01, np.random.default_rng(0))

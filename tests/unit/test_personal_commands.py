@@ -6,14 +6,14 @@ import pytest
 from in_process import ROOT, settings
 from typer.testing import CliRunner
 
-from fedapp import cli
-from fedapp.errors import UserError
-from fedapp.feature_map import features_of
-from fedapp.in_process import run_in_process
-from fedapp.launch import Resources
+from fedapp.analysis.feature_map import features_of
+from fedapp.cli import app as cli
+from fedapp.core.errors import UserError
+from fedapp.core.rng import sample_clients
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.rng import sample_clients
-from fedapp.traffic import accuracy_against_traffic, traffic_row
+from fedapp.results.traffic import accuracy_against_traffic, traffic_row
 
 QUICK = {"num_clients": 4, "partition": "dirichlet", "participation": 1.0, "feature_dim": 16}
 

@@ -13,15 +13,15 @@ from torch import nn
 
 from clients.fd import FDClient
 from clients.fedorgp import FedORGPClient
-from clients.local_training import LocalSettings
-from clients.objective import Objective, Step
 from clients.prototype_client import PrototypeClient
-from clients.workplace import ClientData, Workplace
-from fedapp.config import RunConfig
-from fedapp.data.batches import batch_bounds
-from fedapp.errors import UserError
-from fedapp.node import Node
-from strategies.records import UPLOADS, from_array_record, to_array_record
+from clients.training.local_training import LocalSettings
+from clients.training.objective import Objective, Step
+from clients.training.workplace import ClientData, Workplace
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.data.batches.in_memory import batch_bounds
+from fedapp.runtime.node import Node
+from strategies.rounds.records import UPLOADS, from_array_record, to_array_record
 
 
 @pytest.mark.parametrize("method", ["fedkd", "fml", "fedgen", "fedgh"])
@@ -42,8 +42,8 @@ def test_fedghs_header_travels_to_an_evaluation_only_if_it_is_evaluated(when, tr
 @pytest.mark.parametrize("method", ["fedavg", "fedgh", "fedkd", "lg-fedavg"])
 def test_the_nearest_prototype_needs_prototypes(method):
     with pytest.raises(UserError, match=f"clients of method '{method}' receive no prototypes"):
-        RunConfig.parse(run(method=method, eval_rule="proto", feature_dim="auto"))
-    assert RunConfig.parse(run(method="feddor", eval_rule="proto")).eval_rule == "proto"
+        parse_config(run(method=method, eval_rule="proto", feature_dim="auto"))
+    assert parse_config(run(method="feddor", eval_rule="proto")).eval_rule == "proto"
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_the_nearest_prototype_needs_prototypes(method):
 def test_keys_of_one_model_for_all_are_refused_where_clients_have_their_own(key, value, advice):
     sentence = f"'{key}' is '{value}' but the clients of method 'fedproto' .*; {advice}"
     with pytest.raises(UserError, match=sentence):
-        RunConfig.parse(run(method="fedproto", **{key: value}))
-    resolved = RunConfig.parse(run(method="fedproto"))
-    assert RunConfig.parse(resolved.flat()) == resolved
+        parse_config(run(method="fedproto", **{key: value}))
+    resolved = parse_config(run(method="fedproto"))
+    assert parse_config(resolved.flat()) == resolved
 
 
 def test_label_counts_that_the_server_refused_are_sent_again():
@@ -128,7 +128,7 @@ def test_collecting_during_training_gives_other_prototypes_and_the_same_bits_on_
 
 @pytest.mark.parametrize("method", ["feddor", "fedkd"])
 def test_clients_of_one_architecture_can_start_from_weights_of_their_own(method):
-    node = Node(RunConfig.parse(run(method=method, init_per_client=True)))
+    node = Node(parse_config(run(method=method, init_per_client=True)))
     place = node.place(0)
     assert place is node.place(2)
     first, again, third = (dict(place.initial(c).named_parameters()) for c in (0, 0, 2))
@@ -149,7 +149,7 @@ def test_clients_with_initial_weights_of_their_own_end_with_the_same_bits_on_any
 
 def first_epoch(**changes: Any) -> tuple[list[int], list[int], list[int]]:
     """The first client's batch sizes, labels in the order of an epoch, and in their own."""
-    node = Node(RunConfig.parse(run(**changes)))
+    node = Node(parse_config(run(**changes)))
     served = [labels for _, labels in node.client(0).data.training(1)()]
     own = node.dataset.train_labels[node.partition.train[0]].tolist()
     return [len(labels) for labels in served], torch.cat(served).tolist(), own
@@ -173,7 +173,7 @@ def test_images_can_be_taken_in_their_order():
 
 def test_fedgen_can_ask_all_clients_for_their_labels_before_the_first_round():
     config = run(method="fedgen", participation=0.25, num_rounds=1)
-    counts = Node(RunConfig.parse(config)).class_counts()[0]
+    counts = Node(parse_config(config)).class_counts()[0]
     sent: list[set[str]] = []
 
     def watch(reply):
@@ -249,9 +249,9 @@ def test_feddors_embedding_starts_at_the_rows_of_all_or_at_orthogonal_ones_of_it
 
 def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():
     with pytest.raises(UserError, match="those of model group 'tiny' are alike"):
-        RunConfig.parse(run(method="fedproto", head_final_relu=True))
+        parse_config(run(method="fedproto", head_final_relu=True))
     config = run(method="fml", model_group="MHMG8-HtC4", head_final_relu=True, num_clients=1)
-    node = Node(RunConfig.parse(config))
+    node = Node(parse_config(config))
     pair, features = node.place(0).model, torch.randn(20, 16)
     assert float(pair.head(features).detach().min()) == 0.0
     assert float(pair.mentee.head(features).detach().min()) < 0.0

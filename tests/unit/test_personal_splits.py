@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.config import RunConfig
-from fedapp.data import personal_splits
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
-from fedapp.data.partition import Partition, make_partition
-from fedapp.data.personal_splits import dirichlet, least_size, pathological
-from fedapp.errors import UserError
-from fedapp.node import Node
+from fedapp.data.partition import personal_splits
+from fedapp.data.partition.personal_splits import dirichlet, least_size, pathological
+from fedapp.data.partition.table import Partition, make_partition
+from fedapp.runtime.node import Node
 
 
 def labels_of(class_sizes: list[int]) -> np.ndarray:
@@ -136,7 +136,7 @@ def test_impossible_wishes_are_refused_in_a_sentence(kind, wish, words):
 
 
 def test_a_node_tests_on_what_the_clients_of_a_pool_hold_out():
-    config = RunConfig.parse({"method": "fedavg", "partition": "pathological", "num-clients": 5})
+    config = parse_config({"method": "fedavg", "partition": "pathological", "num-clients": 5})
     assert (config.pool_data, config.normalisation) == (True, "symmetric")
     assert (config.classes_per_client, config.partition_seed) == (2, 1)
     node = Node(config)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clients.objective import REGULARISERS
-from fedapp import cli
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.launch import default_config
-from fedapp.overrides import read_overrides
-from fedapp.papers.tables import find_paper
-from fedapp.preset_files import preset_path, preset_rows
-from fedapp.settings import MODEL_OF, SETTINGS, find_setting
-from fedapp.tuned import BETAS, ORDER
+from clients.training.objective import REGULARISERS
+from fedapp.cli import app as cli
+from fedapp.config.auto import BETAS, MODEL_OF, ORDER, SETTINGS, find_setting
+from fedapp.config.overrides import read_overrides
+from fedapp.config.presets import preset_path, preset_rows
+from fedapp.config.project import default_config
+from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.experiments.papers.tables import find_paper
 
 ROOT = Path(__file__).parents[2]
 DEFAULTS = default_config(ROOT)
@@ -26,7 +26,7 @@ NAMES = [row["preset"] for row in preset_rows() if row["preset"] not in ON_TOP]
 
 
 def resolve(*overrides: str) -> RunConfig:
-    return RunConfig.parse({**DEFAULTS, **read_overrides(list(overrides))})
+    return parse_config({**DEFAULTS, **read_overrides(list(overrides))})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -153,7 +153,7 @@ def test_every_pair_of_base_and_regulariser_runs_from_one_preset(partition, base
 
 def test_the_tuned_weights_are_the_published_ones():
     """The papers' tables are in the project as data, read independently of `tuned`."""
-    paper = json.loads((ROOT / "fedapp/papers/data/feddr_plus.json").read_text())
+    paper = json.loads((ROOT / "fedapp/experiments/papers/data/feddr_plus.json").read_text())
     [table] = [t for t in paper["tables"] if t["id"] == "table12-synergy-beta"]
     seen = 0
     for row in table["rows"]:
@@ -185,7 +185,7 @@ def test_settings_and_presets_cite_the_tables_that_their_rates_are_in():
 
 def test_tuned_weights_are_for_their_data_set_and_model_only():
     chosen = {"method": "fedavg", "regulariser": "ntd", "num-clients": 10}
-    elsewhere = RunConfig.parse({**DEFAULTS, **chosen, "dataset": "cifar10"})
+    elsewhere = parse_config({**DEFAULTS, **chosen, "dataset": "cifar10"})
     assert (elsewhere.beta, elsewhere.tau) == (0.9, 3.0)
 
 

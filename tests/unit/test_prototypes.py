@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from strategies.aggregate import UpdateRefused
-from strategies.prototypes import (
+from strategies.prototypes.uploads import (
     Table,
     Upload,
     alikeness,

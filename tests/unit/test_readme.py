@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from in_process import federate, settings
 
-from fedapp.method_pages import markdown_table
-from fedapp.methods import METHODS
+from fedapp.cli.listing import markdown_table
+from fedapp.methods.table import METHODS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 import pytest
 from in_process import ROOT, settings
 
-from fedapp import recorder, server_app
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid, run_in_process
-from fedapp.launch import Resources
+from fedapp import server_app
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid, run_in_process
+from fedapp.engines.resources import Resources
 from fedapp.results import trackers
 from fedapp.results.run_directory import RunDirectory
-from strategies.records import ERROR, ClientFailure
-from strategies.rounds import ClientStrategy
+from fedapp.runtime import recorder, server
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.records import ERROR, ClientFailure
 
 FULL = OSError(28, "No space left on device")
 
@@ -188,7 +189,7 @@ def test_an_interruption_while_states_are_removed_costs_no_result(train, monkeyp
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(server_app, "forget", interrupted)
+    monkeypatch.setattr(server, "forget", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(method="scaffold", num_rounds=1)
     run = RunDirectory.load(tmp_path / "one")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from strategies.records import from_array_record, to_array_record, view_array_record
+from strategies.rounds.records import from_array_record, to_array_record, view_array_record
 
 
 def test_views_are_the_arrays_that_were_packed_and_cannot_be_changed():

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedapp.errors import UserError
+from fedapp.core.errors import UserError
 from fedapp.results import page
 from fedapp.results.report import totals, write_report
 from fedapp.results.run_directory import RunDirectory

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedapp import launch
-from fedapp.cli import app
-from fedapp.config import RunConfig
+from fedapp.cli.app import app
+from fedapp.config.overrides import read_overrides
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.data import datasets
-from fedapp.errors import UserError
-from fedapp.overrides import read_overrides
-from fedapp.papers import plan as planning
-from fedapp.papers import reproduce as reproducing
-from fedapp.papers.cells import cells_of, select
-from fedapp.papers.plan import PlannedRun, Request, plan_rows, runs_of, with_data
-from fedapp.papers.protocol import Reason
-from fedapp.papers.reproduce import finished, result, run_cell, write_results
-from fedapp.papers.tables import find_paper
+from fedapp.engines import launch
+from fedapp.experiments.papers import plan as planning
+from fedapp.experiments.papers import reproduce as reproducing
+from fedapp.experiments.papers.cells import cells_of, select
+from fedapp.experiments.papers.plan import PlannedRun, Request, plan_rows, runs_of, with_data
+from fedapp.experiments.papers.protocol import Reason
+from fedapp.experiments.papers.reproduce import finished, result, run_cell, write_results
+from fedapp.experiments.papers.tables import find_paper
 from fedapp.results.run_directory import RunDirectory
 
 
@@ -50,7 +50,7 @@ def simulated(monkeypatch):
 
     def run(project, overrides, resources):
         runs.append(overrides)
-        config = RunConfig.parse(overrides)
+        config = parse_config(overrides)
         made = RunDirectory.create(
             config.output_dir, config.run_name, config.flat(), resume=bool(config.resume)
         )

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from fedapp.results import measure_plots, plots, rendering
+from fedapp.results.plots import curves as plots
+from fedapp.results.plots import measure_plots, rendering
 
 ROWS = [
     {"round": 1, "accuracy": None, "loss": None, "train_loss": 0.9},

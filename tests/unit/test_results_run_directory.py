@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from fedapp.errors import UserError
-from fedapp.results import files
+from fedapp.core import files
+from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 
 CONFIG = {"method": "feddr+", "dataset": "digits", "num_rounds": 3, "lr": 0.05, "resume": False}
@@ -237,7 +237,7 @@ def test_any_metadata_survives_in_an_aligned_file(metadata):
 
 def test_equal_models_are_equal_files_in_every_process():
     script = (
-        "import hashlib, numpy as np; from fedapp.results.files import safetensors_bytes as f;"
+        "import hashlib, numpy as np; from fedapp.core.files import safetensors_bytes as f;"
         f"print(hashlib.sha256(f({{'b': np.ones(2), 'a': np.ones(3)}}, "
         f"dict.fromkeys({string.ascii_letters!r}, 'x'))).hexdigest())"
     )

@@ -8,15 +8,16 @@ from in_process import assert_same, settings
 from safetensors.numpy import load_file
 
 from fedapp import server_app
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid
-from fedapp.opening import changed_schedule
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import trackers
 from fedapp.results.folders import held
 from fedapp.results.run_directory import RunDirectory
-from strategies.federation import RoundFailed
-from strategies.rounds import ClientStrategy
+from fedapp.runtime import server
+from fedapp.runtime.opening import changed_schedule
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.federation import RoundFailed
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_the_tracker_is_closed_when_the_nodes_are_refused(train, tracker, monkey
     def refuse(*arguments):
         raise UserError("no node came")
 
-    monkeypatch.setattr(server_app, "meet_nodes", refuse)
+    monkeypatch.setattr(server, "meet_nodes", refuse)
     with pytest.raises(UserError, match="no node came"):
         train()
     assert tracker.closed == 1
@@ -195,7 +196,7 @@ def test_a_run_that_was_refused_before_its_first_round_can_be_started_anew(
         raise UserError("no node came")
 
     with monkeypatch.context() as patch:
-        patch.setattr(server_app, "meet_nodes", refused)
+        patch.setattr(server, "meet_nodes", refused)
         with pytest.raises(UserError, match="no node came"):
             train(lr=0.5)
     assert (tmp_path / "one" / "config.toml").exists()
@@ -231,7 +232,7 @@ def test_another_number_of_rounds_that_changes_the_schedule_is_said(train, capsy
     ],
 )
 def test_only_rounds_done_otherwise_are_worth_a_word(tmp_path, changes, done, words):
-    before = RunConfig.parse(settings(num_rounds=4, **changes))
+    before = parse_config(settings(num_rounds=4, **changes))
     RunDirectory.create(tmp_path, "one", before.flat())
     note = changed_schedule(tmp_path / "one", before.model_copy(update={"num_rounds": 8}), done)
     assert bool(note) == bool(words)

@@ -5,11 +5,11 @@ import pytest
 from flwr.app import Message
 from in_process import break_client, differ, federate, settings
 
-from clients.local_training import LossDiverged
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from strategies.federation import RoundFailed
-from strategies.records import TASK, UPLOADS, Task, from_array_record, to_array_record
+from clients.training.local_training import LossDiverged
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from strategies.rounds.federation import RoundFailed
+from strategies.rounds.records import TASK, UPLOADS, Task, from_array_record, to_array_record
 
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, weights="uniform")
 ROBUST = ["median", "trimmed-mean", "krum", "multi-krum"]
@@ -114,4 +114,4 @@ def test_only_separate_tasks_send_separate_models():
 )  # fmt: skip
 def test_combinations_that_cannot_work_are_refused(changes, words):
     with pytest.raises(UserError, match=words):
-        RunConfig.parse(settings(**{"method": "fedavg", **changes}))
+        parse_config(settings(**{"method": "fedavg", **changes}))

@@ -11,10 +11,10 @@ from in_process import assert_same, differ, federate, settings
 from small_clients import VectorClient, strategy_of
 
 from clients.fedcurv import FedCurvClient
-from clients.local_training import LocalSettings
 from clients.scaffold import CONTROL, ScaffoldClient
-from clients.sgd import effective_steps
-from strategies.records import DIVERGED, ClientResult
+from clients.training.local_training import LocalSettings
+from clients.training.sgd import effective_steps
+from strategies.rounds.records import DIVERGED, ClientResult
 from strategies.scaffold import Scaffold
 
 SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
@@ -68,13 +68,13 @@ def test_control_variates_of_a_frozen_head_do_not_exist():
 
 def test_the_servers_c_is_the_mean_of_all_clients_c_i():
     """After every client has trained, c = 1/N sum c_i: the invariant of the algorithm."""
-    from fedapp.config import RunConfig
-    from fedapp.node import Node
-    from strategies.records import Task
+    from fedapp.config.resolve import parse_config
+    from fedapp.runtime.node import Node
+    from strategies.rounds.records import Task
 
     run = settings(method="scaffold", num_rounds=4, lr=0.05, lr_schedule="constant")
     strategy = federate(run, state_key="run")[1]
-    node = Node(RunConfig.parse(run))
+    node = Node(parse_config(run))
     asked = Task(4, (), 0.05, "size", 1, 1, "run")
     own = [node.memory(client, asked, 5).load() or {} for client in range(10)]
     assert 5 < sum(map(bool, own)) <= 10

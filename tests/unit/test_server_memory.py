@@ -7,10 +7,10 @@ import pytest
 from flwr.app import Message
 from in_process import settings
 
-from fedapp.in_process import FIRST_NODE, InProcessGrid
+from fedapp.engines.in_process import FIRST_NODE, InProcessGrid
 from strategies.fedavg import FedAvg
-from strategies.federation import Federation
-from strategies.records import (
+from strategies.rounds.federation import Federation
+from strategies.rounds.records import (
     ARRAYS,
     TASK,
     ClientResult,

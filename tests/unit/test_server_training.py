@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from strategies.prototypes import normalised
-from strategies.server_training import (
+from strategies.prototypes.training import (
     MOST_EPOCHS,
     FeatureGenerator,
     Plateau,
@@ -24,6 +23,7 @@ from strategies.server_training import (
     margin_cross_entropy,
     train_on_pairs,
 )
+from strategies.prototypes.uploads import normalised
 
 VECTORS = json.loads(
     (Path(__file__).parents[1] / "vectors" / "vectors_heterogeneous.json").read_text()

@@ -11,9 +11,9 @@ from in_process import assert_same, federate, settings
 
 from strategies.aggregate import weighted_mean
 from strategies.fedavgm import FedAvgM
-from strategies.federation import Federation
 from strategies.fedexp import FedExP
-from strategies.records import ClientResult
+from strategies.rounds.federation import Federation
+from strategies.rounds.records import ClientResult
 
 SERVER = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())["server"]
 

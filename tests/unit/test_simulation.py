@@ -3,8 +3,8 @@
 import pytest
 from in_process import settings
 
-from fedapp import simulation
-from fedapp.launch import Engine, Resources
+from fedapp.engines import simulation
+from fedapp.engines.resources import Engine, Resources
 
 
 @pytest.mark.parametrize("clients", [float("inf"), float("nan"), "many"])
@@ -13,7 +13,7 @@ def test_a_number_of_clients_that_is_none_is_one_sentence(monkeypatch, capsys, c
         raise SystemExit(code)
 
     monkeypatch.setattr(simulation, "start_template", lambda values: None)
-    monkeypatch.setattr(simulation, "_leave", leave)
+    monkeypatch.setattr(simulation, "leave", leave)
     values = settings(num_clients=clients)
     with pytest.raises(SystemExit) as left:
         simulation.simulate(values, Resources(), Engine.WORKERS, "server:app", "client:app")

@@ -129,7 +129,7 @@ def reachable(start: str, *, lazily: bool) -> set[str]:
 @pytest.mark.parametrize(
     "source",
     [
-        "import fedapp.rng",
+        "import fedapp.core.rng",
         "def f():\n    from fedapp import rng",
         "from clients.losses import proximal",
         "import torch, clients",
@@ -211,24 +211,25 @@ def test_strategies_and_clients_know_neither_each_other_nor_the_app():
 
 
 def test_methods_are_rows_not_branches():
-    trees = {name: tree for name, tree in modules().items() if name != "fedapp.methods"}
+    trees = {name: tree for name, tree in modules().items() if name != "fedapp.methods.table"}
     assert not {name: lines for name, tree in trees.items() if (lines := method_branches(tree))}
 
 
-@pytest.mark.parametrize("app", ["fedapp.client_process", "fedapp.server_app"])
+@pytest.mark.parametrize("app", ["fedapp.client_app", "fedapp.server_app"])
 def test_nothing_that_runs_inside_flower_asks_whether_it_is_simulated(app):
     inside = reachable(app, lazily=True)
-    assert {app, "fedapp", "fedapp.config"} <= inside
+    assert {app, "fedapp", "fedapp.config.run_config"} <= inside
     assert not {name: lines for name in inside if (lines := simulation_branches(modules()[name]))}
 
 
 def test_a_worker_starts_without_slow_libraries():
-    loaded = reachable("fedapp.client_app", lazily=False)
+    loaded = reachable("fedapp.runtime.client", lazily=False)
     assert not {name: found for name in loaded if (found := slow_imports(modules()[name]))}
 
 
 def test_a_message_for_the_warm_worker_starts_without_torch():
-    before = "import sys, fedapp.client_process, fedapp.warm; print('torch' in sys.modules)"
+    modules = "sys, fedapp.client_app, fedapp.engines.deployment.warm"
+    before = f"import {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", before], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from fedapp.cli import app
-from fedapp.papers.cells import cells_of
-from fedapp.papers.plan import Request, resolved, runs_of
-from fedapp.papers.reproduce import result
-from fedapp.papers.tables import find_paper
+from fedapp.cli.app import app
+from fedapp.experiments.papers.cells import cells_of
+from fedapp.experiments.papers.plan import Request, resolved, runs_of
+from fedapp.experiments.papers.reproduce import result
+from fedapp.experiments.papers.tables import find_paper
 from fedapp.results.run_directory import RunDirectory
 
 

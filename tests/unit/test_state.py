@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from state_cases import CURRENT, HEADER, PREVIOUS, arrays, same
 
-from clients.state import ClientState, StateError
-from clients.stored_states import export_state
+from clients.state.listing import export_state
+from clients.state.store import ClientState, StateError
 
 
 @pytest.fixture

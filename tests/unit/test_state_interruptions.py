@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import save_file
 from state_cases import CURRENT, HEADER, ROOT, arrays, child, in_a_child, same
 
-import clients.state
-from clients.state import ClientState, StateError
+import clients.state.store
+from clients.state.store import ClientState, StateError
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_dying_while_a_round_is_saved_again_keeps_the_state_before_it(state, tmp
 def test_a_full_disk_keeps_the_state(state, folder, monkeypatch):
     state.save(arrays(1), 1)
     with monkeypatch.context() as patch:
-        patch.setattr(clients.state, "create", lambda path: os.open("/dev/full", os.O_WRONLY))
+        patch.setattr(clients.state.store, "create", lambda path: os.open("/dev/full", os.O_WRONLY))
         with pytest.raises(StateError, match=r"client 3.*No space left.*is kept"):
             state.save(arrays(2), 2)
     assert same(state.load(2), arrays(1))

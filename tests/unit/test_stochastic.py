@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from fedapp.config import RunConfig
-from fedapp.data.batches import ClientBatches
-from fedapp.data.stochastic import dropped_class
-from fedapp.node import Node
+from fedapp.config.resolve import parse_config
+from fedapp.data.batches.in_memory import ClientBatches
+from fedapp.data.partition.stochastic import dropped_class
+from fedapp.runtime.node import Node
 
 LABELS = np.repeat([2, 3, 5, 7], 10)
 
@@ -38,7 +38,7 @@ def test_an_epoch_of_some_members_serves_these_once():
 
 
 def test_a_node_trains_stochastic_clients_without_the_dropped_class():
-    config = RunConfig.parse(
+    config = parse_config(
         {"method": "fedavg", "stochastic-every": 10, "num-clients": 10, "shards": 4}
     )
     node = Node(config)

@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 from state_cases import CURRENT, HEADER, arrays, same
 from typer.testing import CliRunner
 
-from clients.state import ClientState, StateError
-from clients.stored_states import UnknownRun, clean, expected_bytes, export_state, list_states
-from fedapp.cli import app
-from fedapp.errors import UserError
-from fedapp.state_command import state_folder
+from clients.state.listing import UnknownRun, clean, expected_bytes, export_state, list_states
+from clients.state.store import ClientState, StateError
+from fedapp.cli.app import app
+from fedapp.cli.state import state_folder
+from fedapp.core.errors import UserError
 
 
 @pytest.fixture

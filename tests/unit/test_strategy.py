@@ -13,12 +13,19 @@ from in_process import (
     settings,
 )
 
-from clients.local_training import LossDiverged
-from fedapp.errors import UserError
-from fedapp.preflight import meet_nodes
-from fedapp.rng import cohort_size, sample_clients
-from strategies.federation import Federation, RoundFailed
-from strategies.records import ARRAYS, DIVERGED, ERROR, REPORT, from_array_record, to_array_record
+from clients.training.local_training import LossDiverged
+from fedapp.core.errors import UserError
+from fedapp.core.rng import cohort_size, sample_clients
+from fedapp.runtime.preflight import meet_nodes
+from strategies.rounds.federation import Federation, RoundFailed
+from strategies.rounds.records import (
+    ARRAYS,
+    DIVERGED,
+    ERROR,
+    REPORT,
+    from_array_record,
+    to_array_record,
+)
 
 
 def spoil(change):
@@ -110,11 +117,11 @@ def test_a_node_that_never_answers_is_named():
     grid = Silent({**RUN, "tolerate-failures": True}, nodes=10)
     federation = meet_nodes(grid, 10, {}, 5, lambda text: None)
     assert federation.nodes[1] == 101
-    from fedapp.config import RunConfig
-    from fedapp.node import Node
-    from fedapp.server_app import build_strategy
+    from fedapp.config.resolve import parse_config
+    from fedapp.runtime.node import Node
+    from fedapp.runtime.strategy import build_strategy
 
-    config = RunConfig.parse({**RUN, "tolerate-failures": True})
+    config = parse_config({**RUN, "tolerate-failures": True})
     node = Node(config)
     strategy = build_strategy(config, node, federation)
     arrays = to_array_record({n: t.detach().numpy() for n, t in node.workplace.shared.items()})
@@ -215,7 +222,7 @@ def test_bytes_are_those_of_the_messages():
 
 
 def test_a_lost_node_is_asked_again_after_longer_and_longer_pauses(monkeypatch):
-    from fedapp import preflight
+    from fedapp.runtime import preflight
 
     clock = [100.0]
     monkeypatch.setattr(preflight.time, "monotonic", lambda: clock[0])

@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from fedapp import cli, jobs, launch
-from fedapp.launch import Resources
-from fedapp.subprocesses import INTERRUPTED, end_tasks, heed_signals, run_task
+from fedapp.cli import app as cli
+from fedapp.engines import launch
+from fedapp.engines.resources import Resources
+from fedapp.engines.subprocesses import INTERRUPTED, end_tasks, heed_signals, run_task
+from fedapp.experiments import jobs
 
 ROOT = Path(__file__).parents[2]
 CHILD = f"""
 import sys, time
 from pathlib import Path
-from fedapp.subprocesses import heed_signals, take_task
+from fedapp.engines.subprocesses import heed_signals, take_task
 heed_signals()
 folder = Path(take_task())
 try:
@@ -31,7 +33,7 @@ except KeyboardInterrupt:
 """
 PARENT = """
 import sys
-from fedapp.subprocesses import heed_signals, run_task
+from fedapp.engines.subprocesses import heed_signals, run_task
 heed_signals()
 sys.exit(run_task("child", sys.argv[1]))
 """

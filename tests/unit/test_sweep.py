@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedapp import cli, jobs, launch, sweep
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.launch import Resources
+from fedapp.cli import app as cli
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.engines import launch
+from fedapp.engines.resources import Resources
+from fedapp.experiments import jobs, sweep
 from fedapp.results.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +32,7 @@ class FakeRunner:
     def __call__(self, project, values, resources):
         name = values["run-name"]
         self.started.append(name)
-        config = RunConfig.parse(values).flat()
+        config = parse_config(values).flat()
         run = RunDirectory.create(values["output-dir"], name, config, resume=True)
         failed = name in self.failing
         accuracy = 0.5 + 0.1 * values["seed"]

@@ -6,10 +6,10 @@ import types
 
 import pytest
 
-from fedapp.errors import UserError
+from fedapp.config.run_keys import RunKeys
+from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import TRACKERS, numbers, open_tracker
-from fedapp.run_keys import RunKeys
 
 ROW = {"round": 2, "accuracy": 0.5, "loss": math.nan, "failures": ["x"], "alignment/gap": 0.1}
 

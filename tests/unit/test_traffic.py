@@ -3,7 +3,7 @@
 import pytest
 
 from fedapp.results.run_directory import RunDirectory
-from fedapp.traffic import traffic_row
+from fedapp.results.traffic import traffic_row
 
 
 def test_a_client_is_sent_its_share_whether_it_answers_or_not(tmp_path):

@@ -6,9 +6,9 @@ from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from in_process import settings
 
-from fedapp.in_process import InProcessGrid
-from fedapp.preflight import meet_nodes
-from strategies.transport import exchange
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.runtime.preflight import meet_nodes
+from strategies.rounds.transport import exchange
 
 
 class FaultyGrid(InProcessGrid):

@@ -10,13 +10,13 @@ from in_process import settings
 from typer.testing import CliRunner
 
 from fedapp import server_app
-from fedapp.analysis.unit_circle import BANDWIDTH, GRID, STEP, angles, density
-from fedapp.cli import app
-from fedapp.config import RunConfig
-from fedapp.errors import UserError
-from fedapp.in_process import InProcessGrid
-from fedapp.models import build_model
-from fedapp.results.measure_plots import drawn
+from fedapp.analysis.formulas.unit_circle import BANDWIDTH, GRID, STEP, angles, density
+from fedapp.cli.app import app
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.models.model import build_model
+from fedapp.results.plots.measure_plots import drawn
 
 PEAK = 1 / (BANDWIDTH * np.sqrt(2 * np.pi))
 
@@ -72,7 +72,7 @@ def test_a_bottleneck_is_a_linear_layer_between_the_same_body_and_its_head():
 )
 def test_what_cannot_work_is_refused_in_words(change, words):
     with pytest.raises(UserError, match=words):
-        RunConfig.parse(settings(**change))
+        parse_config(settings(**change))
 
 
 def test_a_run_with_two_features_is_measured_drawn_and_analysed(tmp_path):

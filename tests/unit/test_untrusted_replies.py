@@ -10,12 +10,12 @@ from in_process import federate, settings
 from personal_runs import run as personal_run
 from small_clients import strategy_of
 
-from fedapp.models.low_rank import LowRank
 from strategies.aggregate import UpdateRefused
 from strategies.fedavg import FedAvg
-from strategies.federation import RoundFailed
 from strategies.fedkd import FedKD
-from strategies.records import (
+from strategies.low_rank import LowRank
+from strategies.rounds.federation import RoundFailed
+from strategies.rounds.records import (
     DIVERGED,
     ERROR,
     REFUSED,

@@ -16,9 +16,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from in_process import settings
 from PIL import Image
 
-from fedapp import warm, warm_worker
-from fedapp.client_process import app
-from fedapp.errors import UserError
+from fedapp.client_app import app
+from fedapp.core.errors import UserError
+from fedapp.engines.deployment import warm, warm_worker
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
@@ -44,7 +44,7 @@ def in_thread(monkeypatch):
     threads = []
 
     def start(command, pass_fds, **options):
-        assert command[1:3] == ["-m", "fedapp.warm_worker"]
+        assert command[1:3] == ["-m", "fedapp.engines.deployment.warm_worker"]
         listener = socket.socket(fileno=os.dup(pass_fds[0]))
         thread = threading.Thread(
             target=warm_worker.serve, args=(listener, int(command[4])), kwargs={"idle": 0.5}
@@ -161,7 +161,13 @@ def test_the_process_ends_with_its_parent(folder):
         listener.bind(str(path))
         listener.listen()
         number = listener.fileno()
-        command = [sys.executable, "-m", "fedapp.warm_worker", str(number), str(parent.pid)]
+        command = [
+            sys.executable,
+            "-m",
+            "fedapp.engines.deployment.warm_worker",
+            str(number),
+            str(parent.pid),
+        ]
         worker = subprocess.Popen(command, pass_fds=[number], cwd=Path(__file__).parents[2])
     parent.communicate(b"\n")
     started = time.monotonic()

@@ -11,11 +11,11 @@ from flwr.app import Message, RecordDict
 from in_process import settings
 from waiting import wait_until
 
-from fedapp.launch import Resources
-from fedapp.worker_processes import WorkerGrid, visible_gpu
-from fedapp.worker_template import kill_workers
+from fedapp.engines.resources import Resources
+from fedapp.engines.worker_template import kill_workers
+from fedapp.engines.workers import WorkerGrid, visible_gpu
 
-CLIENTAPP = "fedapp.client_process:app"
+CLIENTAPP = "fedapp.client_app:app"
 TESTS = Path(__file__).parents[1]
 
 
@@ -74,11 +74,11 @@ import torch
 from in_process import settings
 os.environ["FEDAPP_RUN_CONFIG"] = json.dumps(settings({changes}))
 torch._C._cuda_getDeviceCount = torch._C._cuda_init = lambda: sys.exit("CUDA was asked")
-import fedapp.worker_imports
+import fedapp.engines.worker_preload
 before = "torchvision" in sys.modules
-from fedapp.node import Node
-from fedapp.config import RunConfig
-Node(RunConfig.parse(settings(device="cpu", {changes})))
+from fedapp.runtime.node import Node
+from fedapp.config.resolve import parse_config
+Node(parse_config(settings(device="cpu", {changes})))
 print(before, "torchvision" in sys.modules)
 """
     done = subprocess.run(

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from fedapp.analysis import store
-from fedapp.papers.results_page import write_results_page
+from fedapp.experiments.papers.results_page import write_results_page
+from fedapp.results import measures_file as store
 from fedapp.results.comparison_page import write_comparison
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory

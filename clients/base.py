@@ -1,0 +1,284 @@
+"""The Flower NumPyClient that does the local work of every method without a class of its own.
+
+What differs between methods is handed in (a model with its head, an objective, data), so a client
+is built in microseconds for each message and thrown away after it: the model and the data belong
+to the process and stay where they are. A method with a local procedure of its own overrides one of
+`prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from torch import Tensor, nn
+
+from clients.state import previous_model
+from clients.state.memory import Memory
+from clients.training.arrays import Arrays, floating, to_arrays
+from clients.training.fine_tuning import fine_tune
+from clients.training.local_training import (
+    Batches,
+    Forward,
+    LocalSettings,
+    LossDiverged,
+    TrainingResult,
+    Watchers,
+    backward,
+    train,
+)
+from clients.training.objective import Objective
+from clients.training.workplace import ClientData, Workplace, copy_weights
+
+Scalar = bool | bytes | float | int | str
+
+
+class LocalClient(NumPyClient):
+    """One client: a set of examples, and the model and objective it trains them with."""
+
+    takes_regulariser: ClassVar[bool] = True  # whether its loss is the objective's
+
+    def __init__(
+        self,
+        place: Workplace,
+        client: int,
+        data: ClientData,
+        objective: Objective,
+        memory: Memory | None = None,
+        inbox: Mapping[str, Arrays] | None = None,
+    ) -> None:
+        """Prepare a client.
+
+        Args:
+            place: the process's models; the model's weights are overwritten by every `fit`.
+            client: its number, from 0.
+            data: its examples.
+            objective: the loss of one batch.
+            memory: what it keeps between rounds; None if the method keeps nothing.
+            inbox: what the server sent beside the shared model, by name.
+        """
+        self.place, self.client, self.data = place, client, data
+        self.model, self.shared = place.model, dict(place.shared)
+        self.objective, self.settings = objective, place.settings
+        self.memory = memory
+        self.inbox = dict(inbox or {})
+        self.outbox: dict[str, Arrays] = {}  # groups to average beside the shared model
+        self.uploads: Arrays = {}  # arrays that the server takes from each client alone
+        self.kept: Arrays = {}  # what `remember` stores for the next round
+        self.velocity: list[Tensor] | None = None  # of SGD, to go on from; None: new in each round
+        self._own_model: Arrays = {}  # the model after training, where the objective looks back
+        self.extra = 0.0  # the method's own number in the report
+
+    # -- what a method may override -------------------------------------------------------------
+
+    def prepare(self, server_round: int) -> None:
+        """Bring to mind what the training needs; the received model is loaded already."""
+
+    def run(self, server_round: int, lr: float) -> TrainingResult:
+        """Train the model in place."""
+        return self.train(server_round, lr, self.objective)
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of one batch and return its loss."""
+        return backward(forward, objective)
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Fill `kept`, `outbox` and `uploads`, and return what is sent."""
+        return trained
+
+    def state_bytes(self) -> int:
+        """Return how many bytes this client keeps between rounds; add to it what `kept` gets."""
+        if not self.objective.needs_previous:
+            return 0
+        return nbytes(floating(self.model).values())
+
+    def personalise(self, server_round: int, lr: float) -> None:
+        """Make the received model this client's own, before it is evaluated."""
+        if self.place.tuning:
+            epoch = self.data.tuning(server_round)
+            self.model = fine_tune(self.place, self.place.tuning, self.data.class_counts, epoch)
+
+    def scores(self) -> dict[str, float]:
+        """Return what the evaluation on the own test split gives: "loss", "accuracy" and more."""
+        loss, correct, count = evaluate(self.model, self.data.test(), self.logit_scale())
+        return {"loss": loss, "accuracy": correct / max(count, 1), "examples": count}
+
+    def logit_scale(self) -> Tensor | float:
+        """Return what the personal prediction multiplies the logits by: one number, or [C]."""
+        return 1.0
+
+    # -- Flower's interface ---------------------------------------------------------------------
+
+    def get_parameters(self, config: dict[str, Scalar]) -> list[np.ndarray]:
+        """Return the shared tensors of the model as it is now."""
+        return list(to_arrays(self.shared).values())
+
+    def set_parameters(self, parameters: list[np.ndarray]) -> None:
+        """Load received tensors in place."""
+        if len(parameters) != len(self.shared):
+            raise ValueError(f"received {len(parameters)} arrays instead of {len(self.shared)}")
+        with torch.no_grad():
+            for tensor, array in zip(self.shared.values(), parameters, strict=True):
+                tensor.copy_(torch.from_numpy(array))
+
+    def fit(
+        self, parameters: list[np.ndarray], config: dict[str, Scalar]
+    ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
+        """Train from the received model; config: "server_round" and "lr". Raises `LossDiverged`."""
+        server_round, lr = int(config["server_round"]), float(config["lr"])
+        self.set_parameters(parameters)
+        self.prepare(server_round)
+        self.keep_start()
+        result = self.run(server_round, lr)
+        trained = dict(zip(self.shared, self.get_parameters({}), strict=True))
+        check_finite(trained, "the model", result.steps)
+        received = dict(zip(self.shared, parameters, strict=True))
+        distance = self._squared_distance(received, trained)
+        if self.objective.needs_previous:
+            self._own_model = previous_model.taken_from(self.model)
+        sent = self.finish(received, trained, result, lr)
+        metrics: dict[str, Scalar] = {
+            "loss": result.loss,
+            "steps": result.steps,
+            "seconds": result.seconds,
+            "squared_distance": distance,
+            "extra": self.extra,
+            "images": result.images,
+            "reinitialised": self.reinitialised,
+        }
+        return list(sent.values()), self.data.num_examples, metrics
+
+    def evaluate(
+        self, parameters: list[np.ndarray], config: dict[str, Scalar]
+    ) -> tuple[float, int, dict[str, Scalar]]:
+        """Evaluate the received model, made personal, on the own test split.
+
+        Returns mean loss, number of examples, and the other scores ("accuracy", ...).
+        """
+        self.model = self.place.model
+        self.set_parameters(parameters)
+        self.personalise(int(config.get("server_round", 1)), float(config.get("lr", 0.0)))
+        scores = self.scores()
+        loss, count = scores.pop("loss"), int(scores.pop("examples"))
+        return loss, count, dict(scores)
+
+    # -- what is kept between rounds -------------------------------------------------------------
+
+    @cached_property
+    def _stored(self) -> tuple[Arrays, Arrays]:
+        """The method's state, and the own last model, as they were when this round began."""
+        return previous_model.split((self.memory.load() if self.memory else None) or {})
+
+    @property
+    def recalled(self) -> Arrays:
+        """What was kept when this round began, {} if nothing yet; raises `StateError`."""
+        return self._stored[0]
+
+    @property
+    def reinitialised(self) -> bool:
+        """Whether what it kept in this run was lost, so that it started afresh."""
+        return self.memory is not None and self.memory.known and not any(self._stored)
+
+    @property
+    def evaluated_afresh(self) -> bool:
+        """Whether evaluating asked for what it kept, which was lost."""
+        return "_stored" in vars(self) and self.reinitialised
+
+    def remember(self) -> None:
+        """Store `kept`, once the update is known to be usable; raises `StateError`."""
+        kept = {**self.kept, **self._own_model}
+        if self.memory is not None and kept:
+            self.memory.save(kept)
+
+    # -- for subclasses -------------------------------------------------------------------------
+
+    @cached_property
+    def trained(self) -> dict[str, Tensor]:
+        """The shared tensors that training changes, by name: parameters, not buffers."""
+        return {name: tensor for name, tensor in self.shared.items() if tensor.requires_grad}
+
+    def trained_gradients(self) -> list[Tensor]:
+        """Return the gradients that a batch has set, in the order of `trained`."""
+        return [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+
+    def on_device(self, arrays: Arrays) -> list[Tensor]:
+        """Return arrays as tensors that lie as the trained parameters of the same names do."""
+        return [
+            torch.empty_like(tensor, requires_grad=False).copy_(torch.from_numpy(arrays[name]))
+            for name, tensor in self.trained.items()
+        ]
+
+    def train(
+        self,
+        server_round: int,
+        lr: float,
+        objective: Objective,
+        settings: LocalSettings | None = None,
+    ) -> TrainingResult:
+        """Run the local loop on this client's data for `server_round`, with `self.gradients`."""
+        return train(
+            self.model,
+            self.watchers(objective),
+            objective,
+            self.data.training(server_round),
+            lr,
+            settings or self.settings,
+            self.gradients,
+            self.velocity,
+        )
+
+    def keep_start(self) -> None:
+        """Copy the model to the teacher: what was received, with the client's own part beside it.
+
+        Before any training on an objective with a regulariser, and after the own part is recalled:
+        until then that part is what the process's client before this one left there.
+        """
+        if self.objective.needs_global:
+            copy_weights(self.model, self.place.teacher)
+
+    def watchers(self, objective: Objective) -> Watchers:
+        """Return the frozen models that an objective looks at."""
+        return Watchers(
+            self.place.teacher if objective.needs_global else None,
+            previous_model.load(self.place, self._stored[1]) if objective.needs_previous else None,
+        )
+
+    def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
+        """Return ||w_i - w_g||^2 over the trained parameters that travel."""
+        return sum(
+            float(np.sum(np.square(trained[name] - received[name], dtype=np.float64)))
+            for name in self.trained
+        )
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, batches: Batches, scale: Tensor | float = 1.0
+) -> tuple[float, int, int]:
+    """Return the mean cross-entropy of the predictions, the number correct, and the number seen.
+
+    `scale` multiplies the logits: a number, or one for each class [C].
+    """
+    model.eval()
+    loss, correct, count = 0.0, 0, 0
+    for inputs, labels in batches:
+        logits = model(inputs)[1] * scale
+        loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        correct += int((logits.argmax(1) == labels).sum())
+        count += len(labels)
+    return loss / max(count, 1), correct, count
+
+
+def nbytes(tensors: Iterable[Tensor]) -> int:
+    """Return how many bytes tensors take together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def check_finite(arrays: Arrays, what: str, steps: int) -> None:
+    """Raise `LossDiverged` unless every value of a trained model is finite."""
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise LossDiverged(f"{what} has non-finite weights after {steps} steps")

@@ -1,0 +1,67 @@
+"""The client of FedKD (Wu C. et al. 2022): mutual distillation, and a compressed shared model."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from clients.base import Arrays
+from clients.pair import INBOX, PairClient
+from clients.prototype_losses import adaptive_mutual
+from clients.training.arrays import load_arrays, to_arrays
+from clients.training.local_training import TrainingResult
+
+
+class FedKDClient(PairClient):
+    """Adaptive mutual distillation; the mentee travels compressed (Wu et al., Nat. Commun. 2022).
+
+    `compress` and `decompress` are handed in: both sides must use the same.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        compress: Callable[[Arrays, int], Arrays],
+        decompress: Callable[[Arrays, Arrays], Arrays],
+        kl: str = "mean",
+        detach: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.compress, self.decompress = compress, decompress
+        self.per_element, self.detach = kl == "mean", detach
+        self.server_round = 0
+
+    def recall(self, keep_received: bool) -> None:
+        """Load both models, and put the received mentee in the place of the own one."""
+        super().recall(keep_received)
+        if keep_received and INBOX in self.inbox:  # an evaluation comes without: it has no part
+            mentee = self._mentee()
+            received = self.decompress(self.inbox[INBOX], to_arrays(mentee))
+            load_arrays(mentee, received)
+
+    def prepare(self, server_round: int) -> None:
+        """Take both models; the round decides how much of the mentee will be sent."""
+        super().prepare(server_round)
+        self.server_round = server_round
+
+    def losses(self, features: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both losses of `adaptive_mutual`."""
+        pair: Any = self.model
+        mentee_features, mentee_logits = pair.seen
+        return adaptive_mutual(
+            (logits, mentee_logits), (features, pair.transform(mentee_features)), labels,
+            self.per_element, self.detach,
+        )  # fmt: skip
+
+    def finish(
+        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
+    ) -> Arrays:
+        """Store both models and upload the mentee, compressed."""
+        sent = super().finish(received, trained, result, lr)
+        self.uploads = self.compress(to_arrays(self._mentee()), self.server_round)
+        return sent
+
+    def _mentee(self) -> dict[str, Tensor]:
+        """Return the mentee's parameters; its BatchNorm statistics stay with the client."""
+        return dict(self.model.get_submodule("mentee").named_parameters())

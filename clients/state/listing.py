@@ -1,0 +1,170 @@
+"""All the states that lie in a folder: which runs have some, getting one out, removing old ones.
+
+Personal models of a hundred clients take gigabytes and outlive their run, so a person must be able
+to see and end that. What is removed are files that a `ClientState` makes, never a whole tree: the
+folder is whatever the user named.
+"""
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.state.store import (
+    CURRENT,
+    LOCK,
+    PREVIOUS,
+    TEMPORARY,
+    StateError,
+    client_folder,
+    create,
+    exclusive,
+    file_lock,
+    newest,
+)
+
+_PATIENCE = 1.0  # seconds for another process that removes the same files
+_STATES = (CURRENT, PREVIOUS, TEMPORARY)
+_FILES = (*_STATES, LOCK)  # the lock last: the others are removed under it
+
+
+class UnknownRun(StateError):  # noqa: N818 - a StateError by its base
+    """No client of the run has a state here."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What the clients of one run have stored."""
+
+    run_key: str
+    clients: int  # that have a state
+    bytes: int  # of all their files
+    last_round: int | None  # None: no state is readable
+    modified: float  # seconds since the epoch
+    damaged: int  # clients whose newest file cannot be read
+
+
+def list_states(root: Path) -> list[RunState]:
+    """List the runs that have states below `root`, the last changed first."""
+    runs = [(run, _client_folders(run)) for run in _folders(root)]
+    rows = [_examine(run, clients) for run, clients in runs if clients]
+    return sorted(rows, key=lambda row: (-row.modified, row.run_key))
+
+
+def export_state(root: Path, run_key: str, client: int, target: Path) -> int:
+    """Copy a client's newest state to a new safetensors file, and return its size in bytes.
+
+    Raises:
+        StateError: there is no such state, it is damaged, or `target` exists or cannot be written.
+    """
+    found = newest(client_folder(root, run_key, client))
+    if found is None:
+        raise StateError(f"client {client} of run '{run_key}' has no state in {root}")
+    try:
+        with found[0].open("rb") as source, os.fdopen(create(target), "wb") as copy:
+            shutil.copyfileobj(source, copy)
+            return copy.tell()
+    except FileExistsError:
+        raise StateError(f"{target} exists already; name a new file") from None
+    except OSError as error:
+        raise StateError(f"{found[0]} cannot be copied to {target}: {error}") from error
+
+
+def clean(
+    root: Path, run_key: str | None = None, keep: int = 0, *, dry_run: bool = False
+) -> list[RunState]:
+    """Remove the states of one run, or of all but the `keep` last changed, and return which.
+
+    Several processes may remove the same states at once.
+
+    Raises:
+        UnknownRun: there is no such run.
+        StateError: a run key comes with `keep`, a client is training, or a
+            file cannot be removed.
+    """
+    rows = list_states(root)
+    if run_key is None:
+        rows = rows[max(keep, 0) :]
+    elif keep:
+        raise StateError(f"name the run '{run_key}' or how many runs to keep, not both")
+    else:
+        known = ", ".join(row.run_key for row in rows) or "none"
+        rows = [row for row in rows if row.run_key == run_key]
+        if not rows:
+            raise UnknownRun(f"there is no run '{run_key}' in {root}; there are: {known}")
+    for row in [] if dry_run else rows:
+        _remove(root / row.run_key)
+    return rows
+
+
+def expected_bytes(num_clients: int, bytes_per_client: int) -> int:
+    """Return the disk use of a run when every client has trained twice: two versions of each.
+
+    Each process that is just writing takes `bytes_per_client` more for that moment.
+    """
+    return 2 * num_clients * bytes_per_client
+
+
+def _folders(folder: Path) -> list[Path]:
+    """List the folders in a folder; links are left out, for they may lead anywhere."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StateError(f"{folder} cannot be listed: {error}") from error
+
+
+def _client_folders(run: Path) -> list[Path]:
+    numbered = [path for path in _folders(run) if path.name.isascii() and path.name.isdigit()]
+    return [path for path in numbered if any((path / name).is_file() for name in _FILES)]
+
+
+def _examine(run: Path, clients: list[Path]) -> RunState:
+    rounds, damaged = [], 0
+    for folder in clients:
+        try:
+            found = newest(folder)
+        except StateError:
+            damaged += 1
+        else:
+            rounds += [found[1].last_round] if found else []
+    files = []
+    for path in (folder / name for folder in clients for name in _FILES):
+        with suppress(FileNotFoundError):  # a client that is training renames its files
+            files.append(path.stat())
+    return RunState(
+        run_key=run.name,
+        clients=len(rounds) + damaged,
+        bytes=sum(status.st_size for status in files),
+        last_round=max(rounds, default=None),
+        modified=max((status.st_mtime for status in files), default=0.0),
+        damaged=damaged,
+    )
+
+
+def _remove(run: Path) -> None:
+    """Remove a run's files, and the folders that are empty then."""
+    for folder in _client_folders(run):
+        try:
+            _remove_files(folder, f"client {folder.name} of run '{run.name}'")
+        except StateError:
+            if any((folder / file).is_file() for file in _STATES):
+                raise  # else another process was faster
+    with suppress(OSError):  # something else lies there
+        run.rmdir()
+
+
+def _remove_files(folder: Path, name: str) -> None:
+    lock = file_lock(folder)
+    lock.timeout = _PATIENCE
+    with exclusive(lock, name):
+        try:
+            for file in _FILES:
+                (folder / file).unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"{folder} cannot be cleaned: {error}") from error
+    with suppress(OSError):  # something else lies there
+        folder.rmdir()

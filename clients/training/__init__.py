@@ -1,0 +1,1 @@
+"""One local training: the objective, the loop over batches and the optimiser."""

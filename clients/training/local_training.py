@@ -1,0 +1,153 @@
+"""The one hot loop: E epochs of SGD on one client's data.
+
+Every method trains through this loop. It does no per-sample work, waits for the device once per
+epoch, and takes everything it needs as arguments, so that it can be read, timed and tested alone.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from clients.training.objective import Objective, Step
+from clients.training.sgd import FusedSGD
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+Forward = Callable[..., Step]  # runs the models on the current batch, or on a slice of it
+Gradients = Callable[[Forward, Objective], Tensor]  # sets .grad; returns the loss
+
+
+class LossDiverged(ArithmeticError):  # noqa: N818 - an outcome of training, not a program error
+    """The training loss or the trained model is not finite."""
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """The local optimiser, as the server's configuration fixes it."""
+
+    epochs: int
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0  # 0: no clipping
+    precision: str = "fp32"  # or "tf32", "bf16", or "bf16-teacher": only the frozen models
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What one client's training took and gave."""
+
+    loss: float  # mean over all steps
+    steps: int
+    images: int  # seen in all steps together
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Watchers:
+    """Frozen models, in eval mode, that see every batch beside the one that trains."""
+
+    teacher: nn.Module | None = None  # the received model
+    previous: nn.Module | None = None  # this client's own last model
+
+    @torch.no_grad()
+    def see(self, step: Step, inputs: Tensor, objective: Objective) -> Step:
+        """Return the step with what the objective looks at of these models' passes, in float32."""
+        if objective.needs_teacher and self.teacher is not None:
+            features, logits = self.teacher(inputs)
+            step = replace(step, global_features=features.float(), global_logits=logits.float())
+        if objective.needs_previous and self.previous is not None:
+            step = replace(step, previous_features=self.previous(inputs)[0].float())
+        return step
+
+
+def backward(forward: Forward, objective: Objective) -> Tensor:
+    """Set the gradients of the objective: what every method does that has no rule of its own."""
+    loss = objective(forward())
+    loss.backward()
+    return loss.detach()
+
+
+def train(
+    model: nn.Module,
+    watchers: Watchers,
+    objective: Objective,
+    epoch: Callable[[], Batches],
+    lr: float,
+    settings: LocalSettings,
+    gradients: Gradients = backward,
+    velocity: list[Tensor] | None = None,
+) -> TrainingResult:
+    """Train the parameters of `model` that require a gradient, in place.
+
+    `epoch()` returns the batches of one more pass: images [B, channels, H, W] and labels [B] on the
+    model's device. `gradients` sets the gradients of one batch. SGD starts anew, or from
+    `velocity`: one tensor for each trained parameter, changed in place. Raises `LossDiverged`.
+    """
+    start = time.perf_counter()
+    parameters = _pairs(model, watchers.teacher or model)
+    optimiser = FusedSGD(parameters[0], lr, settings.momentum, settings.weight_decay, velocity)
+    model.train()
+    total = torch.zeros((), device=parameters[0][0].device)
+    steps = images = 0
+    for _ in range(settings.epochs):
+        for inputs, labels in epoch():
+            forward = partial(
+                _forward, model, watchers, objective, inputs, labels, parameters, settings.precision
+            )
+            optimiser.zero_grad()
+            with _bfloat16(inputs.device.type, settings.precision == "bf16"):
+                total += gradients(forward, objective)
+            if settings.clip_norm:
+                nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
+            optimiser.step()
+            steps += 1
+            images += len(labels)
+        if not math.isfinite(float(total)):
+            raise LossDiverged(
+                f"the training loss is {float(total)} after {steps} steps at lr {lr:g}"
+            )
+    return TrainingResult(float(total) / max(steps, 1), steps, images, time.perf_counter() - start)
+
+
+def _forward(
+    model: nn.Module,
+    watchers: Watchers,
+    objective: Objective,
+    inputs: Tensor,
+    labels: Tensor,
+    parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
+    precision: str,
+    part: slice = slice(None),
+    watched: bool = True,
+) -> Step:
+    """Run the local model on a batch, and the frozen ones that the objective looks at.
+
+    `part` is a slice of the batch; `watched=False` leaves the frozen models out.
+    """
+    inputs, labels = inputs[part], labels[part]
+    features, logits = model(inputs)
+    classifier = model.get_parameter("head.weight")
+    step = Step(
+        labels, features, logits, classifier, *parameters,
+        class_counts=objective.class_counts, tau=objective.tau, options=objective.options,
+    )  # fmt: skip
+    if not watched:
+        return step
+    with _bfloat16(inputs.device.type, precision == "bf16-teacher"):
+        return watchers.see(step, inputs, objective)
+
+
+def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the model's trainable parameters, and the same ones of the received model."""
+    pairs = zip(model.parameters(), anchor.parameters(), strict=True)
+    kept = [pair for pair in pairs if pair[0].requires_grad]
+    return [own for own, _ in kept], [received for _, received in kept]
+
+
+def _bfloat16(device: str, enabled: bool) -> AbstractContextManager:
+    return torch.autocast(device, torch.bfloat16) if enabled else nullcontext()

@@ -1,0 +1,134 @@
+"""A map of the features of personal models: each client's own test images, coloured by class.
+
+FedDOR's first figure shows whether clients with different architectures put a class in the same
+place. The models are those that the clients stored, so a run must have kept them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from clients.state.store import StateError
+from clients.training.arrays import load_arrays
+from fedapp.analysis.measures.pictures import flat_map
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.core.rng import Stream, numpy_rng
+from fedapp.results.plots.rendering import INK, new_figure, styled
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.node import Node
+from strategies.prototypes.uploads import CLASSES, PROTOTYPES
+from strategies.rounds.records import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_IMAGES = 1000  # t-SNE takes minutes for many more
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features [n, K] of test images with their labels [n], and global prototypes [m, K]."""
+
+    rows: np.ndarray
+    labels: np.ndarray
+    prototypes: np.ndarray
+    classes: np.ndarray
+    clients: tuple[int, ...]  # whose images and models these are
+
+
+def features_of(run: RunDirectory) -> Features:
+    """Compute the features of clients' test images in their stored models.
+
+    Clients that were never drawn, or whose models lie on other machines, are left out.
+
+    Raises:
+        UserError: the run's clients have no models of their own, or did not keep them.
+    """
+    config = parse_config(run.config())
+    node = Node(config)
+    if node.personal is None:
+        raise UserError(
+            f"the clients of run '{run.name}' share one model; `fedapp analyse {run.path} -m t-sne`"
+            " maps its features"
+        )
+    rounds = run.rounds()
+    last = rounds[-1]["round"] if rounds else 0
+    found = {
+        client: features
+        for client in range(config.num_clients)
+        if (features := _of_client(node, client, last, run.state_key())) is not None
+    }
+    if not found:
+        raise UserError(
+            f"no client of run '{run.name}' has a model on this machine; run with keep-state=true "
+            "to keep the models"
+        )
+    rows, labels = (np.concatenate(parts) for parts in zip(*found.values(), strict=True))
+    order = numpy_rng(config.seed, Stream.ANALYSIS).permutation(len(labels))[:MOST_IMAGES]
+    prototypes, classes = _prototypes(run, rows.shape[1])
+    return Features(rows[order], labels[order], prototypes, classes, tuple(found))
+
+
+def draw(features: Features, title: str, seed: int) -> Figure:
+    """Map features and prototypes together, and draw them."""
+
+    everything = np.concatenate((features.rows, features.prototypes))
+    lengths = np.linalg.norm(everything, axis=1, keepdims=True)
+    points = flat_map(everything / np.maximum(lengths, 1e-12), seed)
+    return _scatter(points, features, title)
+
+
+@styled
+def _scatter(points: np.ndarray, features: Features, title: str) -> Figure:
+    figure = new_figure(4.8, 4.8)
+    axes: Any = figure.subplots()
+    count = len(features.labels)
+    classes = int(features.labels.max()) + 1
+    color = {"cmap": "tab10" if classes <= 10 else "turbo", "vmin": -0.5}
+    color["vmax"] = max(classes, 10) - 0.5
+    drawn = axes.scatter(*points[:count].T, c=features.labels, s=8, **color)
+    if len(features.classes):
+        stars = {"marker": "*", "s": 140, "edgecolors": INK}
+        axes.scatter(*points[count:].T, c=features.classes, **stars, **color)
+    axes.set(xticks=[], yticks=[], title=title)
+    axes.grid(visible=False)
+    figure.colorbar(drawn, ax=axes, label="Class; stars: global prototypes", location="bottom")
+    return figure
+
+
+@torch.no_grad()
+def _of_client(
+    node: Node, client: int, last: int, key: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return features and labels of a client's test images; None if it has stored no model."""
+    task = Task(last, (client,), 0.0, "size", 1, state_key=key)
+    numpy_client = node.client(client, node.memory(client, task, last + 1))
+    try:
+        stored = numpy_client.recalled
+    except StateError as error:
+        raise UserError(f"client {client}'s model cannot be read: {error}") from None
+    if not stored:
+        return None
+    load_arrays(numpy_client.model.state_dict(), stored)
+    model = numpy_client.model.eval()
+    seen = [(model(inputs)[0].cpu(), labels.cpu()) for inputs, labels in numpy_client.data.test()]
+    return (
+        torch.cat([features for features, _ in seen]).numpy(),
+        torch.cat([labels for _, labels in seen]).numpy(),
+    )
+
+
+def _prototypes(run: RunDirectory, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last global prototypes and their classes, if the method has such."""
+    from safetensors.numpy import load_file
+
+    held = load_file(run.path / "model.safetensors")
+    rows = held.get(f"table.{PROTOTYPES}", np.zeros((0, width), np.float32))
+    if rows.shape[1] != width:  # a table of logits
+        return np.zeros((0, width), np.float32), np.zeros(0, np.int64)
+    return rows, held.get(f"table.{CLASSES}", np.zeros(0, np.int64))

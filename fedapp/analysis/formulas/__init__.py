@@ -1,0 +1,1 @@
+"""Pure functions of accuracies, features and weights."""

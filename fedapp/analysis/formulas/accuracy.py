@@ -1,0 +1,39 @@
+"""Measures on class accuracies: what a model forgets, keeps, and knows of classes it did not see.
+
+Everything here takes accuracies by class as fractions, which every run logs, so it costs nothing.
+"""
+
+import numpy as np
+
+
+def class_accuracy_of(predictions: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Return the accuracy of each class, [classes]; NaN for a class without test images."""
+    seen = np.bincount(labels, minlength=classes).astype(float)
+    right = np.bincount(labels[predictions == labels], minlength=classes)
+    with np.errstate(invalid="ignore"):
+        return right / seen
+
+
+def in_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
+    """Return sum_c p_c A_c: accuracy on the client's own class distribution p = counts / n.
+
+    Both of shape [classes]; a client's training counts (FedNTD, section 3).
+    """
+    return _weighted(class_accuracy, counts / counts.sum())
+
+
+def out_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
+    """Return the accuracy on the opposite distribution, p~_c = (1 - p_c) / (C - 1).
+
+    Classes without test images, whose accuracy is NaN, leave their weight to the others.
+    """
+    shares, known = counts / counts.sum(), np.isfinite(class_accuracy)
+    opposite = (1 - shares) / (len(shares) - 1)
+    tested = 1 - opposite[~known].sum()
+    return _weighted(class_accuracy, np.where(known, opposite, 0.0)) / float(tested)
+
+
+def _weighted(class_accuracy: np.ndarray, weights: np.ndarray) -> float:
+    """Sum weights * accuracies, without the classes of weight 0, whose accuracy may be NaN."""
+    used = weights > 0
+    return float(np.sum(weights[used] * class_accuracy[used]))

@@ -1,0 +1,1 @@
+"""The papers' measurements of models in a run."""

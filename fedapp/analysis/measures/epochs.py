@@ -1,0 +1,93 @@
+"""A local model while it trains: what it knows after each epoch of its round.
+
+Watching changes nothing: the model is tested between two epochs, without gradients and with random
+numbers of its own, so the local models stay those of the run bit for bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from clients.training.arrays import to_arrays
+from clients.training.local_training import Batches
+from clients.training.workplace import ClientData
+from fedapp.analysis.formulas.accuracy import in_local_accuracy, out_local_accuracy
+from fedapp.analysis.formulas.features import mean
+from fedapp.analysis.measures.base import Figures, Measure
+from fedapp.analysis.measures.views import Arrays, Local, Stop, View, borrowed, load, look
+from fedapp.runtime.node import Node
+
+
+def watched(data: ClientData, epochs: int, see: Callable[[], None]) -> ClientData:
+    """Return a client's data that call `see` between the first `epochs` epochs of training."""
+    begun = 0
+
+    def training(server_round: int) -> Callable[[], Batches]:
+        epoch = data.training(server_round)
+
+        def next_epoch() -> Batches:
+            nonlocal begun
+            if 0 < begun < epochs:
+                see()
+            begun += 1
+            return epoch()
+
+        return next_epoch
+
+    return replace(data, training=training)
+
+
+def stop_of(view: View, node: Node, arrays: Arrays | None = None) -> Stop:
+    """Return a stop of a model that gave the view: the node's, or one of these arrays."""
+    shared = node.workplace.shared
+    own = to_arrays(shared) if arrays is None else {name: arrays[name] for name in shared}
+    return Stop(mean(view.right), view.class_accuracy, own)
+
+
+class LocalTraining(Measure):
+    """What local models gain and lose with each epoch, and the model that their mean would be."""
+
+    title = "Accuracy during local training"
+    source = "FedNTD (Lee et al. 2022), figure 6"
+    epochs = True
+
+    def __init__(self, node: Node, received: View, result: View | None) -> None:
+        super().__init__(node, received, result)
+        self.sums: list[dict[str, np.ndarray]] = []
+        self.weight = 0.0
+
+    def of_client(self, local: Local) -> Figures:
+        """Return the accuracies after each epoch; names end in how many epochs are done."""
+        uniform = self.node.config.weights == "uniform"
+        self._add(local, 1.0 if uniform else float(local.counts.sum()))
+        figures: Figures = {}
+        for epoch, stop in enumerate(local.path):
+            figures |= {
+                f"in_local_{epoch}": in_local_accuracy(stop.class_accuracy, local.counts),
+                f"out_local_{epoch}": out_local_accuracy(stop.class_accuracy, local.counts),
+                f"test_{epoch}": stop.accuracy,
+            }
+        return figures
+
+    def of_model(self) -> dict[str, Any]:
+        """Return the accuracy of the mean of the local models after each epoch.
+
+        It is the global model that these clients would make with so many epochs by plain averaging.
+        """
+        with borrowed(self.node):
+            return {f"mean_{e}": self._accuracy_of(total) for e, total in enumerate(self.sums)}
+
+    def _add(self, local: Local, weight: float) -> None:
+        """Add a client's models, one for each epoch, to the sums (in float64)."""
+        self.sums = self.sums or [{} for _ in local.path]
+        self.weight += weight
+        for total, stop in zip(self.sums, local.path, strict=True):
+            for name, array in stop.arrays.items():
+                total[name] = total.get(name, 0.0) + weight * array.astype(np.float64)
+
+    def _accuracy_of(self, total: Arrays) -> float:
+        """Return the accuracy of a mean, which is loaded into the node's model."""
+        load(self.node, {n: (s / self.weight).astype(np.float32) for n, s in total.items()})
+        return mean(look(self.node).right)

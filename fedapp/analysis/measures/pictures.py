@@ -1,0 +1,141 @@
+"""The measures of models that are pictures: the loss landscape, and maps of features.
+
+Landscape and t-SNE are much slower than the figures (seconds to minutes), so they take a sample of
+the test set.
+"""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedapp.analysis.formulas import landscape
+from fedapp.analysis.formulas.unit_circle import angles, density
+from fedapp.analysis.measures.base import Figures, Measure
+from fedapp.analysis.measures.views import Local, View
+from fedapp.core.rng import Stream, numpy_rng, torch_rng
+from fedapp.runtime.node import Node
+
+LANDSCAPE_IMAGES = 500
+MAP_CLIENTS = 4  # local models that are shown beside the global one
+
+
+class Landscape(Measure):
+    """How the loss rises around the global model's weights."""
+
+    title = "Loss landscape of the global model"
+    source = "FedNTD (Lee et al. 2022), appendix"
+    local = False
+
+    def of_model(self) -> dict[str, Any]:
+        """Return losses at random distances, and on a slice along the steepest directions."""
+        model = self.node.model.eval()
+        inputs, labels = self._sample()
+
+        def loss() -> torch.Tensor:
+            return nn.functional.cross_entropy(model(inputs)[1], labels)
+
+        generator = torch_rng(self.node.config.seed, Stream.ANALYSIS)
+        rows = landscape.gaussian_losses(model, loss, generator)
+        directions, curvatures = landscape.hessian_directions(model, loss, generator)
+        return {
+            "flatness": rows,
+            "curvature_first": curvatures[0],
+            "curvature_second": curvatures[1],
+            "slice": np.round(landscape.slice_losses(model, loss, directions), 5),
+            "span": landscape.SPAN,
+        }
+
+    def _sample(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images and labels drawn from the whole test set, on the device."""
+        batches = list(self.node.test_batches())
+        images = torch.cat([batch for batch, _ in batches])
+        labels = torch.cat([batch for _, batch in batches])
+        chosen = torch.from_numpy(_sample_of(len(labels), LANDSCAPE_IMAGES, self.node.config.seed))
+        chosen = chosen.to(labels.device)
+        return images[chosen], labels[chosen]
+
+
+class FeatureMap(Measure):
+    """Features of the same test images in the global and some local models, in two dimensions."""
+
+    title = "t-SNE of test features"
+    source = "FedNTD (Lee et al. 2022), figure on feature drift; van der Maaten and Hinton 2008"
+    images: ClassVar[int] = 300  # of the test set
+    clients: ClassVar[float] = MAP_CLIENTS
+
+    def __init__(self, node: Node, received: View, result: View | None) -> None:
+        super().__init__(node, received, result)
+        self.chosen = _sample_of(len(received.labels), self.images, node.config.seed)
+        self.seen = {"global": received.features[self.chosen]}
+
+    def of_client(self, local: Local) -> Figures:
+        """Keep the features of the first clients."""
+        if len(self.seen) <= self.clients:
+            self.seen[f"client {local.client}"] = local.view.features[self.chosen]
+        return {}
+
+    def of_model(self) -> dict[str, Any]:
+        """Return the joint map: for each model its points [images, 2], and the images' labels."""
+        mapped = flat_map(np.concatenate(list(self.seen.values())), self.node.config.seed)
+        parts = np.split(np.round(mapped.astype(float), 3), len(self.seen))
+        return {
+            "points": dict(zip(self.seen, parts, strict=True)),
+            "labels": self.received.labels[self.chosen],
+        }
+
+
+class LocalFeatureMap(FeatureMap):
+    """Features of the same test images in all local models that are trained again, on one map."""
+
+    title = "t-SNE of test features, by local model"
+    images = 150  # so that twenty local models take no minutes
+    clients = math.inf
+
+
+class UnitCircle(Measure):
+    """Density of each class's feature angles, in the global and in some local models."""
+
+    title = "Features on the unit circle"
+    source = "FedNTD (Lee et al. 2022), figure of features on a hypersphere"
+    features = 2
+
+    def __init__(self, node: Node, received: View, result: View | None) -> None:
+        super().__init__(node, received, result)
+        self.densities = {"global": _by_class(received)}
+        self.observed = {"global": np.arange(len(received.head))}
+
+    def of_client(self, local: Local) -> Figures:
+        """Keep the densities of the first clients."""
+        if len(self.densities) <= MAP_CLIENTS:
+            name = f"client {local.client}"
+            self.densities[name] = _by_class(local.view)
+            self.observed[name] = np.flatnonzero(local.observed)
+        return {}
+
+    def of_model(self) -> dict[str, Any]:
+        """Return for each model its densities [classes, points], and the classes of its data."""
+        return {"densities": self.densities, "observed": self.observed}
+
+
+def flat_map(features: np.ndarray, seed: int) -> np.ndarray:
+    """Return the t-SNE of features [n, d] in two dimensions, [n, 2]; needs n of 4 or more."""
+    from sklearn.manifold import TSNE
+
+    chosen = TSNE(perplexity=min(30, len(features) / 4), init="pca", random_state=seed)
+    mapped: np.ndarray = chosen.fit_transform(features)
+    return mapped
+
+
+def _sample_of(count: int, wanted: int, seed: int) -> np.ndarray:
+    """Draw positions of test images, in ascending order."""
+    drawn = numpy_rng(seed, Stream.ANALYSIS).permutation(count)[:wanted]
+    return np.sort(drawn)
+
+
+def _by_class(view: View) -> np.ndarray:
+    """Return the density of each class of the whole test set: [classes, points]."""
+    found = angles(view.features)
+    return np.round([density(found[view.labels == c]) for c in range(len(view.head))], 6)

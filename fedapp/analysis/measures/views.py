@@ -1,0 +1,106 @@
+"""What a model shows of itself on the test set, which all measures of models are made from.
+
+One pass over the test images gives features and logits; everything else is arithmetic on them. A
+view of a thousand-class model on ten thousand images takes about 60 MB, so local models are looked
+at one after the other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from clients.training.arrays import load_arrays, to_arrays
+from fedapp.analysis.formulas.accuracy import class_accuracy_of
+from fedapp.runtime.node import Node
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class View:
+    """A model's answers to the global test set."""
+
+    features: np.ndarray  # [n, d]
+    logits: np.ndarray  # [n, C]
+    labels: np.ndarray  # [n]
+    head: np.ndarray  # [C, d], the rows of the classifier
+    arrays: dict[str, np.ndarray]  # the trained parameters, by name
+    normalised: bool  # whether the head normalises features
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """Whether each image is classified rightly: [n], 0 or 1."""
+        return (self.logits.argmax(axis=1) == self.labels).astype(float)
+
+    @cached_property
+    def class_accuracy(self) -> np.ndarray:
+        """The accuracy of each class: [C]."""
+        return class_accuracy_of(self.logits.argmax(axis=1), self.labels, len(self.head))
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A local model on its way: as it is received, or after one of its epochs."""
+
+    accuracy: float  # on the whole test set
+    class_accuracy: np.ndarray  # [C]
+    arrays: dict[str, np.ndarray]  # the tensors that travel, by name
+
+
+@dataclass(frozen=True)
+class Local:
+    """A client's model after its local training, beside the model that it received."""
+
+    client: int
+    view: View
+    received: View
+    counts: np.ndarray  # [C], the client's training images of each class
+    erased: int | None = None  # the class that a stochastic client lacks in this round
+    path: Sequence[Stop] = ()  # as received and after each epoch; empty: no measure looks at it
+
+    @property
+    def observed(self) -> np.ndarray:
+        """The classes that the client has: a mask [C]."""
+        return self.counts > 0
+
+
+@torch.no_grad()
+def look(node: Node) -> View:
+    """Show the whole test set to the node's model as it is now."""
+    model = node.model.eval()
+    found = [(*model(inputs), labels) for inputs, labels in node.test_batches()]
+    features, logits, labels = (
+        torch.cat([batch[part].float() if part < 2 else batch[part] for batch in found])
+        for part in range(3)
+    )
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    return View(
+        features.cpu().numpy(),
+        logits.cpu().numpy(),
+        labels.cpu().numpy(),
+        model.head.weight.detach().cpu().numpy().copy(),
+        to_arrays(trained),
+        model.head.normalise,
+    )
+
+
+def load(node: Node, arrays: Arrays) -> None:
+    """Put the tensors that travel, by name, into the node's model."""
+    load_arrays(node.workplace.shared, arrays)
+
+
+@contextmanager
+def borrowed(node: Node) -> Iterator[None]:
+    """Use the node's model for something else, with the threads of a client, and put it back."""
+    kept = {name: tensor.clone() for name, tensor in node.model.state_dict().items()}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(node.config.threads or threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        node.model.load_state_dict(kept)

@@ -1,0 +1,132 @@
+"""`fedapp personalise`: fine-tune the saved model of a finished run on every client, in process.
+
+The second stage of two-step personalisation needs the final model and the clients' data and nothing
+else, so it can be done again, with other settings, long after the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clients.base import LocalClient, Scalar
+from clients.training.arrays import to_arrays
+from clients.training.local_training import LossDiverged
+from fedapp.config.fine_tuning import PROTOCOLS
+from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
+from fedapp.config.run_keys import kebab
+from fedapp.core.errors import UserError
+from fedapp.core.files import json_text, safetensors_bytes, write_atomically
+from fedapp.methods.row import GLOBAL
+from fedapp.methods.table import find_method
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.node import Node
+from strategies.rounds.client_evaluation import summarise_clients
+
+OVERRIDABLE = ("data-dir", "download", "device", "threads", "beta", "tau", "batch-size")
+
+
+def personalise(
+    path: Path, overrides: Mapping[str, Any], export: Path | None = None
+) -> dict[str, Any]:
+    """Fine-tune a run's model.safetensors on every client; writes RUN/personal.json.
+
+    Args:
+        path: the run directory.
+        overrides: finetune-* keys and a few others; the rest is as in the run.
+        export: folder for client-<id>.safetensors, each client's whole model; it must be new.
+
+    Returns:
+        Mean, spread, worst client and quartiles of the accuracies on the own test splits, the
+        settings, and each client's scores under "clients".
+
+    Raises:
+        UserError: the run has no global model, it is damaged, or a key may not be changed.
+    """
+    run = RunDirectory.load(path)
+    config = _configuration(run, overrides)
+    node = Node(config)
+    _load(node, run.path / "model.safetensors")
+    received = list(to_arrays(node.workplace.shared).values())
+    folder = _new_folder(export)
+    asked: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
+    rows: dict[int, dict[str, float]] = {}
+    for client in range(config.num_clients):
+        own = node.client(client)
+        try:
+            loss, count, scores = own.evaluate(received, asked)
+        except LossDiverged as reason:
+            raise UserError(f"client {client}: {reason}; give a smaller finetune-lr") from None
+        rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
+        if folder is not None:
+            _export(own, config, folder / f"client-{client}.safetensors")
+    settings = {key: value for key, value in config.flat().items() if key.startswith("finetune-")}
+    summary = {key.replace("-", "_"): value for key, value in summarise_clients(rows).items()}
+    found = {**settings, **summary, "clients": rows}
+    write_atomically(run.path / "personal.json", json_text(found, 2).encode())
+    return found
+
+
+def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
+    """Return the run's configuration, with a second stage also where the run had none."""
+    for key in overrides:
+        if key not in OVERRIDABLE and not key.startswith("finetune-"):
+            raise UserError(
+                f"key '{key}' cannot differ from the run's; these can: finetune-*, "
+                f"{', '.join(OVERRIDABLE)}"
+            )
+    saved = run.config()
+    row = find_method(str(saved.get("method")))
+    if row.accuracy != GLOBAL and not row.fine_tuned:
+        raise UserError(
+            f"the clients of method '{saved['method']}' have models of their own; set keep-state "
+            "in the run and get them with `fedapp state export`"
+        )
+    values = {**saved, **overrides}
+    if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
+        kept = {*overrides, "finetune-protocol"}  # the run's own: a preset may have asked for it
+        fields = {kebab(name): field.default for name, field in RunConfig.model_fields.items()}
+        values |= {k: v for k, v in fields.items() if k.startswith("finetune-") and k not in kept}
+    if values.get("finetune-epochs", "auto") == "auto":
+        protocol = parse_config({**values, "finetune-epochs": 1}).finetune_protocol
+        values["finetune-epochs"] = PROTOCOLS[protocol].epochs(int(saved["local-epochs"]))
+    config = parse_config(values)
+    if not config.finetune_epochs:
+        raise UserError("finetune-epochs is 0, so nothing would be trained; give 1 or more")
+    return config
+
+
+def _load(node: Node, path: Path) -> None:
+    """Load a saved model; raises UserError if it is missing or does not fit."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        node.model.load_state_dict(load_file(path))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; the run has not saved a model yet") from None
+    except (RuntimeError, SafetensorError) as error:
+        text = str(error).splitlines()[-1].strip()
+        raise UserError(f"{path} does not hold the model of this run: {text}") from None
+
+
+def _new_folder(export: Path | None) -> Path | None:
+    if export is None:
+        return None
+    try:
+        export.mkdir(mode=0o700, parents=True)  # a personal model tells of its client's data
+    except FileExistsError:
+        raise UserError(f"{export} exists already; name a new folder for the models") from None
+    except OSError as error:
+        raise UserError(f"{export} cannot be made: {error.strerror}") from None
+    return export
+
+
+def _export(client: LocalClient, config: RunConfig, path: Path) -> None:
+    metadata = {
+        "method": config.method, "model": config.model, "dataset": config.dataset,
+        "client": str(client.client),
+    }  # fmt: skip
+    write_atomically(path, safetensors_bytes(client.model.state_dict(), metadata))

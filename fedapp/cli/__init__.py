@@ -1,0 +1,1 @@
+"""The `fedapp` command: one file per group of commands."""

@@ -1,0 +1,6 @@
+"""`python -m fedapp.cli` is the `fedapp` command."""
+
+from fedapp.cli.app import main
+
+if __name__ == "__main__":
+    main()

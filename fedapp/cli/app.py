@@ -1,0 +1,37 @@
+"""The `fedapp` command: run, and look at, federated trainings.
+
+Each command reads its arguments, calls one function of the package and prints a table or, with
+`--json`, the same as JSON.
+"""
+
+import sys
+
+import typer
+
+from fedapp.cli import analysis, deployment, experiments, papers, results, run, tables
+from fedapp.cli.state import app as state_app
+from fedapp.core.errors import UserError
+from fedapp.engines.subprocesses import heed_signals
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Federated learning on heterogeneous data with Flower.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(state_app, name="state")
+for commands in (run, tables, results, experiments, analysis, deployment, papers):
+    commands.register(app)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake becomes one sentence and exit code 2.
+
+    What Ctrl-C ends, SIGTERM ends in the same way.
+    """
+    heed_signals()
+    try:
+        app()
+    except UserError as mistake:
+        print(f"fedapp: {mistake}", file=sys.stderr)
+        sys.exit(2)

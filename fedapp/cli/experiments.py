@@ -1,0 +1,95 @@
+"""The commands that start many runs: sweeps and benchmarks.
+
+They are a module of their own because cli.py is for single runs and what they leave behind. Heavy
+imports happen inside the commands, as there.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.cli.options import AsJson, Jobs, Project, show
+from fedapp.config.overrides import is_file, read_overrides
+from fedapp.engines.resources import Resources
+
+Vary = Annotated[list[str] | None, typer.Option(help='"key=value,value"; may be repeated.')]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(sweep)
+    app.command()(bench)
+
+
+def sweep(
+    name: Annotated[str, typer.Option(help="Name of the sweep: runs go to OUTPUT-DIR/NAME/.")],
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", help="What all runs share, as for `fedapp run`."),
+    ] = None,
+    vary: Vary = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of every combination.")] = "0",
+    output_dir: Annotated[Path, typer.Option(help="Where the sweep's folder goes.")] = Path("runs"),
+    project: Project = Path("."),
+    jobs: Jobs = 0,
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Check and list the runs only.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run all combinations of values with all seeds; the same command again goes on.
+
+    Example: fedapp sweep -c "num-rounds=20" --vary "method=fedavg,feddr+" --seeds 0,1 --name demo
+    """
+    from fedapp.experiments import sweep as sweeps
+
+    sweeps.refuse_own("-c", read_overrides([text for text in config or [] if not is_file(text)]))
+    runs = sweeps.plan(
+        project, read_overrides(config or [], more=True), sweeps.parse_vary(vary or []),
+        sweeps.parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
+    )  # fmt: skip
+    if only_plan or not as_json:
+        show("Plan", sweeps.planned(runs), as_json)
+    if only_plan:
+        return
+    rows = sweeps.execute(project, runs, Resources(), jobs=jobs)
+    summary = sweeps.summarise(rows)
+    if as_json:
+        print(json.dumps({"combinations": summary, "runs": rows}, indent=2))
+    else:
+        show(f"Sweep {name}: mean ± standard deviation", sweeps.readable(summary), False)
+    raise SystemExit(0 if all(row["status"] == "completed" for row in rows) else 1)
+
+
+def bench(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One repeat of few rounds: about ten minutes.")
+    ] = False,
+    model: Annotated[list[str] | None, typer.Option(help="A backbone; may be repeated.")] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="tax, methods, precision, engine, scale or gpu; may be repeated; default: all."
+        ),
+    ] = None,
+    output_dir: Annotated[
+        Path, typer.Option(help="Where bench.json, bench.md and bench.png go.")
+    ] = Path("runs/bench"),
+    project: Project = Path("."),
+    as_json: AsJson = False,
+) -> None:
+    """Measure what federated rounds cost beside their arithmetic, as ratios taken in one call.
+
+    Example: fedapp bench --quick --part tax --model cnn
+    """
+    from dataclasses import replace
+
+    from fedapp.experiments.bench import plan, suite
+    from fedapp.experiments.bench.tables import markdown
+
+    chosen = plan.QUICK if quick else plan.FULL
+    chosen = replace(chosen, models=tuple(model or chosen.models))
+    found = suite.bench(project, chosen, part or [], output_dir)
+    print(json.dumps(found, indent=2) if as_json else markdown(found))

@@ -1,0 +1,280 @@
+"""`fedapp papers` and `fedapp reproduce`: look at published numbers, and make them again.
+
+Results go to stdout as a table or JSON; what happens meanwhile, the runs' logs included, to stderr.
+Heavy imports are inside the functions, because the command line loads this file for `--help` too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedapp.cli.options import AsJson, Jobs, Project, show
+from fedapp.core.errors import UserError
+from fedapp.core.paths import absolute
+from fedapp.experiments.papers.tables import Paper, Table, all_papers, find_paper
+
+if TYPE_CHECKING:
+    from fedapp.experiments.papers.cells import Cell
+    from fedapp.experiments.papers.plan import Request
+
+_REMARKABLE = ("at-chance seeds", "diverged seeds", "unfinished seeds")
+
+Cells = Annotated[
+    list[str] | None,
+    typer.Option(help='Words of a cell, "feddr+ cifar100 s=10"; may be repeated.'),
+]
+DatasetAs = Annotated[
+    str, typer.Option(help="Use another local copy of the same data set, such as images.")
+]
+Seeds = Annotated[
+    int, typer.Option(help="Seeds 0 to N-1; 0: as many as the paper's number is a mean of.")
+]
+OutputDir = Annotated[
+    Path | None, typer.Option(help="Where runs and results.csv go; runs/PAPER-TABLE.")
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Write the page here; OUTPUT-DIR/results.html.")
+]
+Speed = Annotated[float, typer.Option(help="Training speed of this machine, to estimate hours.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands to the `fedapp` command line."""
+    app.command()(papers)
+    app.command()(reproduce)
+
+
+def papers(
+    paper: Annotated[str, typer.Argument(help="A paper; without it, all.")] = "",
+    table: Annotated[str, typer.Argument(help="One of its tables; without it, all.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the papers' tables, or the published numbers of one, and what can be run.
+
+    Example: fedapp papers feddr+ table3-sharding
+    """
+    chosen = [find_paper(paper)] if paper else all_papers()
+    if table:
+        _show_table(chosen[0], chosen[0].table(table), as_json)
+        return
+    rows = [_table_row(one, each) for one in chosen for each in one.tables]
+    show("Published tables", rows, as_json)
+    if paper and not as_json:
+        about = chosen[0].about
+        print(f"{about['title']}. {about['venue']}.")
+        _list("Doubts about the copy", chosen[0].doubts)
+        _list("Oddities of the paper", chosen[0].oddities)
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="A paper, see `fedapp papers`.")],
+    table: Annotated[str, typer.Argument(help="One of its tables.")],
+    cell: Cells = None,
+    scale: Annotated[float, typer.Option(help="Multiply the number of rounds by this.")] = 1.0,
+    data_dir: Annotated[str, typer.Option(help="Folder that holds the data set.")] = "",
+    dataset_as: DatasetAs = "",
+    download: Annotated[bool, typer.Option("--download", help="Fetch missing data.")] = False,
+    seeds: Seeds = 0,
+    output_dir: OutputDir = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would run, and stop.")] = False,
+    images_per_second: Speed = 0.0,
+    jobs: Jobs = 0,
+    html: Html = None,
+    project: Project = Path("."),
+    as_json: AsJson = False,
+) -> None:
+    """Run a published table, or cells of it, and compare; the same command again continues.
+
+    Example: fedapp reproduce feddr+ table3-sharding --cell "feddr+ cifar100 s=10" --scale 0.1
+    """
+    from fedapp.experiments.papers.plan import Request
+
+    folder = absolute(output_dir or Path("runs") / f"{paper}-{table}", "--output-dir")
+    data = str(absolute(data_dir, "--data-dir")) if data_dir else ""
+    request = Request(folder, scale, seeds, data, dataset_as, download)
+    cells = _chosen_cells(paper, table, cell or [], request)
+    if plan:
+        _show_plan(cells, request, images_per_second, as_json)
+    else:
+        _run(cells, request, project, as_json, jobs, html)
+
+
+def _chosen_cells(paper: str, table: str, queries: list[str], request: Request) -> list[Cell]:
+    """Return the cells asked for, or all; those without data on this machine are marked."""
+    from fedapp.experiments.papers.cells import cells_of, select
+    from fedapp.experiments.papers.plan import with_data
+
+    found = find_paper(paper)
+    cells = cells_of(found, found.table(table))
+    return with_data([select(cells, query) for query in queries] or cells, request)
+
+
+def _show_plan(
+    cells: list[Cell], request: Request, images_per_second: float, as_json: bool
+) -> None:
+    from fedapp.experiments.papers.cells import count_reasons
+    from fedapp.experiments.papers.plan import plan_rows
+
+    rows = plan_rows(cells, request, images_per_second)
+    show(_title("Plan", request), rows, as_json)
+    if as_json:
+        return
+    runs, millions = sum(row["runs"] for row in rows), sum(r["million images"] or 0 for r in rows)
+    able = sum(cell.config is not None for cell in cells)
+    hours = f", {sum(r['hours'] or 0 for r in rows):.1f} hours" if images_per_second > 0 else ""
+    print(
+        f"{able} of {len(cells)} cells can run: {runs} runs, {millions:.1f} million images{hours}"
+    )
+    for reason, count in count_reasons(cells).items():
+        print(f"{count} cannot: {reason}")
+
+
+def _run(
+    cells: list[Cell],
+    request: Request,
+    project: Path,
+    as_json: bool,
+    jobs: int,
+    html: Path | None,
+) -> None:
+    """Run the cells that can be run, then print and write the results; exits 1 if a run failed."""
+    from fedapp.experiments.papers.plan import runs_of
+    from fedapp.experiments.papers.reproduce import result, run_ahead, run_cell, write_results
+    from fedapp.experiments.papers.results_page import write_results_page
+
+    able = [cell for cell in cells if cell.config is not None]
+    if not able:
+        first = cells[0]
+        raise UserError(f"cell '{first.name}' cannot run: {first.reason}: {first.detail}")
+    if len(able) < len(cells):
+        _say(f"{len(cells) - len(able)} of {len(cells)} cells cannot run; --plan says why")
+    if jobs:
+        run_ahead(able, request, project, _say, jobs)
+    rows = []
+    for cell in able:
+        if jobs:  # what did not finish there is reported, not tried again
+            rows.append(result(cell, runs_of(cell, request)))
+        else:
+            rows.append(run_cell(cell, request, project, _say))
+        path = write_results(request.output_dir, rows)
+    _show_results(rows, request, as_json)
+    table = find_paper(able[0].paper).table(able[0].table)
+    source = f"{table.source}. {table.caption}"
+    page = write_results_page(rows, source, (html or path.with_suffix(".html")).absolute())
+    _say(f"wrote {path} and {page}")
+    raise SystemExit(1 if any(row["unfinished seeds"] for row in rows) else 0)
+
+
+def _show_results(rows: list[dict[str, Any]], request: Request, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    show(_title("Published and reproduced", request), [_result_row(row) for row in rows], False)
+    for row in rows:
+        print(_result_text(row))
+
+
+def _result_row(row: dict[str, Any]) -> dict[str, Any]:
+    from fedapp.experiments.papers.results_page import plus_minus
+
+    published = plus_minus(row["published mean"], row["published std"])
+    difference = row["difference"]
+    return {
+        "cell": row["cell"],
+        "published": "failed" if row["published failed"] else published,
+        "ours": plus_minus(row["mean"], row["std"]),
+        "difference": None if difference is None else f"{difference:+.2f}",
+        "seeds": ", ".join(
+            f"{word} {row[key]}".strip()
+            for word, key in (("", "seeds"), *((k.split()[0], k) for k in _REMARKABLE))
+            if row[key]
+        ),
+    }
+
+
+def _result_text(row: dict[str, Any]) -> str:
+    """Return what does not fit the table: accuracies, time, remarks and the exact command."""
+    lines = [f"\n{row['cell']}, {row['rounds']} rounds"]
+    if row["seeds"]:
+        lines.append(
+            f"  final accuracy {row['final accuracy %']:.2f} %, best {row['best accuracy %']:.2f} %"
+            f" (round {row['best round']}), {row['seconds']:.1f} s on {row['device']}"
+        )
+    lines += [f"  {row['note']}"] if row["note"] else []
+    return "\n".join([*lines, f"  {row['command']}"])
+
+
+def _title(words: str, request: Request) -> str:
+    label = request.label()
+    return f"{words} (not the published setting: {label})" if label else words
+
+
+def _table_row(paper: Paper, table: Table) -> dict[str, Any]:
+    from fedapp.experiments.papers.cells import cells_of
+
+    able = sum(cell.config is not None for cell in cells_of(paper, table))
+    return {
+        "paper": paper.name,
+        "table": table.id,
+        "source": table.source,
+        "metric": table.metric,
+        "numbers": len(table.rows),
+        "can run": able,
+    }
+
+
+def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
+    """Print the numbers of one table, each with the reason if it cannot be run."""
+    from fedapp.experiments.papers.cells import cells_of
+    from fedapp.experiments.papers.code_bases import spread_over_seeds
+    from fedapp.experiments.papers.plan import published_text
+
+    cells = cells_of(paper, table)
+    if as_json:
+        show("", [_cell_object(cell) for cell in cells], True)
+        return
+    rows = [
+        {
+            "cell": cell.name,
+            "published": published_text(cell),
+            "cannot run because": f"{cell.reason}: {cell.detail}" if cell.reason else None,
+            "note": cell.row.note or None,
+        }
+        for cell in cells
+    ]
+    show(f"{paper.name}, {table.source}: {table.metric}", rows, False)
+    print(table.caption)
+    spread = table.std_is or spread_over_seeds(paper, table)
+    if spread and any(row.std is not None for row in table.rows):
+        print(f"±: {spread}.")
+
+
+def _cell_object(cell: Cell) -> dict[str, Any]:
+    row = cell.row
+    return {
+        "cell": cell.name,
+        "metric": row.metric,
+        "mean": row.mean,
+        "std": row.std,
+        "failed": row.failed,
+        "note": row.note,
+        "raw": row.raw,
+        "config": cell.config,
+        "cannot run because": f"{cell.reason}: {cell.detail}" if cell.reason else "",
+        "assumptions": list(cell.notes),
+    }
+
+
+def _list(title: str, lines: tuple[str, ...]) -> None:
+    print(f"\n{title}:")
+    for line in lines:
+        print(f"- {line}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""The commands around one run: start it, explain its configuration, show its partition.
+
+Imports that take seconds are inside the commands, so that `--help` is quick.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.cli.options import AsJson, Overrides, Project, show, write_png
+from fedapp.config.overrides import read_overrides
+from fedapp.config.project import default_config
+from fedapp.engines.launch import run as simulate
+from fedapp.engines.resources import Engine, Resources
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(run)
+    app.command()(config)
+    app.command()(partition)
+
+
+def run(
+    config: Overrides = None,
+    project: Project = Path("."),
+    nodes: Annotated[int, typer.Option(min=0, help="Virtual SuperNodes; 0: one per worker.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Worker processes; 0: one per core, or four per GPU.")
+    ] = 0,
+    gpus: Annotated[
+        float, typer.Option(min=-1.0, help="GPU share of a worker; -1: all GPUs, shared.")
+    ] = -1.0,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="What trains, with the same result; ray where RAY_ADDRESS is set."),
+    ] = None,
+) -> None:
+    """Simulate a run: virtual SuperNodes on worker processes of this machine, or on Ray.
+
+    Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
+    """
+    task = project, read_overrides(config or []), Resources(nodes, workers, gpus)
+    if engine == Engine.IN_PROCESS:
+        from fedapp.engines.in_process import run_in_process  # imports PyTorch
+
+        raise SystemExit(run_in_process(*task))
+    raise SystemExit(simulate(*task, engine))
+
+
+def config(config: Overrides = None, project: Project = Path("."), as_json: AsJson = False) -> None:
+    """Explain every configuration key, with the value that it resolves to.
+
+    Example: fedapp config -c "dataset='cifar10' method='fedntd'"
+    """
+    from fedapp.config.resolve import parse_config  # imports PyTorch
+    from fedapp.config.run_config import RunConfig  # imports PyTorch
+    from fedapp.config.run_keys import kebab  # imports pydantic
+
+    resolved = parse_config({**default_config(project), **read_overrides(config or [])})
+    fields = {kebab(name): field for name, field in RunConfig.model_fields.items()}
+    rows = [
+        {"key": key, "value": value, "meaning": fields[key].description}
+        for key, value in resolved.flat().items()
+    ]
+    show("Configuration", rows, as_json)
+
+
+def partition(
+    config: Overrides = None,
+    project: Project = Path("."),
+    plot: Annotated[Path | None, typer.Option(help="Write the distribution as a PNG here.")] = None,
+    only_kinds: Annotated[
+        bool, typer.Option("--list", help="Print the kinds of partitions instead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print, and plot, how many training images each client has of each class.
+
+    Example: fedapp partition -c "partition='lda' alpha=0.1 num-clients=10" --plot clients.png
+    """
+    import numpy as np
+
+    from fedapp.cli.listing import client_rows, kind_rows  # imports PyTorch
+    from fedapp.config.resolve import parse_config  # imports PyTorch
+    from fedapp.runtime.run_data import load_partition  # imports PyTorch
+
+    if only_kinds:
+        show("Partitions", kind_rows(), as_json)
+        return
+    resolved = parse_config({**default_config(project), **read_overrides(config or [])})
+    data, parts = load_partition(resolved)
+    counts = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
+    tests = [len(part) for part in parts.test]
+    rows = client_rows(counts, tests, data.classes, nested=as_json)
+    show(f"Training images of each client ({resolved.partition})", rows, as_json)
+    if plot is not None:
+        from fedapp.results.plots.curves import label_distribution  # imports NumPy
+
+        write_png(label_distribution(counts, data.classes), plot)
+    for note in parts.notes:
+        print(f"note: {note}", file=sys.stderr)

@@ -1,0 +1,64 @@
+"""The commands that print what there is: methods, presets, data sets.
+
+Imports that take seconds are inside the commands, so that `--help` is quick.
+"""
+
+from typing import Annotated
+
+import typer
+
+from fedapp.cli.options import AsJson, show
+from fedapp.config.presets import preset_rows
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(methods)
+    app.command()(presets)
+    app.command()(datasets)
+
+
+def methods(
+    as_json: AsJson = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table of docs/methods.md.")
+    ] = False,
+) -> None:
+    """List the method table: head, loss, regulariser, strategy, what is sent, defaults, source.
+
+    Example: fedapp methods --json
+    """
+    from fedapp.cli.listing import markdown_table, method_rows  # imports PyTorch
+
+    if as_markdown:
+        print(markdown_table())
+    else:
+        show("Methods", method_rows(), as_json)
+
+
+def presets(as_json: AsJson = False) -> None:
+    """List the protocols of the papers that come as presets, to be given to -c by name.
+
+    Example: fedapp run -c fedntd-cifar10-lda -c "method='fedavg' data-dir='data'"
+    """
+    show("Presets", list(preset_rows()), as_json)
+
+
+def datasets(as_json: AsJson = False) -> None:
+    """List the data sets, and how each lies on disk.
+
+    Example: fedapp datasets
+    """
+    from fedapp.data.datasets import DATASETS  # imports PyTorch
+
+    rows = [
+        {
+            "dataset": name,
+            "classes": info.num_classes or "any",
+            "image": info.image_size or "any",
+            "source": info.source,
+            "layout": info.layout,
+        }
+        for name, info in DATASETS.items()
+    ]
+    show("Data sets", rows, as_json)

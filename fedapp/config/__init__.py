@@ -1,0 +1,1 @@
+"""The configuration of a run: its keys, what "auto" means, and what cannot work together."""

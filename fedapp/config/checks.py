@@ -1,0 +1,210 @@
+"""Combinations of configuration values that cannot work, each said in one sentence.
+
+Types and ranges of single keys are checked by `RunConfig` itself; this is what takes two keys, or
+the tables of methods, models, data sets and partitions, to see.
+"""
+
+from __future__ import annotations
+
+from fedapp.config.fine_tuning import check_stage
+from fedapp.config.measures import FEATURES_OF, measures_of_models
+from fedapp.config.measures import WORDS as MEASURE_WORDS
+from fedapp.config.model_checks import (
+    check_group,
+    check_head,
+    check_initial,
+    check_model,
+    check_personal,
+)
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.core.paths import is_folder_name
+from fedapp.core.rng import cohort_size
+from fedapp.data.batches.in_memory import parse_augmentation
+from fedapp.data.batches.streamed import check_streamed
+from fedapp.data.datasets import DATASETS, find_dataset, row_name
+from fedapp.data.partition.table import PARTITIONS
+from fedapp.data.readers.own_images import class_names
+from fedapp.methods.row import BLEND, GLOBAL, PERTURB, Method
+from fedapp.methods.table import find_method, kept_by_clients
+from fedapp.models.backbones import BACKBONES
+from strategies.fedavg import FedAvg
+from strategies.fedavgm import FedAvgM
+from strategies.rounds.robust import Rule
+
+
+def check_config(config: RunConfig) -> None:
+    """Raise UserError for the first combination that cannot work."""
+
+    row = find_method(config.method)
+    _check_data(config)
+    _one_of("model", config.model, BACKBONES)
+    _one_of("partition", config.partition, PARTITIONS)
+    _check_own(config)
+    _words("analyses", config.analyses, MEASURE_WORDS)
+    check_measures(config.method, config.analyses, config.bottleneck)
+    _check_blend(config, row)
+    check_head(config, row)
+    check_model(config, row)
+    check_personal(config, row)
+    check_initial(config)
+    check_stage(config, row)
+    check_group(config, row)
+    _check_sampling(config)
+    _check_device(config)
+    _check_run_name(config)
+    _check_aggregation(config, row)
+    _check_states(config)
+
+
+def _check_data(config: RunConfig) -> None:
+    _one_of("dataset", row_name(config.dataset), DATASETS)
+    info = find_dataset(config.dataset)
+    if config.class_list and not info.lists_classes:
+        raise UserError(
+            f"run-config key 'class-list' is '{config.class_list}', but dataset '{config.dataset}' "
+            "has one list of classes; leave it empty"
+        )
+    parse_augmentation(config.augmentation)
+    if info.streams:
+        check_streamed(config.augmentation)
+
+
+def _one_of(key: str, value: str, choices: object) -> None:
+    names = list(choices)  # type: ignore[call-overload]
+    if value not in names:
+        raise UserError(
+            f"run-config key '{key}' is '{value}' but must be one of {', '.join(names)}"
+        )
+
+
+def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
+    for word in value.split():
+        if word not in choices:
+            raise UserError(
+                f"run-config key '{key}' has the word '{word}' but knows only {', '.join(choices)}"
+            )
+
+
+def _check_own(config: RunConfig) -> None:
+    if config.classes:
+        class_names(config.classes)
+    if bool(config.classes) != (config.partition == "own") or (
+        config.classes and config.dataset != "images"
+    ):
+        raise UserError(
+            "partition 'own' (every client has a folder of its own), dataset 'images' and the "
+            "key 'classes' (their names) belong together: set all three or none"
+        )
+    measures = measures_of_models(config.analyses)
+    if config.classes and measures:
+        raise UserError(
+            f"measure '{measures[0]}' needs the clients' data, which with partition 'own' stays on "
+            "their hosts; leave it out of 'analyses'"
+        )
+
+
+def check_measures(name: str, analyses: str, bottleneck: int = 0) -> None:
+    """Raise UserError for measures that a method has no models for, or a model no features."""
+    row = find_method(name)
+    models = measures_of_models(analyses)
+    if models and row.accuracy != GLOBAL:
+        raise UserError(
+            f"measure '{models[0]}' looks at a global model, and method '{name}' has none: its "
+            "accuracy is of " + row.accuracy
+        )
+    for word in models:
+        if FEATURES_OF[word] not in (0, bottleneck):
+            raise UserError(
+                f"measure '{word}' needs a model with {FEATURES_OF[word]} features before "
+                f"its head: train with bottleneck={FEATURES_OF[word]} (here: {bottleneck})"
+            )
+
+
+def _check_states(config: RunConfig) -> None:
+    kept = kept_by_clients(config.flat())
+    if kept and config.checkpoint_every > 1:
+        raise UserError(
+            f"run-config key 'checkpoint-every' is {config.checkpoint_every}, but with this method "
+            f"clients keep state ({kept}) of their last round and the one before it only, so a run "
+            "can go on from its last round and no earlier one; set it to 1, or to 0 for none"
+        )
+
+
+def _check_blend(config: RunConfig, row: Method) -> None:
+    if config.regulariser == "none":
+        if row.combine == PERTURB:
+            raise UserError(
+                f"run-config key 'regulariser' is 'none' but method '{config.method}' moves weights"
+                f" along '{row.regulariser}'; leave it at 'auto' and set 'fedsol-rho' to 0 instead"
+            )
+        return
+    blended = config.regulariser != row.regulariser or row.combine == BLEND
+    if blended and float(config.beta) > 1:
+        raise UserError(
+            f"run-config key 'beta' is {config.beta} but blends beta * loss + (1 - beta) * "
+            f"{config.regulariser}, so it must be between 0 and 1"
+        )
+
+
+def _check_sampling(config: RunConfig) -> None:
+    classes = find_dataset(config.dataset).num_classes
+    total = config.num_clients * config.shards
+    if config.partition == "shards" and classes and total % classes:
+        raise UserError(
+            f"{config.num_clients} clients x {config.shards} shards = {total} shards cannot be "
+            f"divided evenly among the {classes} classes of {config.dataset}; change "
+            "num-clients or shards"
+        )
+    cohort = cohort_size(config.num_clients, config.participation)
+    if config.min_replies > cohort:
+        raise UserError(
+            f"min-replies is {config.min_replies} but only {cohort} clients are sampled in a round "
+            f"(participation {config.participation:g} of {config.num_clients} clients)"
+        )
+
+
+def _check_device(config: RunConfig) -> None:
+    if config.device not in ("auto", "cpu", "cuda") and not (
+        config.device.startswith("cuda:") and config.device[5:].isdigit()
+    ):
+        raise UserError(
+            f"run-config key 'device' is '{config.device}' but must be auto, cpu, cuda or cuda:N"
+        )
+
+
+def _check_run_name(config: RunConfig) -> None:
+    if config.run_name and not is_folder_name(config.run_name):
+        raise UserError(
+            f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder name"
+        )
+
+
+def _check_aggregation(config: RunConfig, row: Method) -> None:
+    """Robust and private means need a server step that starts from a mean of whole models."""
+
+    if config.aggregation == "mean" and not config.dp_clip:
+        if config.dp_noise:
+            raise UserError(
+                f"dp-noise is {config.dp_noise:g} but dp-clip is 0: noise protects only updates of "
+                "a bounded norm, so set dp-clip too"
+            )
+        return
+    asked = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
+    if row.strategy not in (FedAvg, FedAvgM) or row.sends == "nothing":
+        raise UserError(
+            f"{asked} works with methods whose server averages whole models, and method "
+            f"'{config.method}' does more than that ({row.strategy.__name__})"
+        )
+    if config.dp_clip and config.weights != "uniform":
+        raise UserError(
+            "dp-clip bounds what one client can change only if all count the same: "
+            "set weights to 'uniform'"
+        )
+    cohort = cohort_size(config.num_clients, config.participation)
+    fewest = Rule(config.aggregation, config.robust_malicious).fewest
+    if cohort < fewest:
+        raise UserError(
+            f"{asked} with robust-malicious {config.robust_malicious} needs at least {fewest} "
+            f"clients per round, but {cohort} are sampled"
+        )

@@ -1,0 +1,102 @@
+"""What the finetune-* keys mean: how long, how fast and with which loss clients fine-tune.
+
+The papers that fine-tune do it in different ways; a method takes the way of the paper that compares
+it, unless `finetune-protocol` names another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from clients.training.parts import ALL, BODY
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.methods.row import GLOBAL, Method, Stage
+
+ALTERNATING = "alternating"  # a part: all but the fixed rows, then rows and bottleneck in turn
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How long and how fast clients fine-tune, after a paper."""
+
+    epochs: Callable[[int], int]  # of a run with so many local epochs
+    rate: Callable[[float, Stage], float]  # of a run whose first learning rate this is
+    part: str = ""  # that it trains; empty: the method's
+
+
+PROTOCOLS = {
+    # algorithm 1: as long as a round, at the learning rate of the last round
+    "feddr+": Protocol(lambda epochs: epochs, lambda lr, _: 0.01 * lr),
+    # appendix tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times the first rate
+    "fedfn": Protocol(lambda _: 5, lambda lr, stage: stage.factor * lr),
+    # Li Z. et al. 2023, ICCV, the authors' code: a local update at the rounds' rate, then turns
+    "fedetf": Protocol(lambda epochs: epochs, lambda lr, _: lr, ALTERNATING),
+}
+
+
+def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
+    """Return what the finetune-* keys at "auto" mean in a configuration that is else resolved."""
+    asked: str = config.finetune_protocol
+    name = row.stage.protocol if asked == "auto" else asked
+    frozen = row.head_kind(config.flat()).frozen
+    protocol = PROTOCOLS[name]
+    chosen: dict[str, Any] = {
+        "finetune_protocol": name,
+        "finetune_epochs": protocol.epochs(int(config.local_epochs)) if row.fine_tuned else 0,
+        "finetune_lr": protocol.rate(float(config.lr), row.stage),
+        "finetune_part": protocol.part or row.stage.part or (BODY if frozen else ALL),
+        "finetune_loss": "own",
+    }
+    epochs = config.finetune_epochs
+    if (chosen["finetune_epochs"] if epochs == "auto" else epochs) == 0:
+        del chosen["finetune_lr"]  # of no use, and two runs would seem to differ in it
+    return {key: value for key, value in chosen.items() if getattr(config, key) == "auto"}
+
+
+def check_stage(config: RunConfig, row: Method) -> None:
+    """Raise UserError if the clients of a method cannot fine-tune as asked."""
+    if row.fine_tuned and not config.finetune_epochs:
+        raise UserError(
+            f"run-config key 'finetune-epochs' is 0 but method '{config.method}' fine-tunes; take "
+            f"method '{row.settings_of}' to leave that out"
+        )
+    if config.finetune_epochs and not row.fine_tuned and row.accuracy != GLOBAL:
+        raise UserError(
+            f"run-config key 'finetune-epochs' is {config.finetune_epochs} but the clients of "
+            f"method '{config.method}' have models of their own already; leave it at 0"
+        )
+    if config.finetune_epochs and config.finetune_part == ALTERNATING:
+        _check_turns(config, row)
+    if config.finetune_loss in ("dr", "dr+") and not row.head_kind(config.flat()).frozen:
+        raise UserError(
+            f"run-config key 'finetune-loss' is '{config.finetune_loss}' but dot-regression needs "
+            f"the fixed head that method '{config.method}' does not have; use 'own' or 'base'"
+        )
+    if config.finetune_loss in ("dr", "dr+") and config.finetune_part != BODY:
+        raise UserError(
+            f"run-config key 'finetune-loss' is '{config.finetune_loss}', which trains no head, but"
+            f" 'finetune-part' is '{config.finetune_part}'; set that to '{BODY}'"
+        )
+    if config.finetune_loss in ("base+fd", "dr+") and float(config.beta) > 1:
+        raise UserError(
+            f"run-config key 'beta' is {config.beta} but finetune-loss '{config.finetune_loss}' is "
+            "beta * loss + (1 - beta) * fd, so it must be between 0 and 1"
+        )
+
+
+def _check_turns(config: RunConfig, row: Method) -> None:
+    if not row.stage.turns:
+        raise UserError(
+            f"run-config key 'finetune-part' is '{ALTERNATING}' (finetune-protocol "
+            f"'{config.finetune_protocol}'), which is how FedETF fine-tunes; with method "
+            f"'{config.method}' use 'body', 'head' or 'all'"
+        )
+    if not config.bottleneck:
+        raise UserError(
+            f"run-config key 'finetune-part' is '{ALTERNATING}': the head's rows and the layer "
+            "before it in turn, but the model has no such layer; set 'bottleneck' to its number of "
+            "features, such as 64"
+        )

@@ -1,0 +1,122 @@
+"""Combinations of model, data set and method that cannot work, each said in one sentence."""
+
+from fedapp.config.auto import usual_model
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.data.datasets import find_dataset
+from fedapp.methods.row import Method
+from fedapp.models.architectures import check_architecture
+from fedapp.models.backbones import BACKBONES, check_batch_size, needs_two
+from fedapp.models.groups import GROUPS, ModelGroup, find_group
+from fedapp.models.heads import HEADS
+from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
+
+
+def check_group(config: RunConfig, method: Method) -> None:
+    """Raise UserError where a method, its clients' models and the keys about them do not fit."""
+    if config.eval_rule == "proto" and "rule" not in method.client_options:
+        raise UserError(
+            f"run-config key 'eval-rule' is 'proto', but the clients of method '{config.method}' "
+            "receive no prototypes to compare images with; leave it at 'auto'"
+        )
+    if method.personal is None or not config.model_group:
+        return
+    group = find_group(config.model_group)
+    _check_images(config, group)
+    if method.personal.same_heads and not group.same_heads:
+        fitting = ", ".join(name for name, each in GROUPS.items() if each.same_heads)
+        raise UserError(
+            f"method '{config.method}' averages the clients' heads, but the clients of model group "
+            f"'{config.model_group}' have heads of different shapes; choose one of {fitting}"
+        )
+    if config.head_final_relu and group.same_heads:
+        raise UserError(
+            "run-config key 'head-final-relu' is for heads of different shapes, but those of model "
+            f"group '{config.model_group}' are alike; leave it false"
+        )
+    check_batch_size("the networks of model groups have", config.batch_size)
+
+
+def _check_images(config: RunConfig, group: ModelGroup) -> None:
+    """Raise UserError if a client's network cannot take the data set's images, as far as known."""
+    side = find_dataset(config.dataset).image_size
+    if side is not None:
+        for name in group.architectures[: config.num_clients]:
+            check_architecture(name, side)
+
+
+def check_model(config: RunConfig, row: Method) -> None:
+    """Raise UserError where a method, its model and the images do not fit."""
+    if config.bottleneck_layers > 1 and not config.bottleneck and not config.model_group:
+        raise UserError(
+            f"run-config key 'bottleneck-layers' is {config.bottleneck_layers} but 'bottleneck', "
+            "how many features they give, is 0: there are no such layers; set it too, such as to "
+            "256 for MOON's projection head"
+        )
+    if row.models and config.model not in row.models:
+        raise UserError(
+            f"method '{config.method}' looks into the blocks of a ResNet: its model must be one of "
+            f"{', '.join(row.models)}, not '{config.model}'"
+        )
+    side = find_dataset(config.dataset).image_size
+    if side is not None and not config.model_group:  # else it is known with the data
+        check_one_pixel(config, side)
+
+
+def check_initial(config: RunConfig) -> None:
+    """Raise UserError for an initial model from ImageNet that this model cannot take."""
+    if config.initial_model == IMAGENET and config.model not in IMAGENET_MODELS:
+        raise UserError(
+            f"initial-model 'imagenet' needs model {' or '.join(IMAGENET_MODELS)}, not "
+            f"'{config.model}'"
+        )
+
+
+def check_head(config: RunConfig, row: Method) -> None:
+    """Raise UserError if the method's head needs more features than the model has."""
+    if config.model_group:
+        return
+    classes = find_dataset(config.dataset).num_classes
+    width = config.bottleneck or BACKBONES[config.model].feature_dim
+    need = HEADS[row.head].fewest_features(classes or 1)
+    if width < need:
+        raise UserError(
+            f"method '{config.method}' needs at least {need} features for its head of {classes} "
+            f"classes, but model '{config.model}' has {width}"
+            + (" (run-config key 'bottleneck')" if config.bottleneck else "")
+        )
+
+
+def check_personal(config: RunConfig, row: Method) -> None:
+    """Raise UserError for keys about models that are for the other kind of method.
+
+    Either one model is trained for all clients, or every client has an architecture of its own.
+    """
+    has_own = row.personal is not None
+    if not has_own and (config.model_group or config.feature_dim != "auto"):
+        raise UserError(
+            "run-config keys 'model-group' and 'feature-dim' belong to methods with a model per "
+            f"client, and method '{config.method}' has one model for all; "
+            "leave them at their defaults"
+        )
+    of_one_model = {
+        "model": (usual_model(config.dataset, row.models), "set 'model-group' instead"),
+        "bn": ("batch", "leave it at 'batch', which every 'model-group' has"),
+        "bottleneck": (0, "set 'feature-dim' instead"),
+        "bottleneck-layers": (1, "leave it at 1"),
+        "initial-model": ("", "leave it empty"),
+    }
+    values = config.flat()
+    for key, (usual, advice) in of_one_model.items():
+        if has_own and values[key] != usual:
+            raise UserError(
+                f"run-config key '{key}' is {values[key]!r} but the clients of method "
+                f"'{config.method}' have architectures of their own; {advice}"
+            )
+
+
+def check_one_pixel(config: RunConfig, image_size: int) -> None:
+    """Raise UserError for batches of one image where a BatchNorm sees one value of each."""
+    if needs_two(config.model, image_size, config.bn):
+        images = f"{image_size}x{image_size} images"
+        check_batch_size(f"model '{config.model}' on {images} has", config.batch_size)

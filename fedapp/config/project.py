@@ -1,0 +1,61 @@
+"""The app's own pyproject.toml: its default configuration and components."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedapp.core.errors import UserError
+from fedapp.core.paths import absolute
+
+_PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
+_NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
+
+
+def default_config(project: Path) -> dict[str, Any]:
+    """Read `[tool.flwr.app.config]` of a project; raises UserError when there is none."""
+    return _app_table(project, "config")
+
+
+def _app_table(project: Path, name: str) -> dict[str, Any]:
+    """Read `[tool.flwr.app.NAME]` of a project; raises UserError when there is none."""
+    file = project / "pyproject.toml"
+    try:
+        return dict(tomllib.loads(file.read_text())["tool"]["flwr"]["app"][name])
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{file.absolute()} is not TOML: {error}") from None
+    except (OSError, KeyError):
+        raise UserError(
+            f"{file.absolute()} has no [tool.flwr.app.{name}]: run this in the fedapp folder, "
+            "or name it with --app"
+        ) from None
+
+
+def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a run, unchecked; its paths become absolute.
+
+    That of an initial model, which may also lie in the data folder, if it exists from here. An
+    empty output-dir is the default one: relative to where the run works it would go with that.
+    """
+    defaults = default_config(project)
+    values = {**defaults, **overrides}
+    if values.get("output-dir") == "":
+        values["output-dir"] = defaults.get("output-dir") or "runs"
+    for key in _PATH_KEYS:
+        path = values.get(key)
+        if isinstance(path, str) and path and path != _NO_PATHS.get(key):
+            place = absolute(path, key)
+            if key != "initial-model" or place.exists():
+                values[key] = str(place)
+    return values
+
+
+def components(project: Path) -> dict[str, str]:
+    """Return the project's "serverapp" and "clientapp", as module:name. Raises UserError."""
+    named = _app_table(project, "components")
+    try:
+        return {key: str(named[key]) for key in ("serverapp", "clientapp")}
+    except KeyError as missing:
+        raise UserError(
+            f"[tool.flwr.app.components] of {project.absolute()} names no {missing}"
+        ) from None

@@ -1,0 +1,47 @@
+"""RunConfig: the values of all keys of one run (`run_keys`, `method_keys`), as data.
+
+`[tool.flwr.app.config]` in pyproject.toml lists the same keys with the same defaults (a test
+compares them). `resolve.parse_config` makes a RunConfig of what a user wrote.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fedapp.config.method_keys import MethodKeys
+from fedapp.config.run_keys import KEEPING, LOCAL, kebab, marked_keys
+
+
+class RunConfig(MethodKeys):
+    """The whole configuration of one run; every value is checked and none of it changes."""
+
+    def flat(self) -> dict[str, Any]:
+        """Return the configuration with its kebab-case keys, as Flower and TOML take it."""
+        return self.model_dump(by_alias=True)
+
+    def chosen(self, asked: Mapping[str, Any]) -> frozenset[str]:
+        """Return the keys whose values "auto" chose, where `asked` is unresolved."""
+        fields, values = type(self).model_fields.items(), self.flat()
+        autos = {kebab(n) for n, f in fields if asked.get(kebab(n), f.default) == "auto"}
+        return frozenset(key for key in autos if values[key] != "auto")
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that server and clients must agree on."""
+        own = marked_keys(type(self), LOCAL, KEEPING)
+        agreed = {key: value for key, value in self.flat().items() if key not in own}
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
+
+    def lr_at(self, server_round: int) -> float:
+        """Return the learning rate of a round, counted from 1."""
+        before = server_round - 1
+        if self.lr_schedule == "exponential":
+            return float(self.lr) * 0.99**before
+        if self.lr_schedule == "cosine":
+            return float(self.lr) * 0.5 * (1 + math.cos(math.pi * before / self.num_rounds))
+        if self.lr_schedule == "step":
+            half, three_quarters = self.num_rounds // 2, 3 * self.num_rounds // 4
+            passed = (before >= max(half, 1)) + (before >= max(three_quarters, 1))
+            return float(self.lr) * 0.1**passed
+        return float(self.lr)

@@ -1,0 +1,185 @@
+"""The splits of the papers in which every client keeps a model of its own (FedDOR and others).
+
+Published training and test images are pooled, dealt to the clients, and each client's part is then
+cut into its own training and test split. Without pooling the same deals divide the training set,
+and each client's test part follows its training proportions, as in the other splits.
+"""
+
+import json
+from math import ceil
+
+import numpy as np
+
+from fedapp.core.errors import UserError
+from fedapp.data.partition.assignment import (
+    Indices,
+    Partition,
+    check_clients,
+    count_classes,
+    deal_counts,
+    draw_counts,
+    matching_test_parts,
+)
+from fedapp.data.readers.cache import cached_arrays
+
+TRAIN_FRACTION = 0.75
+LEAST_SIZE = 128  # a batch of 32 for the 25 % of a client that it tests on
+MAX_DRAWS = 1000
+LEAST_ACCEPTED = 4  # after MAX_DRAWS failures
+
+
+def pathological(
+    train_labels: Indices,
+    test_labels: Indices,
+    num_clients: int,
+    classes_per_client: int,
+    rng: np.random.Generator,
+) -> Partition:
+    """Give each client at most `classes_per_client` classes, of very different sizes.
+
+    Classes come in random order. Each goes to the first ceil(clients * per client / classes)
+    clients, in one random order, that may still take one; all of them but the last get a uniform
+    random number of samples between a tenth of an average share and an average share, the last one
+    the rest. Classes that come when no client may take one are left out, and the partition says so.
+
+    Raises:
+        UserError: a client cannot have so many classes, or a class has too few samples.
+    """
+    check_clients(train_labels, num_clients)
+    classes = count_classes(train_labels, test_labels)
+    if not 1 <= classes_per_client <= classes:
+        raise UserError(
+            f"classes-per-client must be between 1 and the {classes} classes, "
+            f"but it is {classes_per_client}"
+        )
+    class_sizes = np.bincount(train_labels, minlength=classes)
+    counts = _pathological_counts(class_sizes, num_clients, classes_per_client, rng)
+    left_out = np.flatnonzero((counts.sum(axis=0) == 0) & (class_sizes > 0))
+    notes = [f"classes {left_out.tolist()} are left out: no client may take one more"]
+    return Partition(
+        deal_counts(train_labels, counts, rng),
+        matching_test_parts(test_labels, counts, rng),
+        notes=tuple(notes[: len(left_out)]),
+    )
+
+
+def _pathological_counts(
+    class_sizes: Indices, num_clients: int, classes_per_client: int, rng: np.random.Generator
+) -> Indices:
+    """Draw how many samples of each class each client gets: int array [clients, classes]."""
+    counts = np.zeros((num_clients, len(class_sizes)), dtype=np.int64)
+    takers = ceil(num_clients * classes_per_client / len(class_sizes))
+    least = least_size(int(class_sizes.sum()), num_clients) / len(class_sizes)
+    clients, quota = rng.permutation(num_clients), np.full(num_clients, classes_per_client)
+    for label in rng.permutation(len(class_sizes)):
+        chosen = clients[quota[clients] > 0][:takers]
+        if not len(chosen):
+            break
+        quota[chosen] -= 1
+        counts[chosen, label] = _uneven(int(class_sizes[label]), len(chosen), least, rng)
+    if not counts.sum(axis=1).all():
+        raise UserError(
+            f"a class with {class_sizes.min()} samples is too small for the pathological partition "
+            f"of {num_clients} clients; lower num-clients or classes-per-client"
+        )
+    return counts
+
+
+def _uneven(size: int, parts: int, least: float, rng: np.random.Generator) -> Indices:
+    """Divide `size` samples: all parts but the last uniform up to the mean, the last the rest."""
+    low, high = ceil(max(size / parts / 10, least)), ceil(size / parts)
+    if low >= high:
+        return np.full(parts, size // parts) + (np.arange(parts) < size % parts)
+    drawn = rng.integers(low, high, parts - 1)
+    return np.append(drawn, size - drawn.sum())
+
+
+def dirichlet(
+    train_labels: Indices,
+    test_labels: Indices,
+    num_clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+) -> Partition:
+    """Split each class by Dirichlet(alpha) proportions over the clients below an average size.
+
+    The draw is repeated until every client has `least_size` samples; when `MAX_DRAWS` draws fail,
+    the one whose smallest client is largest is taken, and the partition says so.
+
+    Raises:
+        UserError: alpha is not positive, or no draw gave every client `LEAST_ACCEPTED` samples.
+    """
+    check_clients(train_labels, num_clients)
+    if not alpha > 0 or not np.isfinite(alpha):
+        raise UserError(f"alpha must be a positive number, but it is {alpha}")
+    classes = count_classes(train_labels, test_labels)
+    class_sizes = np.bincount(train_labels, minlength=classes)
+    wanted = least_size(len(train_labels), num_clients)
+    best = _best_draw(class_sizes, num_clients, alpha, rng)
+    smallest = int(best.sum(axis=1).min())
+    if smallest < LEAST_ACCEPTED:
+        raise UserError(
+            f"no Dirichlet split with alpha = {alpha} gives each of {num_clients} clients "
+            f"{LEAST_ACCEPTED} samples ({MAX_DRAWS} draws tried); raise alpha or lower num-clients"
+        )
+    note = f"the smallest client has {smallest} samples, not {wanted}, in the best of {MAX_DRAWS}"
+    return Partition(
+        deal_counts(train_labels, best, rng),
+        matching_test_parts(test_labels, best, rng),
+        notes=(f"{note} draws",) if smallest < wanted else (),
+    )
+
+
+def _best_draw(
+    class_sizes: Indices, num_clients: int, alpha: float, rng: np.random.Generator
+) -> Indices:
+    """Return the first draw that is good enough, or the best of all: int array [clients, classes].
+
+    A thousand draws for a thousand clients take half a minute, and every process of a run needs
+    them: the first one leaves them, and the state of `rng` after them, in the cache folder.
+    """
+    state = rng.bit_generator.state
+    key = f"{class_sizes.tolist()} {num_clients} {alpha} {MAX_DRAWS} {state}"
+    found = cached_arrays("dirichlet", key, [], lambda: _draw(class_sizes, num_clients, alpha, rng))
+    rng.bit_generator.state = json.loads(found["state"].tobytes())
+    return found["counts"]
+
+
+def _draw(
+    class_sizes: Indices, num_clients: int, alpha: float, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    wanted = least_size(int(class_sizes.sum()), num_clients)
+    best, smallest = np.zeros((num_clients, len(class_sizes)), dtype=np.int64), -1
+    for _ in range(MAX_DRAWS):
+        counts = draw_counts(class_sizes, num_clients, alpha, rng, balance_cap=True)
+        if (own := int(counts.sum(axis=1).min())) > smallest:
+            best, smallest = counts, own
+        if smallest >= wanted:
+            break
+    state = json.dumps(rng.bit_generator.state).encode()
+    return {"counts": best, "state": np.frombuffer(state, dtype=np.uint8)}
+
+
+def least_size(num_samples: int, num_clients: int) -> int:
+    """Return how many samples the smallest client should have."""
+    return min(LEAST_SIZE, num_samples // (2 * num_clients))
+
+
+def hold_out(parts: list[Indices], rng: np.random.Generator) -> tuple[list[Indices], list[Indices]]:
+    """Cut each client's samples at random into 75 % to train on and 25 %, or one, to test on.
+
+    Raises:
+        UserError: a client has fewer than two samples.
+    """
+    train, test = [], []
+    for client, part in enumerate(parts):
+        if len(part) < 2:
+            raise UserError(
+                f"client {client} has {len(part)} samples, too few to train and to test on; "
+                "lower num-clients, or set pool-data=false"
+            )
+        mixed = rng.permutation(part)
+        cut = min(int(TRAIN_FRACTION * len(part)), len(part) - 1)
+        train.append(mixed[:cut])
+        test.append(mixed[cut:])
+    return train, test

@@ -1,0 +1,174 @@
+"""The splits of the papers in which all clients share one model: IID, shards, LDA, unbalanced.
+
+Small differences between implementations (rounding, caps, what the test parts look like) move the
+published results by points, so each of them is said in its function.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.core.errors import UserError
+from fedapp.data.partition.assignment import (
+    Indices,
+    Partition,
+    check_clients,
+    count_classes,
+    deal_counts,
+    deal_evenly,
+    deal_randomly,
+    deal_shards,
+    draw_counts,
+    matching_test_parts,
+    quotas_by_largest_remainder,
+)
+
+# On CIFAR-10 with 100 clients and alpha = 0.05, a published setting, 1 draw in 5000 is accepted.
+MAX_DRAWS = 50_000
+LEAST_UNBALANCED = 10
+
+
+def iid(
+    train_labels: Indices,
+    test_labels: Indices,
+    num_clients: int,
+    rng: np.random.Generator,
+    stratified: bool = False,
+) -> Partition:
+    """Split both sets into equal random parts, sizes differing by one sample at most.
+
+    With `stratified` the counts of each class differ by one at most between clients too. Test parts
+    are empty for some clients when there are more clients than test samples.
+
+    Raises:
+        UserError: fewer training samples than clients.
+    """
+    check_clients(train_labels, num_clients)
+    deal = deal_evenly if stratified else deal_randomly
+    return Partition(deal(train_labels, num_clients, rng), deal(test_labels, num_clients, rng))
+
+
+def shards(
+    train_labels: Indices,
+    test_labels: Indices,
+    num_clients: int,
+    shards_per_client: int,
+    rng: np.random.Generator,
+) -> Partition:
+    """Give each client `shards_per_client` one-class shards, hence at most that many classes.
+
+    Each class is cut into num_clients * shards_per_client / classes shards of equal size (left-over
+    samples go one each to the first shards). The same client-by-class assignment serves the test
+    set, so a client meets the same classes, in the same proportions, in both.
+
+    Raises:
+        UserError: the number of shards per class is not an integer, or a class is too small.
+    """
+    check_clients(train_labels, num_clients)
+    classes = count_classes(train_labels, test_labels)
+    total = num_clients * shards_per_client
+    if shards_per_client < 1 or total % classes:
+        raise UserError(
+            f"num-clients x shards must be a positive multiple of the {classes} classes, "
+            f"but {num_clients} x {shards_per_client} = {total}"
+        )
+    listed = np.repeat(np.arange(classes), total // classes)
+    assignment = rng.permutation(listed).reshape(num_clients, shards_per_client)
+    return Partition(
+        deal_shards(train_labels, assignment, rng, "training"),
+        deal_shards(test_labels, assignment, rng, "test"),
+    )
+
+
+def lda(
+    train_labels: Indices,
+    test_labels: Indices,
+    num_clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    balance_cap: bool = True,
+    min_size: int = 10,
+) -> Partition:
+    """Split each class by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
+
+    With `balance_cap` a client that already holds an average share gets nothing of the classes that
+    follow (as the released code of MOON, FedNTD and others does). The draw is repeated until every
+    client has `min_size` samples, or half an average share where that is less. A client's test part
+    has the class proportions of its training part; the test parts of two clients may overlap.
+
+    Raises:
+        UserError: alpha is not positive, or no draw gave every client enough samples.
+    """
+    check_clients(train_labels, num_clients)
+    if not alpha > 0 or not np.isfinite(alpha):
+        raise UserError(f"alpha must be a positive number, but it is {alpha}")
+    classes = count_classes(train_labels, test_labels)
+    class_sizes = np.bincount(train_labels, minlength=classes)
+    least = min(min_size, max(1, len(train_labels) // (2 * num_clients)))
+    for _ in range(MAX_DRAWS):
+        counts = draw_counts(class_sizes, num_clients, alpha, rng, balance_cap)
+        if counts.sum(axis=1).min() >= least:
+            train = deal_counts(train_labels, counts, rng)
+            return Partition(train, matching_test_parts(test_labels, counts, rng))
+    raise UserError(
+        f"no LDA split with alpha = {alpha} gives each of {num_clients} clients {least} or more "
+        f"samples ({MAX_DRAWS} draws tried); raise alpha or lower num-clients"
+    )
+
+
+def unbalanced(
+    train_labels: Indices,
+    test_labels: Indices,
+    num_clients: int,
+    sigma: float,
+    rng: np.random.Generator,
+) -> Partition:
+    """Split both sets at random into parts whose sizes are log-normal with deviation `sigma`.
+
+    Only the amounts differ, not the classes: every sample goes to a client drawn in proportion to
+    the sizes. A client gets `LEAST_UNBALANCED` training samples, or half an average share where
+    that is less, before the rest is divided; sigma 0 gives equal parts. The test set is divided in
+    the same proportions, each of its samples once.
+
+    Raises:
+        UserError: fewer training samples than clients.
+    """
+    check_clients(train_labels, num_clients)
+    shares = rng.lognormal(0.0, sigma, num_clients)
+    least = min(LEAST_UNBALANCED, max(1, len(train_labels) // (2 * num_clients)))
+    sizes = least + _sizes(shares, len(train_labels) - least * num_clients)
+    test_sizes = _sizes(sizes / sizes.sum(), len(test_labels))
+    return Partition(
+        _cut(rng.permutation(len(train_labels)), sizes),
+        _cut(rng.permutation(len(test_labels)), test_sizes),
+    )
+
+
+def _sizes(shares: NDArray[np.float64], total: int) -> Indices:
+    """Divide `total` samples in proportion to `shares` by largest remainder."""
+    everything = np.full(len(shares), total)
+    scaled = np.rint(shares / shares.max() * 2**40).astype(np.int64)
+    return quotas_by_largest_remainder(scaled, total, everything)
+
+
+def _cut(order: Indices, sizes: Indices) -> list[Indices]:
+    return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def own(
+    train_labels: Indices, test_labels: Indices, num_clients: int, client: int | None
+) -> Partition:
+    """Give all data of this host to the one client that lives here; the server (None) only tests.
+
+    Raises:
+        UserError: a client without training images, or a server without test images.
+    """
+    nothing = np.empty(0, dtype=np.int64)
+    train, test = [nothing] * num_clients, [nothing] * num_clients
+    if client is None:
+        if not len(test_labels):
+            raise UserError("the server needs images to test on: test/CLASS/* in its data-dir")
+        return Partition(train, test)
+    if not len(train_labels):
+        raise UserError(f"client {client} has no images to train on: train/CLASS/* in its data-dir")
+    train[client], test[client] = np.arange(len(train_labels)), np.arange(len(test_labels))
+    return Partition(train, test)

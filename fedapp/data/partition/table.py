@@ -1,0 +1,121 @@
+"""THE TABLE OF SPLITS: who holds what of a labelled data set in a federation.
+
+Every published table states one of these splits. They are pure functions of the labels and a seeded
+generator: the plain ones are in `splits`, those of clients with a model of their own in
+`personal_splits`, and this is where a run, or a user, asks for one by name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedapp.core.errors import UserError
+from fedapp.data.partition import personal_splits, splits
+from fedapp.data.partition.assignment import Indices, Partition
+
+__all__ = ["PARTITIONS", "Partition", "PartitionKind", "make_partition"]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of a split; each kind reads what it needs."""
+
+    num_clients: int
+    shards: int
+    alpha: float
+    classes_per_client: int
+    sigma: float
+    lda_cap: bool
+    own: int | None
+
+
+@dataclass(frozen=True)
+class PartitionKind:
+    """One row of the table: what the split is, in a line, and how to draw it.
+
+    With `pools` a run pools training and test images before it deals them, unless told otherwise.
+    """
+
+    description: str
+    draw: Callable[[Indices, Indices, Wish, np.random.Generator], Partition]
+    pools: bool = False
+
+
+PARTITIONS: dict[str, PartitionKind] = {
+    "iid": PartitionKind(
+        "equal random parts",
+        lambda train, test, w, rng: splits.iid(train, test, w.num_clients, rng),
+    ),
+    "stratified": PartitionKind(
+        "equal random parts with every class equally often",
+        lambda train, test, w, rng: splits.iid(train, test, w.num_clients, rng, stratified=True),
+    ),
+    "shards": PartitionKind(
+        "`shards` one-class shards per client",
+        lambda train, test, w, rng: splits.shards(train, test, w.num_clients, w.shards, rng),
+    ),
+    "lda": PartitionKind(
+        "class proportions from a Dirichlet distribution with concentration `alpha`",
+        lambda train, test, w, rng: splits.lda(
+            train, test, w.num_clients, w.alpha, rng, balance_cap=w.lda_cap
+        ),
+    ),
+    "unbalanced": PartitionKind(
+        "random parts of log-normal sizes with deviation `unbalanced-sigma`",
+        lambda train, test, w, rng: splits.unbalanced(train, test, w.num_clients, w.sigma, rng),
+    ),
+    "own": PartitionKind(
+        "every client has a data folder on its own host, the server one to test on",
+        lambda train, test, w, rng: splits.own(train, test, w.num_clients, w.own),
+    ),
+    "pathological": PartitionKind(
+        "`classes-per-client` classes per client, of uneven sizes, 75 % of them to train on",
+        lambda train, test, w, rng: personal_splits.pathological(
+            train, test, w.num_clients, w.classes_per_client, rng
+        ),
+        pools=True,
+    ),
+    "dirichlet": PartitionKind(
+        "as lda, for clients with a model of their own: 128 samples or more, 75 % to train on",
+        lambda train, test, w, rng: personal_splits.dirichlet(
+            train, test, w.num_clients, w.alpha, rng
+        ),
+        pools=True,
+    ),
+}
+
+
+def make_partition(
+    kind: str,
+    train_labels: Indices,
+    test_labels: Indices,
+    *,
+    num_clients: int,
+    shards: int = 2,
+    alpha: float = 0.1,
+    classes_per_client: int = 2,
+    sigma: float = 1.0,
+    lda_cap: bool = True,
+    pooled: bool = False,
+    own: int | None = None,
+    seed: int | np.random.SeedSequence | np.random.Generator,
+) -> Partition:
+    """Draw the split named `kind`; the same arguments give the same split on every machine.
+
+    With `pooled` both label arrays are the same one, of all samples: each client's part of it is
+    cut into 75 % to train on and 25 % to test on, at random. `own` is the client whose own data the
+    labels are; None on the server.
+
+    Raises:
+        UserError: unknown kind, or a split that these labels do not allow.
+    """
+    if kind not in PARTITIONS:
+        raise UserError(f"unknown partition '{kind}'; choose one of {', '.join(PARTITIONS)}")
+    rng = np.random.default_rng(seed)
+    wish = Wish(num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own)
+    drawn = PARTITIONS[kind].draw(train_labels, test_labels, wish, rng)
+    if not pooled:
+        return drawn
+    train, test = personal_splits.hold_out(drawn.train, rng)
+    return replace(drawn, train=train, test=test, pooled=True)

@@ -1,0 +1,182 @@
+"""Data sets of the Hugging Face hub, by name, as flwr-datasets takes them: "hub:OWNER/NAME".
+
+A copy of the hub's Parquet files lies in data-dir (or, downloaded, in the cache folder) and is
+decoded once; only then, and to download, are the libraries of the extra "hub" needed.
+"""
+
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fedapp.core.errors import UserError
+from fedapp.core.paths import absolute, cache_folder
+from fedapp.data.readers.cache import Arrays, cached_arrays, exclusive, file_version
+from fedapp.data.readers.images import (
+    channel_statistics,
+    one_form,
+    square_side,
+    stack_photos,
+    to_bytes,
+)
+from fedapp.data.readers.sources import Origin
+
+PREFIX = "hub:"
+FILES = ["*.parquet", "README.md"]  # the README says which columns are images and labels
+CONVERTED = "refs/convert/parquet"  # where the hub keeps Parquet copies of other formats
+TEST_SPLITS = ("test", "validation", "valid", "val")
+LABELS = ("label", "fine_label", "labels")
+UNFINISHED = ".download-unfinished"  # a file beside copies that are not whole yet
+
+
+def read_hub(origin: Origin) -> Arrays:
+    """Return classes, mean, std and the images and labels of both splits, from the cache if there.
+
+    Raises:
+        UserError: a wrong name, an absent copy or library, a failed download, or data that are not
+            images of one size with labels.
+    """
+    name, _, subset = origin.name.removeprefix(PREFIX).partition(":")
+    if name.count("/") != 1 or not all(name.split("/")):
+        raise UserError(f"dataset '{origin.name}' must be hub:OWNER/NAME or hub:OWNER/NAME:SUBSET")
+    own = cache_folder() / "hub" / name.replace("/", "--")
+    root = absolute(origin.data_dir, "data-dir") if origin.data_dir else own
+    if not _is_whole(root):
+        if not origin.download:
+            part = ", but for a part" if (root / UNFINISHED).exists() else ""
+            raise UserError(
+                f"dataset '{origin.name}' is not in {root}{part}; set data-dir to a copy of its "
+                "Parquet files, or set download=true"
+            )
+        _download(name, root)
+    files = sorted(path for pattern in FILES for path in root.rglob(pattern))
+    versions = [subset, *(file_version(str(path), path.stat()) for path in files)]
+    return cached_arrays("hub", f"{root}:{subset}", versions, lambda: _decode(root, subset))
+
+
+def _library(name: str) -> ModuleType:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"data sets of the hub need the package '{name}' ({error}); install it with "
+            "pip install -e '.[hub]'"
+        ) from error
+
+
+def _is_whole(root: Path) -> bool:
+    """Whether Parquet files are there, and not those of a download that was interrupted."""
+    return any(root.rglob("*.parquet")) and not (root / UNFINISHED).exists()
+
+
+def _download(name: str, root: Path) -> None:
+    """Fetch the Parquet files of a data set, or the hub's own conversion to Parquet.
+
+    Files that an interrupted download left are not fetched again.
+    """
+    hub = _library("huggingface_hub")
+    with exclusive(root.parent / f".{root.name}.lock"):
+        if _is_whole(root):
+            return  # another process was faster
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            (root / UNFINISHED).touch()
+            for revision in (None, CONVERTED):
+                place = {"repo_type": "dataset", "revision": revision}
+                listed = hub.list_repo_files(name, **place)
+                hub.snapshot_download(name, **place, local_dir=root, allow_patterns=FILES)
+                if any(file.endswith(".parquet") for file in listed):
+                    break
+            (root / UNFINISHED).unlink()
+        except Exception as error:  # network, authorisation and disk errors of all kinds
+            first = str(error).strip().partition("\n")[0]
+            raise UserError(f"could not download '{PREFIX}{name}' to {root}: {first}") from error
+    if not any(root.rglob("*.parquet")):
+        raise UserError(f"'{PREFIX}{name}' has no Parquet files on the hub")
+
+
+def _decode(root: Path, subset: str) -> Arrays:
+    library = _library("datasets")
+    # The library's own copy, in Arrow, is needed only until the images are decoded.
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=cache_folder(), prefix=".hub-") as scratch:
+        try:
+            splits = library.load_dataset(str(root), subset or None, cache_dir=scratch)
+        except Exception as error:  # broken files, unknown subsets: there are dozens of them
+            first = str(error).strip().partition("\n")[0]
+            raise UserError(f"cannot read the Parquet files in {root}: {first}") from error
+        return _arrays(root, splits)
+
+
+def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
+    train = splits.get("train")
+    test = next((splits[name] for name in TEST_SPLITS if name in splits), None)
+    if train is None or test is None:
+        raise UserError(f"the data in {root} have the splits {sorted(splits)}, not train and test")
+    image, label = _columns(root, train.features)
+    splits = {"train": train, "test": test}
+    for split, rows in splits.items():
+        if not len(rows):
+            raise UserError(f"the split {split} in {root} is empty")
+    names = getattr(train.features[label], "names", None)
+    labels = {s: _labels(root, s, rows, label, names) for s, rows in splits.items()}
+    side = square_side(*next(_photos(root, "train", train, image)))
+    pixels = one_form(
+        {
+            split: stack_photos(_photos(root, split, rows, image), len(rows), side)
+            for split, rows in splits.items()
+        }
+    )
+    highest = max(int(found.max()) for found in labels.values())
+    arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
+    for split in splits:
+        arrays[f"{split}_images"], arrays[f"{split}_labels"] = pixels[split], labels[split]
+    arrays["mean"], arrays["std"] = channel_statistics(pixels["train"])
+    return arrays
+
+
+def _columns(root: Path, features: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of the image and the label column."""
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    labels = [name for name in LABELS if name in kinds]
+    labels += [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    if not images or not labels:
+        raise UserError(f"the data in {root} have the columns {kinds}, not an image and a label")
+    return images[0], labels[0]
+
+
+def _labels(
+    root: Path, split: str, rows: Any, column: str, names: Sequence[str] | None
+) -> np.ndarray:
+    """Return a column as int64 [n]; raises UserError unless all are labels of the named classes."""
+    found = list(rows[column])  # once: each access converts the whole column
+    for number, label in enumerate(found):
+        if not isinstance(label, int) or label < 0 or (names and label >= len(names)):
+            limit = f" to {len(names) - 1}" if names else " on"
+            raise UserError(
+                f"row {number} of {split} in {root} has {reprlib.repr(label)} in the column "
+                f"'{column}', which must hold labels, whole numbers from 0{limit}"
+            )
+    return np.array(found, dtype=np.int64)
+
+
+def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Decode a column: what an error calls each image, and uint8 [H, W, 1 or 3]."""
+    for number in range(len(rows)):
+        name = f"image {number} of {split} in {root}"
+        try:
+            if (photo := rows[number][column]) is None:
+                raise UserError(f"{name} is missing: its row has none in the column '{column}'")
+            decoded = to_bytes(name, photo)
+        except UserError:
+            raise
+        except Exception as error:  # Pillow meets broken images with a dozen kinds of exceptions
+            raise UserError(f"cannot read {name}: {error}") from error
+        yield name, decoded

@@ -1,0 +1,58 @@
+"""ImageNet-100: a hundred classes of an ImageNet folder, decoded as they are used.
+
+The papers that train on it do not say which hundred. A file lists them, one WordNet id per line;
+without it they are the first hundred in sorted order.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from fedapp.core.errors import UserError
+from fedapp.core.paths import absolute, expanded
+from fedapp.data.readers.encoded import EncodedImages
+from fedapp.data.readers.formats import damaged, text_lines
+from fedapp.data.readers.images import images_by_class
+from fedapp.data.readers.sources import Origin
+
+CLASSES = 100
+SIDE = 224
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of torchvision's ImageNet models
+LAYOUT = "train/WNID/*.JPEG and val/WNID/*.JPEG (the folder of ImageNet, or of 100 of its classes)"
+
+
+def read_imagenet100(origin: Origin) -> dict[str, Any]:
+    """Return classes, mean, std, labels and `EncodedImages` of both splits.
+
+    Raises:
+        UserError: the layout is wrong, or the class list names other than 100 of its classes.
+    """
+    if not origin.data_dir:
+        raise UserError(f"dataset 'imagenet100' needs data-dir: a folder with {LAYOUT}")
+    root = absolute(origin.data_dir, "data-dir")
+    classes = _classes(root, origin.class_list)
+    content: dict[str, Any] = {"classes": classes, "mean": MEAN, "std": STD}
+    for split, folder in (("train", "train"), ("test", "val")):
+        names, labels = images_by_class(root, [f"{folder}/{wnid}" for wnid in classes])
+        content[f"{split}_images"] = EncodedImages(root, names, SIDE)
+        content[f"{split}_labels"] = labels
+    return content
+
+
+def _classes(root: Path, class_list: str) -> list[str]:
+    for split in ("train", "val"):
+        if not (root / split).is_dir():
+            raise UserError(
+                f"no folder '{split}' in data-dir {root}; ImageNet is laid out as {LAYOUT}"
+            )
+    there = sorted(path.name for path in (root / "train").iterdir() if path.is_dir())
+    if not class_list:
+        if len(there) < CLASSES:
+            raise UserError(f"{root / 'train'} has {len(there)} class folders, not {CLASSES}")
+        return there[:CLASSES]
+    path = root / expanded(class_list, "class-list")  # an absolute path stays as it is
+    wanted = [line.split()[0] for line in text_lines(path)]
+    if len(set(wanted)) != CLASSES or len(wanted) != CLASSES:
+        raise damaged(path, f"it lists {len(set(wanted))} different classes, not {CLASSES}")
+    if absent := set(wanted).difference(there):
+        raise UserError(f"class '{min(absent)}' of {path} has no folder in {root / 'train'}")
+    return wanted

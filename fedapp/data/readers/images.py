@@ -1,0 +1,253 @@
+"""Image folders: the layout in which users keep their own data, train/CLASS/*.jpg and test/CLASS/*.
+
+The images are decoded once into one uint8 array, so everything that training would trip over later
+(a broken file, one odd size, a class missing from the test set) is found, and named, here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedapp.core.errors import UserError
+from fedapp.core.paths import absolute
+from fedapp.data.readers.cache import Arrays, cached_arrays, file_version
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+SPLITS = ("train", "test")
+_STATISTICS_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """The images of one split, sorted by class and name: path, version and class of each."""
+
+    names: list[str]
+    versions: list[str]
+    labels: list[int]
+
+
+def load_image_folder(data_dir: str) -> Arrays:
+    """Return classes, mean, std and the images and labels of both splits of an image folder.
+
+    Images are RGB, or have one channel when all of them are greyscale. Mean and standard deviation
+    are those of the training images.
+
+    Raises:
+        UserError: the layout is wrong, or a file cannot be read or differs in size.
+    """
+    if not data_dir:
+        raise UserError(
+            "dataset 'images' needs data-dir: a folder with train/CLASS/*.jpg and test/CLASS/*.jpg "
+            "(or .jpeg, .png)"
+        )
+    root = absolute(data_dir, "data-dir")
+    classes = _classes(root)
+    splits = {split: _list_images(root, split, classes) for split in SPLITS}
+    versions = [version for split in splits.values() for version in split.versions]
+    return cached_arrays("images", str(root), versions, lambda: _decode(root, classes, splits))
+
+
+def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation per channel of uint8 [n, H, W, ch], on the scale 0..1.
+
+    A constant channel gets the deviation of one grey level, so that it can be divided by.
+    """
+    total = np.zeros(images.shape[-1])
+    squares = np.zeros(images.shape[-1])
+    for start in range(0, len(images), _STATISTICS_CHUNK):
+        values = images[start : start + _STATISTICS_CHUNK].reshape(-1, images.shape[-1]) / 255.0
+        total += values.sum(axis=0)
+        squares += (values * values).sum(axis=0)
+    pixels = images[..., 0].size
+    mean = total / pixels
+    return mean, np.sqrt(np.maximum(squares / pixels - mean * mean, 1 / 255**2))
+
+
+def _classes(root: Path) -> list[str]:
+    """Return the class names, checking that both splits exist and have the same classes."""
+    found = {}
+    for split in SPLITS:
+        if not (root / split).is_dir():
+            raise UserError(
+                f"no folder '{split}' in data-dir {root}; an image data set is laid out as "
+                "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
+            )
+        with os.scandir(root / split) as entries:
+            found[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
+    for split, other in (SPLITS, SPLITS[::-1]):
+        if extra := found[split] - found[other]:
+            raise UserError(
+                f"class '{min(extra)}' is in {root / split} but not in {root / other}; "
+                "both must have the same class folders"
+            )
+    if len(found["train"]) < 2:
+        raise UserError(f"{root / 'train'} must hold at least two class folders")
+    return sorted(found["train"])
+
+
+def _list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
+    images = ImageFiles([], [], [])
+    for label, name in enumerate(classes):
+        files = image_entries(root / split / name)
+        for file in files:
+            images.names.append(f"{split}/{name}/{file.name}")
+            images.versions.append(file_version(images.names[-1], file.stat()))
+        images.labels.extend([label] * len(files))
+    return images
+
+
+def image_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the image files of a class folder, sorted by name; raises UserError without any."""
+    try:
+        with os.scandir(folder) as entries:
+            files = sorted((e for e in entries if _is_image(e)), key=lambda e: e.name)
+    except OSError as error:
+        raise UserError(f"cannot read class folder {folder}: {error.strerror}") from error
+    if not files:
+        raise UserError(f"no .jpg, .jpeg or .png file in class folder {folder}")
+    return files
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    hidden = entry.name.startswith(".")
+    return not hidden and entry.name.lower().endswith(SUFFIXES) and entry.is_file()
+
+
+def _decode(root: Path, classes: Sequence[str], splits: dict[str, ImageFiles]) -> Arrays:
+    first = root / splits["train"].names[0]
+    side = square_side(first, read_image(first))
+    pixels = one_form(
+        {split: read_images(root, files.names, side) for split, files in splits.items()}
+    )
+    mean, std = channel_statistics(pixels["train"])
+    arrays = {"classes": np.array(classes), "mean": mean, "std": std}
+    for split, images in pixels.items():
+        arrays[f"{split}_images"] = images
+        arrays[f"{split}_labels"] = np.array(splits[split].labels, dtype=np.int64)
+    return arrays
+
+
+def read_images(
+    root: Path, names: Sequence[str], side: int, resize: bool = False
+) -> tuple[np.ndarray, bool]:
+    """Return the images uint8 [n, side, side, 3] and whether all of them are greyscale.
+
+    Args:
+        root: the folder that `names` are relative to.
+        names: of the files.
+        side: of the square images in pixels.
+        resize: scale images of other sizes, without keeping their ratio, instead of refusing them.
+
+    Raises:
+        UserError: a file cannot be read, or has another size.
+    """
+    paths = (root / name for name in names)
+    photos = ((path, read_image(path, side if resize else None)) for path in paths)
+    return stack_photos(photos, len(names), side)
+
+
+def stack_photos(
+    photos: Iterable[tuple[object, np.ndarray]], count: int, side: int
+) -> tuple[np.ndarray, bool]:
+    """Return `count` photos as uint8 [count, side, side, 3], and whether all are greyscale.
+
+    Args:
+        photos: what an error calls each, and uint8 [H, W, 1] or [H, W, 3].
+        count: how many there are.
+        side: of the square images in pixels.
+
+    Raises:
+        UserError: a photo has another size.
+    """
+    images = np.empty((count, side, side, 3), dtype=np.uint8)
+    grey = True
+    for index, (name, photo) in enumerate(photos):
+        if photo.shape[:2] != (side, side):
+            raise UserError(
+                f"all images must have the same size, but {name} is "
+                f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}"
+            )
+        grey = grey and photo.shape[2] == 1
+        images[index] = photo  # one grey channel spreads over three
+    return images, grey
+
+
+def one_form(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> dict[str, np.ndarray]:
+    """Return the images of each split, uint8 [n, H, W, 1] if all of all splits are greyscale.
+
+    `pixels` holds what `stack_photos` returns; other images keep their three channels.
+    """
+    channels = 1 if all(grey for _, grey in pixels.values()) else 3
+    return {
+        split: np.ascontiguousarray(images[..., :channels]) for split, (images, _) in pixels.items()
+    }
+
+
+def square_side(name: object, photo: np.ndarray) -> int:
+    """Return the side of a photo [H, W, channels]; raises UserError unless H is W."""
+    height, width = photo.shape[:2]
+    if height != width:
+        raise UserError(f"images must be square, but {name} is {width}x{height}")
+    return int(width)
+
+
+def images_by_class(root: Path, folders: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """List the images of one folder for each class: names relative to `root`, labels int64 [n]."""
+    names: list[str] = []
+    counts = []
+    for folder in folders:
+        files = [f"{folder}/{entry.name}" for entry in image_entries(root / folder)]
+        names += files
+        counts.append(len(files))
+    return names, np.repeat(np.arange(len(folders), dtype=np.int64), counts)
+
+
+def read_image(path: Path, side: int | None = None) -> np.ndarray:
+    """Decode one file, scaled to `side` if given, to uint8 [H, W, 1] if greyscale, else [H, W, 3].
+
+    Raises:
+        UserError: the file cannot be read, or has more than 8 bits per channel.
+    """
+    with open_image(path) as image:
+        return to_bytes(f"image {path}", image, side)
+
+
+def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
+    """Return an image, scaled to `side` if given, as uint8 [H, W, 1] if greyscale, else [H, W, 3].
+
+    Raises:
+        UserError: the image, which it calls `name`, has more than 8 bits per channel.
+    """
+    from PIL.Image import Resampling
+
+    if image.mode[0] in "IF":
+        raise UserError(f"{name} has more than 8 bits per channel, which is not handled")
+    plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
+    if side is not None and plain.size != (side, side):
+        plain = plain.resize((side, side), Resampling.BILINEAR)
+    array = np.asarray(plain)
+    return array[..., None] if array.ndim == 2 else array
+
+
+@contextmanager
+def open_image(path: Path) -> Iterator[Image]:
+    """Open an image file; whatever fails inside is a UserError that names the file."""
+    import PIL.Image
+
+    try:
+        with PIL.Image.open(path) as image:
+            yield image
+    except UserError:
+        raise
+    except Exception as error:  # Pillow meets broken files with a dozen kinds of exceptions.
+        raise UserError(f"cannot read image {path}: {error}") from error

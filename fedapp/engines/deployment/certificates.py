@@ -1,0 +1,214 @@
+"""What a federation needs to trust its members: a CA, the SuperLink's certificate, SuperNode keys.
+
+TLS proves the SuperLink to the nodes, and a key pair proves each node to the SuperLink. Flower
+wants PEM for the first and OpenSSH's format, elliptic curve P-384, for the second. Private files
+are made with mode 0600 from the first byte on, in a folder of mode 0700, and no key is printed.
+"""
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedapp.core.errors import UserError
+
+CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
+SERVER_CERTIFICATE, SERVER_KEY = "superlink.crt", "superlink.key"
+# The SuperLink's own ServerApp process connects back over loopback, so its names are always in.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_CA_DAYS = 3650
+_CLOCK_SLACK = timedelta(minutes=5)  # nodes whose clocks are a little behind must not refuse it
+
+
+def make_certificates(
+    folder: Path,
+    hosts: Sequence[str],
+    nodes: int,
+    days: int = 365,
+    start: datetime | None = None,
+) -> list[Path]:
+    """Make everything a new federation needs; returns the files made.
+
+    Args:
+        folder: where the files go; made with mode 0700.
+        hosts: DNS names and IP addresses by which nodes reach the SuperLink.
+        nodes: number of SuperNode key pairs, `node-0`, `node-0.pub` and so on.
+        days: how long the SuperLink's certificate is valid; the CA's is valid for ten years.
+        start: from when on they are valid, now by default.
+
+    Raises:
+        UserError: a file would be overwritten or cannot be written, or a host is no name.
+    """
+    keys = [folder / f"node-{number}" for number in range(nodes)]
+    fixed = [folder / name for name in (CA_CERTIFICATE, CA_KEY, SERVER_CERTIFICATE, SERVER_KEY)]
+    files = [*fixed, *keys, *(key.with_suffix(".pub") for key in keys)]
+    if taken := [file for file in files if file.exists()]:
+        raise UserError(
+            f"{taken[0]} exists, and keys are never overwritten: name another folder, or renew "
+            "the SuperLink's certificate alone with --renew"
+        )
+    start = start or datetime.now(UTC)
+    names = _all_names(hosts)  # before anything is written: what is there stops the next try
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_authority(folder, start)
+        _make_server_certificate(folder, names, days, start)
+        for key in keys:
+            _make_node_key(key)
+    except OSError as error:
+        raise UserError(f"cannot write certificates to {folder}: {error.strerror}") from None
+    return files
+
+
+def renew_server_certificate(
+    folder: Path, hosts: Sequence[str], days: int = 365, start: datetime | None = None
+) -> list[Path]:
+    """Replace the SuperLink's certificate and key with new ones from the folder's CA.
+
+    Without hosts they are valid for those of the old ones. The nodes trust the CA, so nothing
+    changes for them. Raises UserError where there is no CA, or neither hosts nor old certificate.
+    """
+    hosts = hosts or names_of(read_certificate(folder / SERVER_CERTIFICATE))
+    try:
+        _make_server_certificate(folder, _all_names(hosts), days, start or datetime.now(UTC))
+    except OSError as error:
+        raise UserError(f"cannot write certificates to {folder}: {error.strerror}") from None
+    return [folder / SERVER_CERTIFICATE, folder / SERVER_KEY]
+
+
+def read_certificate(file: Path) -> x509.Certificate:
+    """Read a PEM certificate; raises UserError if there is none in the file."""
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} holds no PEM certificate: {error}") from None
+
+
+def read_private_key(file: Path) -> PrivateKeyTypes:
+    """Read a PEM key; raises UserError if there is none in the file, or one with a password."""
+    try:
+        return load_pem_private_key(file.read_bytes(), None)
+    except (OSError, TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise UserError(f"{file} holds no private key that can be read: {error}") from None
+
+
+def names_of(certificate: x509.Certificate) -> list[str]:
+    """Return the DNS names and IP addresses that a certificate is valid for."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
+
+
+def _make_authority(folder: Path, start: datetime) -> None:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp federation CA")])
+    usage = x509.KeyUsage(
+        key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    certificate = (
+        _builder(name, name, key.public_key(), start, _CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    _write_private(folder / CA_KEY, _pem(key))
+    (folder / CA_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
+
+
+def _make_server_certificate(
+    folder: Path, names: x509.SubjectAlternativeName, days: int, start: datetime
+) -> None:
+    authority = read_certificate(folder / CA_CERTIFICATE)
+    authority_key = read_private_key(folder / CA_KEY)
+    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{folder / CA_KEY} is no key on an elliptic curve, as a CA has here")
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp superlink")])
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    certificate = (
+        _builder(subject, authority.subject, key.public_key(), start, days)
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(issued_by, critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    _write_private(folder / SERVER_KEY, _pem(key))
+    (folder / SERVER_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
+
+
+def _make_node_key(file: Path) -> None:
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    file.with_suffix(".pub").write_bytes(public + f" {file.name}\n".encode())
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    start: datetime,
+    days: int,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start - _CLOCK_SLACK)
+        .not_valid_after(start + timedelta(days=days))
+    )
+
+
+def _all_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName(
+        [_general_name(host) for host in dict.fromkeys((*hosts, *_LOOPBACK))]
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    """Return a host as a certificate has it; raises UserError if it is neither name nor address."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise UserError(f"host {host!r} is neither an IP address nor an ASCII DNS name") from None
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write_private(file: Path, content: bytes) -> None:
+    """Write a private file that nobody else can open, not even before its mode is set."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(content)
+    temporary.replace(file)

@@ -1,0 +1,123 @@
+"""Checks of one machine before it runs clients or a server.
+
+What a federation adds, certificates, clock and ports, is in doctor_federation.py.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedapp.core.errors import UserError
+from fedapp.core.hardware import gpu_count, gpu_names
+from fedapp.core.paths import cache_folder
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_PACKAGES = ("flwr", "torch", "torchvision")
+_DISK_GB = 1.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check: fine or not, and what was found."""
+
+    name: str
+    ok: bool
+    found: str
+
+    def row(self) -> dict[str, Any]:
+        """Return the check as a row of the table."""
+        return {"check": self.name, "ok": "yes" if self.ok else "NO", "found": self.found}
+
+
+def examine(dataset: str = "digits", data_dir: str = "") -> list[Check]:
+    """Run the checks of the machine itself; a check that fails says what would be right."""
+    checks = [*_versions(), attempt("devices", _devices), *_disks()]
+    return [*checks, attempt("data", lambda: _data(dataset, data_dir))]
+
+
+def _versions() -> list[Check]:
+    """Check Python and packages against what fedapp says, as installed, that it needs."""
+    from packaging.requirements import Requirement
+
+    try:
+        said = importlib.metadata.metadata("fedapp")
+    except importlib.metadata.PackageNotFoundError:
+        return [Check("fedapp", False, "not installed, so what it needs is not known")]
+    needed = {one.name: one for one in map(Requirement, said.get_all("Requires-Dist", []))}
+    python = Requirement(f"Python{said['Requires-Python']}")
+    return [
+        _version(python, ".".join(map(str, sys.version_info[:3]))),
+        *(_version(needed[name], _installed(name)) for name in _PACKAGES),
+    ]
+
+
+def _installed(name: str) -> str:
+    """Return the version of a package; empty if there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _version(needed: "Requirement", version: str) -> Check:
+    right = bool(version) and needed.specifier.contains(version, prereleases=True)
+    found = version or "not installed"
+    return Check(needed.name, right, found if right else f"{found}; {needed.specifier} is needed")
+
+
+def _devices() -> str:
+    import torch
+
+    count = gpu_count()
+    if gpu_names() and not count:
+        raise UserError(
+            f"there are GPUs, but PyTorch {torch.__version__} cannot use them: it is made for CUDA "
+            f"{torch.version.cuda}, which may need a newer driver"
+        )
+    names = [_gpu(index) for index in range(count)]
+    return f"{os.cpu_count()} CPU cores; {', '.join(names) or 'no GPU'}"
+
+
+def _gpu(index: int) -> str:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return f"{properties.name} with {properties.total_memory / 1e9:.0f} GB"
+
+
+def _disks() -> list[Check]:
+    """Check the folders that grow: this one (runs), the data cache and Flower's home."""
+
+    flower = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+    places = {"disk": Path.cwd(), "disk of the cache": cache_folder(), "disk of Flower": flower}
+    return [_disk(name, place) for name, place in places.items()]
+
+
+def _disk(name: str, place: Path) -> Check:
+    there = next(p for p in (place.absolute(), *place.absolute().parents) if p.exists())
+    free = shutil.disk_usage(there).free / 1e9
+    enough = free >= _DISK_GB and os.access(there, os.W_OK)
+    text = f"{free:.1f} GB free in {place}"
+    return Check(name, enough, text + ("" if enough else f"; {_DISK_GB:g} GB to write is needed"))
+
+
+def _data(dataset: str, data_dir: str) -> str:
+    from fedapp.data.datasets import load_dataset
+
+    data = load_dataset(dataset, data_dir)
+    return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
+
+
+def attempt(name: str, action: Callable[[], str]) -> Check:
+    """Run one check: what it returns was found; what it raises says what is wrong."""
+    try:
+        return Check(name, True, action())
+    except (UserError, ImportError, OSError, ValueError) as error:
+        return Check(name, False, str(error))

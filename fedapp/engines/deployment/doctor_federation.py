@@ -1,0 +1,154 @@
+"""Checks of what a federation needs beside a working machine: certificates, clock, ports.
+
+A wrong clock, an expired certificate or a name that is missing in it all look alike from a
+SuperNode: it retries for ever. Here each has its own sentence before the node joins.
+"""
+
+import errno
+import http.client
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+
+from fedapp.core.errors import UserError
+from fedapp.engines.deployment.certificates import (
+    CA_CERTIFICATE,
+    SERVER_CERTIFICATE,
+    SERVER_KEY,
+    names_of,
+    read_certificate,
+    read_private_key,
+)
+from fedapp.engines.deployment.doctor import Check, attempt
+
+_RENEW_DAYS = 14
+_CLOCK_SECONDS = 5.0  # Flower refuses signed requests of nodes whose clocks are further off
+_CONNECT_SECONDS = 10
+
+
+def examine_federation(
+    certificates: Path | None, superlink: str, ports: list[int]
+) -> Iterator[Check]:
+    """Run the checks that were asked for.
+
+    Args:
+        certificates: folder made by `fedapp certificates`, or the part of it a node was given.
+        superlink: HOST:PORT of the SuperLink, to try TLS and, on its control API, compare clocks.
+        ports: TCP ports that something is about to listen on here.
+    """
+    if certificates is not None:
+        yield from _certificates(certificates)
+        yield from _private_files(certificates)
+    if superlink:
+        yield attempt("SuperLink", lambda: _greet(superlink, certificates))
+    for port in ports:
+        yield attempt(f"port {port}", lambda port=port: _free(port))  # type: ignore[misc]
+
+
+def _certificates(folder: Path) -> Iterator[Check]:
+    for file in (folder / CA_CERTIFICATE, folder / SERVER_CERTIFICATE):
+        if file.exists() or file.name == CA_CERTIFICATE:
+            yield attempt(file.name, lambda file=file: _validity(file))  # type: ignore[misc]
+    if (folder / SERVER_KEY).exists():
+        yield attempt(SERVER_KEY, lambda: _pair(folder))
+
+
+def _validity(file: Path) -> str:
+    """Say until when and for whom a certificate is valid; raises UserError when it is not now."""
+    certificate = read_certificate(file)
+    now, end = datetime.now(UTC), certificate.not_valid_after_utc
+    if now < certificate.not_valid_before_utc:
+        raise UserError(f"valid only from {certificate.not_valid_before_utc}: is the clock right?")
+    if now > end:
+        raise UserError(f"expired on {end:%Y-%m-%d}: fedapp certificates {file.parent} --renew")
+    names = names_of(certificate)
+    advice = "; renew it soon" if end - now < timedelta(days=_RENEW_DAYS) else ""
+    return f"valid until {end:%Y-%m-%d}{advice}" + (f", for {', '.join(names)}" if names else "")
+
+
+def _pair(folder: Path) -> str:
+    key = read_private_key(folder / SERVER_KEY)
+    certificate = read_certificate(folder / SERVER_CERTIFICATE)
+    if key.public_key() != certificate.public_key():
+        raise UserError(f"belongs to another certificate than {SERVER_CERTIFICATE}")
+    try:
+        certificate.verify_directly_issued_by(read_certificate(folder / CA_CERTIFICATE))
+    except (InvalidSignature, TypeError, ValueError):
+        # CAs of two federations have the same name: only the signature tells them apart
+        raise UserError(
+            f"{SERVER_CERTIFICATE} was issued by another CA than that of {CA_CERTIFICATE}"
+        ) from None
+    return f"belongs to {SERVER_CERTIFICATE}"
+
+
+def _private_files(folder: Path) -> Iterator[Check]:
+    """Check that no one else can read the private keys."""
+    for file in sorted(folder.iterdir() if folder.is_dir() else ()):
+        if file.suffix == ".key" or _holds_key(file):
+            mode = stat.S_IMODE(file.stat().st_mode)
+            private = not mode & 0o077
+            found = f"mode {mode:o}" + (
+                "" if private else f"; others can read it: chmod 600 {file}"
+            )
+            yield Check(f"secret {file.name}", private, found)
+
+
+def _holds_key(file: Path) -> bool:
+    """Tell whether a file begins as private keys do in PEM; one that cannot be read does not."""
+    try:
+        with file.open("rb") as content:
+            return b"PRIVATE KEY" in content.read(64)
+    except OSError:
+        return False
+
+
+def _greet(superlink: str, certificates: Path | None) -> str:
+    """Speak TLS with a SuperLink and, where its port speaks HTTP, compare the clocks."""
+    host, _, port = superlink.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"--superlink is {superlink!r} but must be HOST:PORT")
+    authority = certificates / CA_CERTIFICATE if certificates else None
+    trust = ssl.create_default_context(cafile=str(authority) if authority else None)
+    address = host.strip("[]")
+    connection = http.client.HTTPSConnection(
+        address, int(port), timeout=_CONNECT_SECONDS, context=trust
+    )
+    date = None
+    try:
+        connection.connect()
+        with suppress(http.client.HTTPException, ConnectionError):  # the SuperNodes' port: gRPC
+            connection.request("GET", "/health")
+            date = connection.getresponse().headers.get("Date")
+    except ssl.SSLCertVerificationError as error:
+        raise UserError(f"its certificate is refused: {error.verify_message}") from None
+    except ssl.SSLError:
+        raise UserError(f"{superlink} does not speak TLS") from None
+    finally:
+        connection.close()
+    if date is None:
+        return "answers over TLS; it sends no time to compare clocks with"
+    seconds = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
+    if abs(seconds) > _CLOCK_SECONDS:
+        raise UserError(f"the clocks differ by {seconds:.0f} s: synchronise them (NTP)")
+    return f"answers over TLS; the clocks agree within {max(abs(seconds), 1):.0f} s"
+
+
+def _free(port: int) -> str:
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except PermissionError:
+        raise UserError("this user may not listen on it: choose one from 1024 on") from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise UserError("something listens on it already: choose another or stop that") from None
+    return "free"

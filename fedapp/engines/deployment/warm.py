@@ -1,0 +1,138 @@
+"""Finding, starting and asking the warm worker: the near side of a private Unix socket.
+
+There is one worker per SuperNode and version of the app. The first message that finds none binds
+the socket and hands it to a new process, so nobody waits for a file to appear; messages queue in
+the socket until torch is imported. The folder has mode 0700 and belongs to this user, and the
+frames hold Flower's own protobuf messages: nothing is unpickled.
+"""
+
+import fcntl
+import hashlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import Context, Message
+
+from fedapp.core.errors import UserError
+
+ANSWER, MISTAKE, FAILURE = b"a", b"m", b"f"  # what a worker's frame holds
+_LENGTH_BYTES = 8
+
+
+class WorkerLost(Exception):  # noqa: N818 - no error of the run: it is answered elsewhere
+    """The worker cannot be asked, or went away before it answered."""
+
+
+def ask_worker(message: Message, context: Context) -> Message:
+    """Let the node's worker answer a message, starting the worker if there is none.
+
+    Raises:
+        UserError: a mistake of the user's, as the handler said it.
+        RuntimeError: the handler failed; the text is its traceback.
+        WorkerLost: there is no answer, and the message may be answered elsewhere.
+    """
+    try:
+        from flwr.common.serde import context_to_proto, message_from_proto, message_to_proto
+        from flwr.proto.message_pb2 import Message as ProtoMessage
+
+        with _connection(_socket_path(context.node_id)) as connection:
+            send(connection, message_to_proto(message).SerializeToString())
+            send(connection, context_to_proto(context).SerializeToString())
+            kind, payload = receive(connection), receive(connection)
+    except (OSError, EOFError, ImportError, ValueError) as error:
+        raise WorkerLost(str(error) or type(error).__name__) from error
+    if kind == MISTAKE:
+        raise UserError(payload.decode())
+    if kind == FAILURE:
+        raise RuntimeError(payload.decode())
+    return message_from_proto(ProtoMessage.FromString(payload))
+
+
+def send(connection: socket.socket, content: bytes) -> None:
+    """Send one frame: its length in 8 bytes, then the bytes."""
+    connection.sendall(len(content).to_bytes(_LENGTH_BYTES, "big"))
+    connection.sendall(content)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """Receive one frame; raises EOFError when the other side has gone."""
+    return _exactly(connection, int.from_bytes(_exactly(connection, _LENGTH_BYTES), "big"))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    content = bytearray(size)
+    view = memoryview(content)
+    while len(view):
+        count = connection.recv_into(view)
+        if not count:
+            raise EOFError("it closed the connection")
+        view = view[count:]
+    return bytes(content)
+
+
+def _socket_path(node_id: int) -> Path:
+    """Return the socket of this SuperNode's worker for this version of the app.
+
+    A SuperNode that is started again has another parent process here, and gets another worker.
+    """
+    folder = Path(tempfile.gettempdir()) / f"fedapp-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a private folder of this user")
+    home = os.environ.get("FLWR_HOME", "")
+    whose = "\n".join(map(str, (home, node_id, os.getppid(), _app_folder(), sys.executable)))
+    return folder / f"{hashlib.sha256(whose.encode()).hexdigest()[:24]}.sock"
+
+
+def _app_folder() -> Path:
+    return Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def _connection(path: Path) -> Iterator[socket.socket]:
+    """Connect to the worker at `path`; at most one process at a time starts one."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                connection.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                _start_worker(path)
+                connection.connect(str(path))
+        yield connection
+
+
+def _start_worker(path: Path) -> None:
+    """Bind the socket and start a worker that inherits it and ends with this process's parent.
+
+    The parent of a message's process is Flower's SuperExec, which ends with its SuperNode.
+    """
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen()
+        descriptor = listener.fileno()
+        search = os.pathsep.join(filter(None, (str(_app_folder()), os.environ.get("PYTHONPATH"))))
+        command = [
+            sys.executable,
+            "-m",
+            "fedapp.engines.deployment.warm_worker",
+            str(descriptor),
+            str(os.getppid()),
+        ]
+        subprocess.Popen(
+            command, pass_fds=[descriptor], start_new_session=True, stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": search},
+        )  # fmt: skip

@@ -1,0 +1,125 @@
+"""A whole run in this one process: Flower's messages, no Flower processes.
+
+The real ServerApp, strategies, messages and ClientApp handlers, behind a `Grid` whose nodes answer
+in this process. So a run starts as quickly as torch does, gives the same bits as a simulation or
+real SuperNodes, and many of them can share a machine: what sweeps and quick studies want.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp.config.resolve import load_run_config
+from fedapp.core.errors import UserError
+from fedapp.engines.resources import Resources
+from fedapp.runtime.client import app as client_app
+from fedapp.server_app import run as train
+from strategies.rounds.transport import exchange, set_message_id
+
+FIRST_NODE = 100
+_LONGEST = 7 * 86400.0  # seconds, where no timeout is given
+
+
+class InProcessGrid(Grid):
+    """Nodes 100, 101, ... that run the ClientApp in this process, each when its reply is pulled."""
+
+    def __init__(
+        self,
+        run_config: Mapping[str, Any],
+        nodes: int = 1,
+        node_config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Start `nodes` nodes; node p hosts the clients c with c mod `nodes` = p.
+
+        `node_config` is added to the node-config of all nodes.
+        """
+        identify()
+        self.contexts = {
+            FIRST_NODE + p: Context(
+                run_id=1, node_id=FIRST_NODE + p, state=RecordDict(), run_config=dict(run_config),
+                node_config={"partition-id": p, "num-partitions": nodes, **node_config},
+            )
+            for p in range(nodes)
+        }  # fmt: skip
+        self.waiting: dict[str, Message] = {}
+        self.sent = 0
+
+    def set_run(self, run: Any) -> None:
+        """Take no note of the run: there is only one."""
+
+    @property
+    def run(self) -> Any:
+        """Return nothing: only Flower's own servers ask."""
+        return None
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Return a message, as Flower's grids do."""
+        return Message(*args, **kwargs)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of all nodes."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Put messages in the nodes' boxes and return their ids."""
+        ids = []
+        for message in messages:
+            self.sent += 1
+            message_id = f"message-{self.sent}"
+            set_message_id(message, message_id)
+            self.waiting[message_id] = message
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Let one node work, and return its reply: the server holds one at a time."""
+        for message_id in message_ids:
+            if message_id in self.waiting:
+                return [self.answer(self.waiting.pop(message_id))]
+        return []
+
+    def answer(self, message: Message) -> Message:
+        """Let the node that a message is for answer it."""
+        return answer(client_app, message, self.contexts[message.metadata.dst_node_id])
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Return all replies at once."""
+        return list(exchange(self, messages, _LONGEST if timeout is None else timeout))
+
+
+def run_in_process(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
+    """Run one training to its end in this process; returns 0 if it completed.
+
+    Raises UserError for a configuration that cannot run. The number of nodes is taken from
+    `resources`, one if it is open; it changes no bit of the result.
+    """
+    started = time.monotonic()
+    values = load_run_config(project, overrides)
+    try:
+        train(InProcessGrid(values, max(1, resources.nodes)), values, "", started)
+    except UserError as mistake:
+        print(f"fedapp: {mistake}", flush=True)
+        return 1
+    return 0
+
+
+def answer(app: ClientApp, message: Message, context: Context) -> Message:
+    """Run the ClientApp on a message; an exception becomes an error reply, as in Flower."""
+    try:
+        return app(message, context)
+    except Exception as error:
+        return Message(Error(2, repr(error)), reply_to=message)
+
+
+def identify() -> None:
+    """Say whose messages these are, as Flower's processes are told at their start."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1

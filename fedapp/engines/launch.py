@@ -1,0 +1,93 @@
+"""Starting a simulation: what it runs with, and the process it runs in.
+
+`fedapp run` checks nothing and imports little itself: it copies the app's packages, because what a
+run executes must not change while it runs, and lets `fedapp.engines.simulation` do the rest in a
+process of its own.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedapp.config.project import components, merge
+from fedapp.core.paths import absolute
+from fedapp.engines.resources import Engine, Resources, default_engine
+from fedapp.engines.subprocesses import run_task
+
+_PATH_VARIABLES = ("FEDAPP_STATE", "FEDAPP_CACHE", "XDG_CACHE_HOME", "TORCH_HOME")
+_MLFLOW = "MLFLOW_TRACKING_URI"
+_ENVIRONMENT = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+
+
+def run(
+    project: Path,
+    overrides: Mapping[str, Any],
+    resources: Resources,
+    engine: Engine | None = None,
+) -> int:
+    """Simulate one run to its end on worker processes or Ray, its log on this terminal.
+
+    Returns 0 if it completed, 1 if it failed and 2 if its configuration is wrong; the process it
+    runs in ends when this one does, however that happens.
+    """
+    values = merge(project, overrides)
+    task = {"values": values, "resources": asdict(resources), "engine": engine or default_engine()}
+    task |= components(project)
+    with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
+        code = copy_app(project, Path(home) / "app")
+        environment = environment_for(Path(home), resources)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(code), *filter(None, [environment.get("PYTHONPATH")])]
+        )
+        # Ray's workers import from the working directory first: no second copy may be there.
+        return run_task("fedapp.engines.simulation", task, env=environment, cwd=home)
+
+
+def copy_app(project: Path, target: Path) -> Path:
+    """Copy a project's packages with their compiled modules; returns `target`."""
+    packages = [path.parent for path in project.glob("*/__init__.py")]
+    for package in packages:
+        shutil.copytree(package, target / package.name)
+    return target
+
+
+def environment_for(home: Path, resources: Resources | None = None) -> dict[str, str]:
+    """Return the environment of Flower's programs: this Python's, with `home` as FLWR_HOME.
+
+    For `resources` with no share of a GPU it shows none. Folders that it names become absolute: the
+    programs work in a folder that is removed after them.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if resources and resources.gpus == 0 else {}
+    named = {name: os.environ[name] for name in _PATH_VARIABLES if os.environ.get(name)}
+    folders = {name: str(absolute(folder, name)) for name, folder in named.items()}
+    if address := os.environ.get(_MLFLOW):
+        folders[_MLFLOW] = _whole_address(address)
+    own = {**_ENVIRONMENT, **hidden, "FLWR_HOME": str(home), "PATH": path}
+    return {**os.environ, **folders, **own}
+
+
+def _whole_address(uri: str) -> str:
+    """Return MLflow's address; a folder or an SQLite file that is relative in it becomes whole."""
+    database, sqlite, path = uri.rpartition("sqlite:///")
+    if not sqlite and (":" in uri or uri.startswith("databricks")):
+        return uri
+    return f"{database}{sqlite}{absolute(path, _MLFLOW)}"
+
+
+def program(name: str) -> str:
+    """Return the path of a console script of this Python environment."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else name

@@ -1,0 +1,95 @@
+"""One simulation, in a process of its own: what `fedapp run` starts.
+
+The workers start while PyTorch is imported and the configuration is checked. They are processes of
+the app's own (`workers.py`), or Ray's: then Flower's Simulation Runtime is the same as
+behind `flwr run`, without the SuperLink and the commands around it, which only hand the app over.
+"""
+
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fedapp.core.errors import UserError
+from fedapp.engines.apps import ConfiguredServerApp
+from fedapp.engines.ray import run_on_ray
+from fedapp.engines.resources import Engine, Resources, node_config
+from fedapp.engines.shutdown import interrupted, leave, stop, stopping
+from fedapp.engines.subprocesses import (
+    COMPLETED,
+    FAILED,
+    INTERRUPTED,
+    MISTAKE,
+    heed_signals,
+    take_task,
+)
+from fedapp.engines.worker_template import start_template
+
+
+def simulate(
+    values: Mapping[str, Any], resources: Resources, engine: Engine, serverapp: str, clientapp: str
+) -> int:
+    """Check the configuration while the workers start, and run the apps; returns an exit code."""
+    on_ray = engine == Engine.RAY
+    if not on_ray:
+        start_template(values)
+    checking = ThreadPoolExecutor(1).submit(_check, values, on_ray)
+    try:
+        clients, share = int(values["num-clients"]), float(values["participation"])
+        device, pool = str(values["device"]), bool(node_config(values))
+        resources = resources.resolve(clients, share, pool, device)
+    except (KeyError, OverflowError, TypeError, ValueError):
+        checking.result()  # says so and ends
+        raise
+    server = ConfiguredServerApp(serverapp, values)
+    if on_ray:
+        run_on_ray(server, clientapp, resources, checking)
+    else:
+        from fedapp.engines.workers import run_on_workers  # imports Flower and NumPy
+
+        run_on_workers(server, clientapp, resources, checking)
+    return COMPLETED if server.completed else FAILED
+
+
+def _check(values: Mapping[str, Any], on_ray: bool) -> None:
+    """Check a configuration while workers start; a mistake ends this process at once."""
+    from fedapp.config.resolve import parse_config  # imports PyTorch
+
+    try:
+        config = parse_config(values)
+    except UserError as mistake:
+        print(f"fedapp: {mistake}", file=sys.stderr, flush=True)
+        leave(MISTAKE)
+    if on_ray:
+        import flwr.simulation  # noqa: F401  (imports Ray, now, while Ray starts)
+    import fedapp.server_app  # noqa: F401  (imports PyTorch)
+    from fedapp.models.model import import_networks  # imports PyTorch
+
+    import_networks(config.model, config.model_group)
+
+
+def main() -> None:
+    """Read the task, one line of JSON, from standard input, and do it."""
+    heed_signals(interrupted)
+    task = take_task(lambda: stop(FAILED))
+    try:
+        code = simulate(
+            task["values"], Resources(**task["resources"]), task["engine"],
+            task["serverapp"], task["clientapp"],
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        code = FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not stopping.acquire(blocking=False):
+        time.sleep(60)  # it failed because it is being stopped, which ends it
+    leave(code)  # a server that waits for lost workers must not keep the process
+
+
+if __name__ == "__main__":
+    main()

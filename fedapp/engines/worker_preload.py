@@ -1,0 +1,14 @@
+"""What the process that workers are forked from imports: the app, and what its models need."""
+
+import json
+import os
+from contextlib import suppress
+
+import fedapp.runtime.client  # noqa: F401
+from fedapp.config.resolve import parse_config
+from fedapp.engines.worker_template import RUN_CONFIG
+from fedapp.models.model import import_networks
+
+with suppress(Exception):  # the server says what is wrong with a configuration
+    _config = parse_config(json.loads(os.environ[RUN_CONFIG]))
+    import_networks(_config.model, _config.model_group)

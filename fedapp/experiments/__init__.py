@@ -1,0 +1,1 @@
+"""Many runs: sweeps, the published tables, and benchmarks."""

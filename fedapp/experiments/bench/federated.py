@@ -1,0 +1,103 @@
+"""Real runs of the app, and how fast their rounds were.
+
+A run is simulated, by default as `fedapp run` does, or takes place in this process where only its
+arithmetic is compared. Either way the figures are those that the run itself wrote down.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedapp.core.errors import UserError
+from fedapp.core.hardware import cores
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.launch import run
+from fedapp.engines.resources import Resources
+from fedapp.experiments.bench.machine import benchmark_images
+from fedapp.experiments.bench.plan import Workload
+from fedapp.experiments.jobs import Runner, stdout_to_stderr
+from fedapp.results.run_directory import RunDirectory
+
+NAME = "bench"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Medians over the measured rounds of one run."""
+
+    images_per_second: float
+    seconds: float  # per round
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What a run wrote down, one row per round, and how long its first model took to come."""
+
+    rows: list[dict[str, Any]]
+    first_round: float  # seconds from the start of everything to the end of round 1
+
+    def speed(self) -> Speed:
+        """Return the medians of all rounds but the first, which also loads and warms up."""
+        rows = self.rows[1:]
+        return Speed(
+            statistics.median(row["images"] / row["seconds"] for row in rows),
+            statistics.median(row["seconds"] for row in rows),
+        )
+
+
+def configuration(data_dir: Path, workload: Workload, **changes: Any) -> dict[str, Any]:
+    """Return the run configuration of a workload: evaluation only in the end, no augmentation."""
+    values = {
+        "dataset": "cifar10", "data-dir": str(data_dir), "partition": "iid", "pool-data": False,
+        "num-clients": workload.clients, "participation": 1.0, "local-epochs": workload.epochs,
+        "batch-size": workload.batch_size, "lr": 0.01, "augmentation": "none",
+        "num-rounds": workload.rounds, "eval-every": workload.rounds,
+    }  # fmt: skip
+    return values | {key.replace("_", "-"): value for key, value in changes.items()}
+
+
+def resources(device: str, workers: int = 0) -> Resources:
+    """Return what a simulation on a device may use."""
+    if device == "cpu":
+        return Resources(workers=workers or cores(), gpus=0.0)
+    return Resources(workers=workers)
+
+
+def measured_run(
+    project: Path, config: Mapping[str, Any], allowed: Resources, runner: Runner = run
+) -> Rounds:
+    """Run once and return the rounds; raises UserError if the run did not complete."""
+    with tempfile.TemporaryDirectory(prefix="fedapp-bench-") as output:
+        started = time.time()
+        with stdout_to_stderr():
+            code = runner(project, {**config, "output-dir": output, "run-name": NAME}, allowed)
+        if code != 0:
+            named = f"{config.get('method')} with {config.get('model')}"
+            raise UserError(f"the run of {named} did not complete, see its log")
+        directory = RunDirectory.load(Path(output) / NAME)
+        rows = directory.rounds()
+        # with a single round, the last line of the file is that round's
+        return Rounds(rows, directory.metrics_path.stat().st_mtime - started)
+
+
+def measured_workload(
+    project: Path, workload: Workload, allowed: Resources, runner: Runner = run, **changes: Any
+) -> Rounds:
+    """Run a workload once, on images made for it; `changes` are to its configuration.
+
+    Raises UserError if the run did not complete.
+    """
+    with benchmark_images(workload.clients * workload.images) as data_dir:
+        config = configuration(data_dir, workload, **changes)
+        return measured_run(project, config, allowed, runner)
+
+
+def measured_in_process(
+    project: Path, workload: Workload, allowed: Resources, **changes: Any
+) -> Rounds:
+    """Run a workload once without Flower's processes, as `measured_workload`."""
+    return measured_workload(project, workload, allowed, run_in_process, **changes)

@@ -1,0 +1,149 @@
+"""The machine a benchmark runs on: its description, its memory, and images to train on.
+
+Images are random bytes in CIFAR-10's own files: what they show does not change what training on
+them costs, and nothing has to be downloaded.
+"""
+
+import importlib.metadata
+import os
+import pickle
+import platform
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedapp.core.hardware import cores, gpu_count
+
+CLASSES, SIDE, CHANNELS = 10, 32, 3
+_MARK = "FEDAPP_BENCH_MARK"
+_TRAIN_FILES = 5
+
+
+@contextmanager
+def benchmark_images(train: int) -> Iterator[Path]:
+    """Make a data-dir for "cifar10" with `train` random images, and a data cache, for a while."""
+    with tempfile.TemporaryDirectory(prefix="fedapp-bench-") as folder:
+        data = Path(folder) / "data"
+        data.mkdir()
+        rng = np.random.default_rng(0)
+        for part in range(_TRAIN_FILES):
+            count = len(range(part, train, _TRAIN_FILES))
+            _write_images(data / f"data_batch_{part + 1}", count, rng)
+        _write_images(data / "test_batch", CLASSES, rng)
+        names = {"label_names": [f"class{label}" for label in range(CLASSES)]}
+        (data / "batches.meta").write_bytes(pickle.dumps(names))
+        with _environment_value("FEDAPP_CACHE", str(Path(folder) / "cache")):
+            yield data
+
+
+def environment() -> dict[str, Any]:
+    """Return what the figures depend on besides the program."""
+    packages = ("fedapp", "flwr", "ray", "torch")
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": cores(),
+        "load_average_at_end": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "gpus": [torch.cuda.get_device_name(i) for i in range(gpu_count())],
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def memory_bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
+    """Return GB/s, reads and writes together, of one thread that copies a large array."""
+    source = np.ones(megabytes * 2**17)
+    target = np.empty_like(source)
+    target[:] = source
+    return 2 * source.nbytes / best_seconds(lambda: np.copyto(target, source), repeats) / 1e9
+
+
+def best_seconds(work: Any, repeats: int) -> float:
+    """Return the shortest of some calls: what a disturbed machine shows of an undisturbed one."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+class PeakMemory:
+    """The most memory that all processes started inside the `with` block had at one time.
+
+    Only pages of their own count: what they share (libraries, mapped data, Ray's object store)
+    does not. `megabytes` is None on systems without /proc.
+    """
+
+    megabytes: float | None = None
+
+    def __init__(self, interval: float = 0.5) -> None:
+        self._interval = interval
+        self._done = threading.Event()
+        self._mark = f"{_MARK}={uuid.uuid4()}"
+
+    def __enter__(self) -> "PeakMemory":
+        self._value = _environment_value(*self._mark.split("="))
+        self._value.__enter__()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._value.__exit__(None, None, None)
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._interval):
+            found = [_own_bytes(process, self._mark) for process in Path("/proc").glob("[0-9]*")]
+            if sum(found):
+                self.megabytes = max(self.megabytes or 0.0, sum(found) / 1e6)
+
+
+def _own_bytes(process: Path, mark: str) -> int:
+    """Return the private resident bytes of a process that carries the mark, or 0."""
+    try:
+        if mark.encode() not in (process / "environ").read_bytes().split(b"\0"):
+            return 0
+        _, resident, shared, *_ = (process / "statm").read_text().split()
+    except OSError:  # another user's, or gone
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def _environment_value(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable, which processes started meanwhile inherit."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+def _write_images(path: Path, count: int, rng: np.random.Generator) -> None:
+    """Write `count` images of random pixels, their classes in turn."""
+    pixels = rng.integers(0, 256, (count, CHANNELS * SIDE * SIDE), dtype=np.uint8)
+    labels = [index % CLASSES for index in range(count)]
+    path.write_bytes(pickle.dumps({"data": pixels, "labels": labels}))
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -1,0 +1,73 @@
+"""The whole benchmark: the parts in turn, and the files that it leaves behind."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fedapp.core.errors import UserError
+from fedapp.core.files import write_atomically
+from fedapp.experiments.bench.engine import measure_engine
+from fedapp.experiments.bench.gpu import measure_gpu
+from fedapp.experiments.bench.machine import environment
+from fedapp.experiments.bench.method_cost import measure_methods
+from fedapp.experiments.bench.plan import Plan
+from fedapp.experiments.bench.precision import measure_precisions
+from fedapp.experiments.bench.scale import measure_scale
+from fedapp.experiments.bench.tables import draw, markdown
+from fedapp.experiments.bench.tax import measure_tax
+from fedapp.methods.table import METHODS
+from fedapp.models.backbones import BACKBONES
+from fedapp.models.groups import GROUPS
+from fedapp.results.plots.rendering import png
+
+Part = Callable[[Path, Plan], dict[str, Any]]
+
+PARTS: dict[str, Part] = {
+    "tax": lambda project, plan: measure_tax(project, plan, plan.methods, "cpu"),
+    "methods": measure_methods,
+    "precision": lambda project, plan: measure_precisions(project, plan, "cpu"),
+    "engine": measure_engine,
+    "scale": measure_scale,
+    "gpu": lambda project, plan: {"gpu": measure_gpu(project, plan)},
+}
+
+
+def bench(
+    project: Path, plan: Plan, parts: Sequence[str] = (), folder: Path | None = None
+) -> dict[str, Any]:
+    """Run the named parts, all by default, and return their figures in one dictionary.
+
+    With a `folder`, what there is so far is written there after each part.
+
+    Returns:
+        "fl_tax": {model: ratio}, and what the parts' functions document; "skipped_methods": those
+        of the plan that are not in the method table; "plan" and "environment".
+
+    Raises:
+        UserError: an unknown model or part, or a run that did not complete.
+    """
+    for model in plan.models:
+        if model not in {**BACKBONES, **GROUPS}:
+            known = ", ".join([*BACKBONES, *GROUPS])
+            raise UserError(f"model '{model}' is unknown; choose from {known}")
+    for part in parts:
+        if part not in PARTS:
+            raise UserError(f"benchmark part '{part}' is unknown; choose from {', '.join(PARTS)}")
+    absent = [method for method in plan.methods if method not in METHODS]
+    plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
+    found: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}
+    for part in parts or PARTS:
+        found |= PARTS[part](project, plan) | {"environment": environment()}
+        if folder:
+            write(found, folder)
+    return found
+
+
+def write(found: dict[str, Any], folder: Path) -> None:
+    """Write bench.json, bench.md and bench.png in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "bench.json", json.dumps(found, indent=2).encode())
+    write_atomically(folder / "bench.md", (markdown(found) + "\n").encode())
+    write_atomically(folder / "bench.png", png(draw(found)))

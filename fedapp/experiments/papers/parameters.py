@@ -1,0 +1,150 @@
+"""A method's learning rate, weights and temperatures, as the paper of a published number has them.
+
+Each is looked for in the row's column, then in its table's setting, then in the paper's list of
+hyperparameters; the same method may have other values in another paper.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fedapp.config.run_config import RunConfig
+from fedapp.experiments.papers.protocol import CannotRunError, Keys, Published, Reason, method_of
+from fedapp.methods.table import METHODS
+
+# Methods whose learning rate the paper leaves out, and whose it is taken to be.
+SAME_RATE = {
+    "dr": "feddr+", "ce-frozen": "fedbabu", "local-dr": "feddr+",
+    **dict.fromkeys(
+        ("local", "local-etf", "fedper", "fedrep", "per-fedavg", "ditto"), "fedavg"
+    ),
+}  # fmt: skip
+SWEPT = ("beta", "mu", "tau", "lambda", "epsilon", "rho")
+LONG_NAMES = {"s": "samples"}
+_FEDEXP: tuple[Keys, str] = (
+    {"fedexp-step": "feddr+", "fedexp-evaluate": "last"},
+    "step length of at most 1 and the last model, as in a public code base with FedDr+'s methods; "
+    "that it made this table is inferred from numbers mostly near FedAvg's",
+)
+# What the released code of a paper's tables does otherwise, by paper and method, and in words.
+RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
+    ("feddr+", "fedexp"): _FEDEXP,
+    **{("fedfn", name): _FEDEXP for name in ("fedexp", "fedexp+babu", "fedexp+fn")},
+    ("fedntd", "fednova"): (
+        {"fednova-correction": "own"},
+        "correction by the client's own last mean gradient, as in the authors' code; plain FedNova "
+        "is FedAvg where all take as many steps",
+    ),
+    ("fedntd", "fedcurv"): (
+        {"fedcurv-accumulate": True},
+        "penalty by the latest importances of all clients so far, as in the authors' code",
+    ),
+}
+NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method is what its id says
+ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own
+
+
+def method_parameters(published: Published) -> Keys:
+    """Return learning rate, weights and temperatures: column, then table, then hyperparameters."""
+    method, regulariser = method_of(published)
+    entry = _hyperparameters(published, method)
+    lr = published.number("lr") or entry.get("lr")
+    if lr is None:
+        raise CannotRunError(Reason.SETTING, "no learning rate stated")
+    keys: Keys = {
+        "lr": float(lr), **_fine_tuning(published, method, float(lr)),
+        **_released(published, method),
+    }  # fmt: skip
+    for name, value in entry.get("extra", {}).items():
+        if key := _key(method, name):
+            keys[key] = value
+        else:
+            published.notes.append(f"{name}: the paper has {value:g}; here it is not a key")
+    if regulariser is not None:
+        return {**keys, "beta": _blend(published), **_added_tau(published, regulariser)}
+    return {**keys, **_swept(published, method)}
+
+
+def _hyperparameters(published: Published, method: str) -> Mapping[str, Any]:
+    """Return the paper's hyperparameter entry for a row's method, data set and model, or none."""
+    setting, name = published.setting, str(published.row.method)
+    base = METHODS[method].settings_of or method
+    others = (SAME_RATE.get(name), SAME_RATE.get(method), base, SAME_RATE.get(base))
+    for wanted in (name, method, *others):
+        for entry in published.paper.hyperparameters:
+            if "lr" not in entry:
+                continue
+            place = (entry["method"], entry["dataset"], entry.get("model"))
+            if wanted and place == (wanted, setting["dataset"], setting["model"]):
+                if wanted not in (name, method, base):
+                    published.notes.append(f"lr: not stated for {name}, taken from {wanted}")
+                    return {"lr": entry["lr"]}
+                return entry
+    return {}
+
+
+def _fine_tuning(published: Published, method: str, lr: float) -> Keys:
+    """Return how the clients of a two-step method fine-tune: as its paper's protocol, or column."""
+    if not METHODS[method].fine_tuned:
+        return {}
+    keys: Keys = {"finetune-protocol": published.paper.name}
+    column = published.row.column
+    if "finetune_lr_factor" in column:
+        keys["finetune-lr"] = float(column["finetune_lr_factor"]) * lr
+    if "finetune_loss" in column:
+        keys["finetune-loss"] = column["finetune_loss"]
+    return keys
+
+
+def _released(published: Published, method: str) -> Keys:
+    """Return what a table's own code does otherwise than the method's paper, with a note."""
+    keys, words = RELEASED.get((published.paper.name, method), ({}, ""))
+    if words:
+        published.notes.append(f"{method}: {words}")
+    return keys
+
+
+def _blend(published: Published) -> float:
+    """Return beta of "base + regulariser": a number, or the one a table of betas has here."""
+    if (beta := published.number("beta")) is not None:
+        return float(beta)
+    reference = re.search(r"see (\S+)", str(published.setting.get("beta")))
+    if reference:
+        row = published.row
+        for other in published.paper.table(reference[1]).rows:
+            if (other.method, other.column) == (row.method, row.column) and other.mean:
+                return float(other.mean)
+    raise CannotRunError(Reason.SETTING, "weight of an added regulariser")
+
+
+def _added_tau(published: Published, regulariser: str) -> Keys:
+    if regulariser not in ADDED_TAU:
+        return {}
+    tau = ADDED_TAU[regulariser]
+    published.notes.append(f"tau of the added {regulariser}: not stated, taken as {tau:g}")
+    return {"tau": tau}
+
+
+def _swept(published: Published, method: str) -> Keys:
+    """Return what the row's own column says of the method's parameters."""
+    keys: Keys = {}
+    for name in SWEPT:
+        value, key = published.row.column.get(name), _key(method, name)
+        if value is None or (key is None and value == NEUTRAL.get(name)):
+            continue
+        if key is None:
+            raise CannotRunError(Reason.SETTING, f"no key for {name}")
+        keys[key] = float(value)
+    return keys
+
+
+def _key(method: str, name: str) -> str | None:
+    """Return the key of a parameter: the method's own, as fedexp-epsilon, or a shared one.
+
+    None where the method does not take it from the configuration.
+    """
+    row = METHODS[method]
+    if name in row.defaults or (row.regulariser is not None and name == row.weight):
+        return name
+    own = f"{method.partition('+')[0]}_{LONG_NAMES.get(name, name)}".replace("-", "_")
+    return own.replace("_", "-") if own in RunConfig.model_fields else None

@@ -1,0 +1,233 @@
+"""From the words of a published setting to run-configuration keys, one small function per group.
+
+What a paper does not state is never filled in silently: each value that is ours and not the
+paper's becomes a note of the cell. What fedapp cannot do raises `CannotRunError` with one of a few
+reasons, asked in the order of `Reason`, so a row whose method is missing says that and no more.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from clients.training.objective import REGULARISERS
+from fedapp.data.datasets import DATASETS
+from fedapp.experiments.papers.metrics import BEST, MEASURES, PERSONAL
+from fedapp.experiments.papers.tables import Paper, Row, Table
+from fedapp.methods.row import GLOBAL
+from fedapp.methods.table import METHODS
+from fedapp.models.backbones import BACKBONES
+from fedapp.models.groups import GROUPS
+
+Keys = dict[str, Any]
+
+
+class Reason(StrEnum):
+    """Why a published number cannot be reproduced by a run yet."""
+
+    SETTING_ROW = "a setting, not a result"
+    METHOD = "method not in fedapp"
+    DATASET = "data set not in fedapp"
+    MODEL = "model not in fedapp"
+    METRIC = "metric not measured by a run"
+    PARTITION = "partition not in fedapp"
+    SETTING = "setting not stated or not in fedapp"
+    REFUSED = "configuration refused"
+    DATA = "data set not on this machine"
+
+
+class CannotRunError(Exception):
+    """Raised with a `Reason` and what exactly is missing."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row with all that its paper says about it."""
+
+    paper: Paper
+    table: Table
+    row: Row
+    notes: list[str] = field(default_factory=list)  # values that are ours, not the paper's
+
+    @property
+    def setting(self) -> Mapping[str, Any]:
+        """The table's setting, overridden by the row's column."""
+        return {**self.table.setting, **self.row.column}
+
+    def number(self, key: str) -> float | None:
+        """Return a number of the setting, which may depend on the data set; None for words."""
+        value = self.setting.get(key)
+        if isinstance(value, Mapping):
+            value = value.get(self.setting.get("dataset"))
+        if isinstance(value, str) and (stated := re.fullmatch(r"([\d.]+), or in column", value)):
+            value = float(stated[1])
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def stated(self, key: str) -> float:
+        """Return a number that a run needs, or what it is taken as where the paper has none."""
+        value = self.number(key)
+        if value is None:
+            value = UNSTATED.get(self.paper.name, {}).get(key)
+            if value is None:
+                raise CannotRunError(Reason.SETTING, f"{key.replace('_', ' ')} not stated")
+            self.notes.append(f"{key.replace('_', ' ')}: not stated, taken as {value:g}")
+        return value
+
+    def whole(self, key: str) -> int:
+        """Return a whole number that a run needs, likewise."""
+        return int(self.stated(key))
+
+
+# Ids that name a method of the table by another word.
+SAME_METHOD = {
+    "ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf",
+    "fedavg+kd-ntd": "kd-ntd", "centralized": "centralised",
+}  # fmt: skip
+ENDS = {("fedavg+kd", "lambda"): "kd-ntd"}  # of a path that a column walks along
+MODELS = {"2conv+2fc cnn": "cnn"}
+MODEL_GROUPS = {name.lower(): name for name in GROUPS}
+SETTINGS_AS_METRICS = ("beta",)
+HIDDEN_LAYER = "linear_1 (512)"
+LOCAL_ANALYSES = ("weight-alignment",)
+STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which clients lose another class
+# FedFN shares its code base with FedDr+, which states these.
+UNSTATED: dict[str, dict[str, float]] = {
+    "fedfn": {"batch_size": 50, "momentum": 0.9, "weight_decay": 1e-5},
+    "feddor": {"momentum": 0.0, "weight_decay": 0.0},  # "SGD", and no more
+}
+UNSTATED_SEEDS = {"fedntd": 3}
+BALANCED_IID = {"feddr+", "fedfn"}  # both deal every class equally
+
+
+def split_method(name: str | None) -> tuple[str, str | None]:
+    """Return (method, regulariser) of an id such as "fedavg+ntd"; raises `CannotRunError`."""
+    if name is None:
+        raise CannotRunError(Reason.SETTING_ROW, "the row has no method")
+    name = SAME_METHOD.get(name, name)
+    if name in METHODS:
+        return name, None
+    base, _, regulariser = name.rpartition("+")
+    if base in METHODS and regulariser in REGULARISERS:
+        return base, regulariser
+    raise CannotRunError(Reason.METHOD, name)
+
+
+def method_of(published: Published) -> tuple[str, str | None]:
+    """Return (method, regulariser) of a published number; raises `CannotRunError`."""
+    row = published.row
+    swept = {name: other for (name, column), other in ENDS.items() if column in row.column}
+    return split_method(swept.get(row.method or "", row.method))
+
+
+def method_keys(published: Published) -> Keys:
+    """Return method and regulariser."""
+    method, regulariser = method_of(published)
+    return {"method": method, **({"regulariser": regulariser} if regulariser else {})}
+
+
+def data_keys(published: Published) -> Keys:
+    """Return data set and model."""
+    dataset, model = str(published.setting.get("dataset")), str(published.setting.get("model"))
+    if dataset not in DATASETS:
+        raise CannotRunError(Reason.DATASET, dataset)
+    if model in MODEL_GROUPS:
+        _check_heads(published, MODEL_GROUPS[model])
+        width = published.number("feature_dim")
+        keys: Keys = {"dataset": dataset, "model-group": MODEL_GROUPS[model]}
+        return {**keys, "feature-dim": int(width)} if width else keys
+    if MODELS.get(model, model) not in BACKBONES:
+        raise CannotRunError(Reason.MODEL, model)
+    return {"dataset": dataset, "model": MODELS.get(model, model)}
+
+
+def _check_heads(published: Published, group: str) -> None:
+    """Raise `CannotRunError` where a method averages heads that differ: "-" in the papers."""
+    personal = METHODS[method_of(published)[0]].personal
+    if personal is not None and personal.same_heads and not GROUPS[group].same_heads:
+        raise CannotRunError(Reason.SETTING, "heads of different shapes cannot be averaged")
+
+
+def metric_keys(published: Published) -> Keys:
+    """Return the analysis that the row's metric needs, if any."""
+    measure = measure_name(published)
+    if measure not in MEASURES:
+        raise CannotRunError(Reason.METRIC, measure)
+    analyses = MEASURES[measure].analyses
+    keys: Keys = {"analyses": analyses} if analyses else {}
+    if MEASURES[measure].asks_clients:
+        keys["client-eval-every"] = published.whole("rounds")  # after the last round
+    if analyses in LOCAL_ANALYSES:
+        keys["analysis-clients"] = 0  # all clients of the round, as published
+    return keys
+
+
+def measure_name(published: Published) -> str:
+    """Return the key of `MEASURES` for a row: its metric, and what else tells how it is read."""
+    row = published.row
+    if row.metric in SETTINGS_AS_METRICS:
+        raise CannotRunError(Reason.SETTING_ROW, f"the {row.metric} that its authors chose")
+    if "layer" in row.column:
+        if row.column["layer"] != HIDDEN_LAYER:
+            detail = f"layer {row.column['layer']}, which the released model does not have"
+            raise CannotRunError(Reason.MODEL, detail)
+        return f"{row.metric} {row.column['compare']}"
+    method, _ = method_of(published)
+    if row.metric == PERSONAL and METHODS[method].accuracy == GLOBAL:
+        return f"{PERSONAL} of the global model"
+    best = str(published.setting.get("reported", "")).startswith(BEST)
+    return f"{BEST if best else ''}{row.metric}"
+
+
+def partition_keys(published: Published) -> Keys:
+    """Return how the clients share the data."""
+    if in_one_place(published):
+        return {}
+    partition = published.setting.get("partition")
+    match partition:
+        case {"kind": "shard", "s": int(shards)}:
+            return {"partition": "shards", "shards": shards}
+        case {"kind": "lda", "alpha": float() | int() as alpha}:
+            return {"partition": "lda", "alpha": float(alpha)}
+        case {"kind": "dirichlet", "alpha": float() | int() as alpha}:
+            return {"partition": "dirichlet", "alpha": float(alpha)}
+        case {"kind": "pathological", "classes_per_client": int(classes)}:
+            return {"partition": "pathological", "classes-per-client": classes}
+        case {"kind": "pathological"}:
+            published.notes.append("classes per client: not stated, taken as the data set's usual")
+            return {"partition": "pathological"}
+        case {"kind": "iid"}:
+            return {"partition": "stratified" if published.paper.name in BALANCED_IID else "iid"}
+    kind = partition.get("kind") if isinstance(partition, Mapping) else partition
+    raise CannotRunError(Reason.PARTITION, str(kind or "none"))
+
+
+def in_one_place(published: Published) -> bool:
+    """Return whether the method trains on all images in one place, whatever its table says."""
+    method, _ = method_of(published)
+    return bool(METHODS[method].fixed)
+
+
+def special_keys(published: Published) -> Keys:
+    """Return the keys that few tables vary; raises `CannotRunError` for what is not there."""
+    setting = published.setting
+    if setting.get("client_data") == "stochastic":
+        return {"stochastic-every": STOCHASTIC_EVERY}
+    if "pretrained" not in setting:
+        return {}
+    published.notes.append("bn: running statistics, which the pre-trained weights come with")
+    published.notes.append("model: ResNet-18 with ImageNet's 7x7 stem; the paper does not say")
+    weights = {"initial-model": "imagenet"} if setting["pretrained"] else {}
+    return {"model": "resnet18-imagenet-stem", "bn": "running", **weights}
+
+
+def published_seeds(published: Published) -> int:
+    """Return how many seeds the number is a mean of, as far as the paper says."""
+    seeds = published.setting.get("seeds")
+    if isinstance(seeds, int):
+        return seeds
+    return UNSTATED_SEEDS.get(published.paper.name, 1)

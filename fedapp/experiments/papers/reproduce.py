@@ -1,0 +1,179 @@
+"""Run cells, seed by seed, and put what they give beside what was published.
+
+Runs that finished earlier with the same configuration are not repeated, and interrupted ones go on
+from their last checkpoint, so the same command continues a table that takes days. Results go to
+results.csv, which keeps the cells of earlier calls.
+"""
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.core.files import write_atomically
+from fedapp.engines.resources import Resources
+from fedapp.experiments.jobs import at_once, run_apart, run_in_sight
+from fedapp.experiments.papers.cells import Cell
+from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
+from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
+from fedapp.results.run_directory import RunDirectory
+
+RESULTS = "results.csv"
+_KEY = ("paper", "table", "cell", "changes")
+
+
+def run_cell(
+    cell: Cell, request: Request, project: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run every seed of a cell that has no finished run yet; returns its line of results."""
+    runs = runs_of(cell, request)
+    for run in runs:
+        if finished(run) is not None:
+            say(f"{run.name} is finished, not run again")
+            continue
+        say(f"running {run.name}")
+        run_in_sight(project, run.overrides, Resources())
+    return result(cell, runs)
+
+
+def run_ahead(
+    cells: Sequence[Cell], request: Request, project: Path, say: Callable[[str], None], jobs: int
+) -> None:
+    """Run the unfinished seeds of all cells, `jobs` at a time in processes of their own.
+
+    A run that cannot start, or fails, is said and left unfinished.
+    """
+    waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
+
+    def one(run: PlannedRun) -> str:
+        say(f"running {run.name}")
+        try:
+            code = run_apart(project, run.overrides, Resources())
+        except UserError as mistake:
+            return str(mistake)
+        return f"exit code {code}, see its log" if code else ""
+
+    for count, (run, problem) in enumerate(at_once(jobs, one, waiting), 1):
+        say(f"[{count}/{len(waiting)}] {run.name} {problem or 'done'}")
+
+
+def finished(run: PlannedRun) -> Summary | None:
+    """Return the summary of a run that went through all its rounds; None if it has yet to.
+
+    A run that diverged on the way is finished as well, and is not tried again.
+
+    Raises:
+        UserError: its directory holds a run with another configuration.
+    """
+    if not (run.directory / "config.toml").is_file():
+        return None
+    earlier = RunDirectory.load(run.directory)
+    if not _same(earlier, resolved(run)):
+        raise UserError(
+            f"{run.directory} holds a run with another configuration; move it away or choose "
+            "another --output-dir"
+        )
+    summary = earlier.summary()
+    over = summary.get("status") == "completed" or summary.get("diverged")
+    return summary if over else None
+
+
+def _same(earlier: RunDirectory, wanted: RunConfig) -> bool:
+    try:
+        found = parse_config(earlier.config())
+    except UserError:  # a version of fedapp with other keys wrote it
+        return False
+    place = (found.fingerprint(), found.num_rounds)
+    return place == (wanted.fingerprint(), wanted.num_rounds)
+
+
+def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Return published and own figures of a cell: means over the seeds whose losses stayed finite.
+
+    Seeds that ended at chance are in the mean, as FedNTD's tables have them (10.00 %), and named.
+    The spread is what the paper's is: the standard deviation over the clients (mean of the seeds),
+    or that over seeds, the sample's unless the metric's row says otherwise; None for a single one.
+    """
+    measure = MEASURES[cell.measure]
+    ended = [(run, summary) for run in runs if (summary := finished(run)) is not None]
+    done = [(run, summary) for run, summary in ended if summary["status"] == "completed"]
+    values = [value for _, s in done if (value := measure.read(s)) is not None]
+    mean = statistics.mean(values) if values else None
+    published = cell.row.mean
+    return {
+        "paper": cell.paper,
+        "table": cell.table,
+        "cell": cell.name,
+        "changes": runs[0].request.label(),
+        "metric": cell.row.metric,
+        "published mean": published,
+        "published std": cell.row.std,
+        "published failed": cell.row.failed,
+        "mean": mean,
+        "std": _over_clients(done) if cell.spread_of_clients else _over_seeds(measure, values),
+        "difference": None if mean is None or published is None else mean - published,
+        "seeds": _seeds(run for run, _ in done),
+        "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),
+        "diverged seeds": _seeds(run for run, summary in ended if summary["status"] != "completed"),
+        "unfinished seeds": _seeds(run for run in runs if finished(run) is None),
+        **_accuracies([summary for _, summary in done]),
+        "rounds": runs[0].overrides["num-rounds"],
+        "seconds": sum(summary["seconds"] for _, summary in done) if done else None,
+        "device": " ".join(sorted({str(summary["device"]) for _, summary in done})),
+        "note": "; ".join(filter(None, [cell.row.note, measure.note, *cell.notes])),
+        "command": runs[0].command(),
+    }
+
+
+def _over_seeds(measure: Measure, values: Sequence[float]) -> float | None:
+    return measure.spread(values) if len(values) > 1 else None
+
+
+def _over_clients(done: Sequence[tuple[PlannedRun, Summary]]) -> float | None:
+    """Return the mean over seeds of the deviation over clients, in points."""
+    spreads = [100 * s["client_accuracy_std"] for _, s in done if "client_accuracy_std" in s]
+    return statistics.mean(spreads) if spreads else None
+
+
+def _seeds(runs: Iterable[PlannedRun]) -> str:
+    return " ".join(str(run.seed) for run in runs)
+
+
+def _accuracies(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Return final and best test accuracy in percent, each the mean over seeds."""
+
+    def mean(key: str) -> float | None:
+        values = [summary[key] for summary in summaries if summary.get(key) is not None]
+        return 100 * statistics.mean(values) if values else None
+
+    return {
+        "final accuracy %": mean("accuracy_final"),
+        "best accuracy %": mean("accuracy_best"),
+        "best round": " ".join(str(summary.get("best_round")) for summary in summaries),
+    }
+
+
+def write_results(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write results.csv: these lines, and those of other cells that it held before."""
+    path = folder / RESULTS
+    new = {_key(row) for row in rows}
+    kept = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            kept = [row for row in csv.DictReader(file) if _key(row) not in new]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows([*kept, *rows])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.getvalue().encode("utf-8"))
+    return path
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row.get(key)) for key in _KEY)

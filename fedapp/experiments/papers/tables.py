@@ -1,0 +1,141 @@
+"""The published numbers: four papers, their tables, and one number per row.
+
+The JSON files in `data/` hold facts copied from the papers' texts, with the place each stands at
+and every doubt about the copy; nothing is corrected. This module only reads them.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedapp.core.errors import UserError
+
+FILES = {
+    "feddr+": "feddr_plus.json",
+    "fedfn": "fedfn.json",
+    "fedntd": "fedntd.json",
+    "feddor": "feddor.json",
+}
+_DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published number.
+
+    Attributes:
+        method: the method's id; None where the number is a setting and not a result.
+        column: what the row's column says (dataset, model, partition, lr, ...); it overrides the
+            table's setting.
+        metric: what was measured, for example "accuracy_percent".
+        mean: the number; None where the paper, or its text, has none.
+        std: its spread, where one is given.
+        failed: the paper says that this run did not converge.
+        note: remarks and doubts about this number.
+        raw: the text as found, where it cannot be right.
+    """
+
+    method: str | None
+    column: Mapping[str, Any]
+    metric: str
+    mean: float | None = None
+    std: float | None = None
+    failed: bool = False
+    note: str = ""
+    raw: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a paper, or the part of it that has one metric."""
+
+    id: str
+    source: str  # where it stands in the paper
+    caption: str
+    setting: Mapping[str, Any]  # what holds for all its rows
+    metric: str
+    std_is: str  # what the spread is over, where not over seeds or runs
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper: who wrote it, its tables, its hyperparameters, and what is odd or doubtful."""
+
+    name: str
+    about: Mapping[str, Any]
+    doubts: tuple[str, ...]  # where the copy may be wrong
+    oddities: tuple[str, ...]  # where the paper contradicts itself
+    hyperparameters: tuple[Mapping[str, Any], ...]
+    tables: tuple[Table, ...]
+
+    def table(self, name: str) -> Table:
+        """Return a table by its id; raises UserError with the nearest ids for an unknown one."""
+        by_id = {table.id: table for table in self.tables}
+        if name not in by_id:
+            raise unknown(f"table of {self.name}", name, by_id)
+        return by_id[name]
+
+
+def find_paper(name: str) -> Paper:
+    """Return a paper by its name; raises UserError with the nearest names for an unknown one."""
+    if name not in FILES:
+        raise unknown("paper", name, FILES)
+    return _read(name)
+
+
+def all_papers() -> list[Paper]:
+    """Return every paper, in the order of `FILES`."""
+    return [_read(name) for name in FILES]
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+    """Return the error for a name that is not in `known`: the nearest names, or else all."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 3, 0.4)
+    hint = (
+        f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {', '.join(names)}"
+    )
+    return UserError(f"{what} '{name}' does not exist; {hint}")
+
+
+@lru_cache
+def _read(name: str) -> Paper:
+    content = json.loads((_DATA / FILES[name]).read_text(encoding="utf-8"))
+    return Paper(
+        name,
+        content["paper"],
+        tuple(content["doubts"]),
+        tuple(content["oddities"]),
+        tuple(content["hyperparameters"]),
+        tuple(_table(table) for table in content["tables"]),
+    )
+
+
+def _table(content: Mapping[str, Any]) -> Table:
+    return Table(
+        content["id"],
+        content["source"],
+        content["caption"],
+        content["setting"],
+        content["metric"],
+        content.get("std_is") or "",
+        tuple(_row(row, content["metric"]) for row in content["rows"]),
+    )
+
+
+def _row(content: Mapping[str, Any], metric: str) -> Row:
+    return Row(
+        content.get("method"),
+        content["column"],
+        content.get("metric", metric),
+        content.get("mean"),
+        content.get("std"),
+        content.get("failed", False),
+        content.get("note", ""),
+        content.get("ocr_raw", ""),
+    )

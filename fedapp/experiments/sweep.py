@@ -1,0 +1,289 @@
+"""`fedapp sweep`: one run for each combination of values and each seed.
+
+Tables of results come from many runs, and some of these fail, or the machine is needed before the
+last. So everything is checked before the first run starts, each run is named after what it varies,
+a failed run does not stop the others, and the same command goes on where it stopped.
+"""
+
+import csv
+import io
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedapp.config.resolve import load_run_config, parse_config
+from fedapp.core.errors import UserError
+from fedapp.core.files import write_atomically
+from fedapp.core.paths import absolute, folder_name, is_folder_name
+from fedapp.engines.resources import Resources
+from fedapp.experiments.jobs import Runner, at_once, runner_for
+from fedapp.results.comparison import Spread, aside
+from fedapp.results.folders import is_free
+from fedapp.results.run_directory import RunDirectory, Scalar
+
+Vary = dict[str, tuple[Scalar, ...]]
+
+# A comma with an even number of each quote behind it, so outside of any.
+_COMMA = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
+_OWN_KEYS = ("seed", "run-name", "output-dir", "resume")
+_FIGURES = ("accuracy_final", "accuracy_best", "best_round", "seconds", "reason")
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep."""
+
+    varied: dict[str, Scalar]
+    seed: int
+    config: dict[str, Any]  # the whole run configuration, paths absolute
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Where the run is, or will be, kept."""
+        return RunDirectory(Path(self.config["output-dir"]) / self.config["run-name"])
+
+    @property
+    def combination(self) -> str:
+        """The varied values, for people."""
+        return " ".join(f"{key}={value}" for key, value in self.varied.items()) or "all"
+
+    @property
+    def completed(self) -> bool:
+        """Whether an earlier sweep finished this run."""
+        return self.directory.summary().get("status") == "completed"
+
+
+def parse_vary(texts: Sequence[str]) -> Vary:
+    """Read "key=value,value" arguments; values are TOML scalars, bare words are strings.
+
+    Raises:
+        UserError: no key, no value, a value or a key twice, or a key that the sweep sets itself.
+    """
+    varied: Vary = {}
+    for text in texts:
+        key, separator, values = text.partition("=")
+        key = key.strip()
+        if not (key and separator):
+            raise UserError(f"--vary {text!r} must look like key=value,value")
+        refuse_own("--vary", [key])
+        if key in varied:
+            raise UserError(f"--vary names '{key}' twice; give all its values at once")
+        varied[key] = tuple(_scalar(item.strip(), text) for item in _COMMA.split(values))
+        if len(set(map(repr, varied[key]))) < len(varied[key]):
+            raise UserError(f"--vary {text!r} has a value twice")
+    return varied
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read "0,1,2"; raises UserError for anything but different whole numbers."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words) or len(set(map(int, words))) < len(words):
+        raise UserError(f"--seeds {text!r} must be different whole numbers, such as 0,1,2")
+    return [int(word) for word in words]
+
+
+def plan(
+    project: Path, base: Mapping[str, Any], vary: Vary, seeds: Sequence[int], folder: Path
+) -> list[SweepRun]:
+    """Return all runs of a sweep, checked, seeds innermost; nothing is written.
+
+    Args:
+        project: the folder that holds pyproject.toml.
+        base: what all runs share, by configuration key; what a sweep sets itself does not count.
+        vary: the values of each varied key.
+        seeds: of every combination.
+        folder: where the run directories go.
+
+    Raises:
+        UserError: the first combination that cannot work or whose run directory is in the way.
+    """
+    runs = []
+    for values in product(*vary.values()):
+        varied = dict(zip(vary, values, strict=True))
+        for seed in seeds:
+            place = {"run-name": run_name(varied, seed), "output-dir": str(folder)}
+            asked = {**base, **varied, "seed": seed, **place, "resume": "auto"}
+            try:
+                runs.append(SweepRun(varied, seed, load_run_config(project, asked)))
+            except UserError as mistake:
+                words = " ".join(f"{key}={value}" for key, value in varied.items())
+                raise UserError(f"{words or 'the sweep'}: {mistake}") from None
+    names = Counter(each.directory.name for each in runs)
+    if names and (most := names.most_common(1)[0])[1] > 1:
+        raise UserError(f"two combinations would both be called '{most[0]}'; sweep them apart")
+    for each in runs:
+        _check_earlier(each)
+    return runs
+
+
+def sweep_folder(output_dir: Path, name: str) -> Path:
+    """Return the absolute folder of a sweep; raises UserError when the name is no folder name."""
+    if not is_folder_name(name):
+        raise UserError(f"--name {name!r} must be a plain folder name")
+    return absolute(output_dir, "--output-dir") / name
+
+
+def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
+    """Return one row per run: will it run, or is it skipped."""
+    return [
+        {"run": each.directory.name, "plan": "skip: completed" if each.completed else "run"}
+        for each in runs
+    ]
+
+
+def run_name(varied: Mapping[str, Scalar], seed: int) -> str:
+    """Name a run after its values: words stand for themselves, numbers after their key."""
+    words = [v if isinstance(v, str) else f"{k}{v}" for k, v in varied.items()]
+    return folder_name("-".join([*words, f"seed{seed}"]))
+
+
+def execute(
+    project: Path,
+    runs: Sequence[SweepRun],
+    resources: Resources,
+    runner: Runner | None = None,
+    jobs: int = 0,
+) -> list[dict[str, Any]]:
+    """Run what is not completed, `jobs` at a time without Flower (0: one by one with it).
+
+    Returns one row of results per run; a run that fails is noted in its row. The rows so far are
+    kept in sweep.csv beside the runs.
+    """
+    runner = runner or runner_for(jobs)
+    rows = [result_row(each) for each in runs]
+    table = runs[0].directory.path.parent / "sweep.csv"
+    waiting = [index for index, each in enumerate(runs) if not each.completed]
+    write_csv(rows, table)
+    done = len(runs) - len(waiting)
+    print(f"{len(runs)} runs, {done} completed before; results in {table}", file=sys.stderr)
+
+    def one(index: int) -> str:
+        print(f"{runs[index].directory.name} starts", file=sys.stderr, flush=True)
+        return _run_one(project, runs[index], resources, runner)
+
+    for count, (index, problem) in enumerate(at_once(jobs, one, waiting), 1):
+        name = runs[index].directory.name
+        rows[index] = result_row(runs[index])
+        if problem:
+            rows[index] |= {"status": "failed", "reason": problem}
+        verdict = f"failed: {problem}" if problem else "completed"
+        print(f"[{count}/{len(waiting)}] {name} {verdict}", file=sys.stderr, flush=True)
+        write_csv(rows, table)
+    return rows
+
+
+def result_row(each: SweepRun) -> dict[str, Any]:
+    """Return what a run's directory says about it."""
+    summary = each.directory.summary()
+    row = {"run": each.directory.name, "combination": each.combination, **each.varied}
+    row |= {"seed": each.seed, "status": summary.get("status", "to run")}
+    return {**row, **{key: summary.get(key) for key in _FIGURES}}
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per combination: mean and deviation over the completed seeds."""
+    combinations: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        combinations.setdefault(row["combination"], []).append(row)
+    return [_combination_row(name, found) for name, found in combinations.items()]
+
+
+def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Write the rows of `summarise` for people; seconds are those of one run."""
+    return [
+        {
+            "combination": row["combination"],
+            "completed": f"{row['completed']} of {row['runs']}",
+            "seeds": " ".join(map(str, row["seeds"])),
+            "final": _percent(row, "accuracy_final"),
+            "best": _percent(row, "accuracy_best"),
+            "seconds": row["seconds"],
+        }
+        for row in summary
+    ]
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write one line per run."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.getvalue().encode())
+
+
+def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner) -> str:
+    """Run one run; returns what went wrong, or nothing."""
+    before = each.directory.summary()
+    try:
+        code = runner(project, each.config, resources)
+    except UserError as mistake:
+        return str(mistake)
+    if code == 0 and each.completed:
+        return ""
+    summary = each.directory.summary()
+    written = [] if summary == before else str(summary.get("reason") or "").strip().splitlines()
+    if written:  # of a traceback, what failed and how
+        return " ... ".join(dict.fromkeys([written[0], written[-1]]))
+    return f"it ended with exit code {code} before it was completed, see its log"
+
+
+def _combination_row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    done = [row for row in rows if row["status"] == "completed"]
+    result: dict[str, Any] = {
+        "combination": name,
+        "seeds": [row["seed"] for row in done],
+        "runs": len(rows),
+        "completed": len(done),
+    }
+    for figure in ("accuracy_final", "accuracy_best", "seconds"):
+        spread = Spread.of(row[figure] for row in done if row[figure] is not None)
+        result[figure] = spread and spread.mean
+        result[f"{figure}_std"] = spread and spread.std
+    return result
+
+
+def _percent(row: Mapping[str, Any], figure: str) -> str | None:
+    mean = row[figure]
+    n = len(row["seeds"])
+    return None if mean is None else Spread(mean, row[f"{figure}_std"], n).percent()
+
+
+def refuse_own(option: str, keys: Iterable[str]) -> None:
+    """Raise UserError for a key that the sweep sets itself; a run's config.toml may have them."""
+    for key in [key for key in keys if key in _OWN_KEYS]:
+        raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
+
+
+def _scalar(word: str, text: str) -> Scalar:
+    """Read a TOML scalar; what is not TOML is a string."""
+    try:
+        value = tomllib.loads(f"value = {word}")["value"]
+    except tomllib.TOMLDecodeError:
+        if not word or "'" in word or '"' in word:
+            raise UserError(f"--vary {text!r} must list values separated by commas") from None
+        return word
+    if not isinstance(value, str | int | float | bool):
+        raise UserError(f"--vary {text!r}: {word} is not a word, number, true or false")
+    return value
+
+
+def _check_earlier(each: SweepRun) -> None:
+    """Raise UserError when a run directory holds a run of another configuration."""
+    path = each.directory.path
+    if not path.exists() or (path.is_dir() and is_free(path)):
+        return
+    earlier = parse_config(RunDirectory.load(path).config()).flat()
+    for key, value in parse_config(each.config).flat().items():
+        if key not in aside(earlier) and earlier[key] != value:
+            raise UserError(
+                f"{path} holds a run with {key} = {earlier[key]!r} instead of {value!r}: "
+                "choose another --name, or remove that run"
+            )

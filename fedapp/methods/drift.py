@@ -1,0 +1,88 @@
+"""Rows of the method table for methods against client drift that correct steps, sums or penalties.
+
+Clients of most of them keep something between rounds; what it is stands in `keeps`.
+"""
+
+from typing import Any
+
+from clients.fedcurv import FedCurvClient
+from clients.feddyn import FedDynClient
+from clients.fednova import FedNovaClient
+from clients.scaffold import ScaffoldClient
+from fedapp.methods.row import ADD, Method
+from strategies.fedcurv import FedCurv
+from strategies.feddyn import FedDyn
+from strategies.fednova import FedNova
+from strategies.scaffold import Scaffold
+
+_SCAFFOLD: dict[str, Any] = {
+    "client": ScaffoldClient,
+    "strategy": Scaffold,
+    "also_sends": "control variates",
+    "keeps": "c_i",
+}
+
+DRIFT: dict[str, Method] = {
+    "scaffold": Method(
+        "Gradients corrected by control variates",
+        "Karimireddy et al. 2020, ICML, algorithm 1, option II",
+        **_SCAFFOLD,
+    ),
+    "scaffold+babu": Method(
+        "SCAFFOLD with the head frozen",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="frozen-random",
+        sends="theta",
+        **_SCAFFOLD,
+    ),
+    "scaffold+fn": Method(
+        "SCAFFOLD with feature normalisation",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="normalised-linear",
+        head_options={"bias": "fedfn-bias"},
+        **_SCAFFOLD,
+    ),
+    "moon": Method(
+        "Features drawn to the global model's, away from the own last one's",
+        "Li Q. et al. 2021, CVPR, equation 5; projection head with bottleneck-layers=2",
+        regulariser="moon",
+        combine=ADD,
+        weight="mu",
+        defaults={"mu": 1.0, "tau": 0.5},
+    ),
+    "fednova": Method(
+        "Updates divided by their number of steps",
+        "Wang et al. 2020, NeurIPS, equation 6",
+        client=FedNovaClient,
+        strategy=FedNova,
+        options={"epochs": "local-epochs", "momentum": "momentum"},
+        client_options={"correction": "fednova-correction"},
+        also_sends="a_i",
+        keeps="mean gradient",
+        keeps_with=("fednova-correction", "own"),
+    ),
+    "feddyn": Method(
+        "Dynamic regularisation: a linear term per client, uniform mean",
+        "Acar et al. 2021, ICLR, algorithm 1",
+        client=FedDynClient,
+        strategy=FedDyn,
+        options={"alpha": "feddyn-alpha"},
+        client_options={"alpha": "feddyn-alpha"},
+        keeps="g_i",
+    ),
+    "fedcurv": Method(
+        "Parameters held where they mattered to the others",
+        "Shoham et al. 2019, NeurIPS workshop, equation 5",
+        client=FedCurvClient,
+        strategy=FedCurv,
+        options={"accumulate": "fedcurv-accumulate"},
+        client_options={
+            "accumulate": "fedcurv-accumulate",
+            "weight": "fedcurv-lambda",
+            "samples": "fedcurv-samples",
+            "per_sample": "fedcurv-per-sample",
+        },
+        also_sends="u, u w",
+        keeps="u_i, u_i w_i",
+    ),
+}

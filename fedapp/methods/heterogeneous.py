@@ -1,0 +1,255 @@
+"""Rows of the method table whose clients have architectures of their own.
+
+Only these rows know which arguments their strategies and clients take from a node, beside
+configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
+"""
+
+from typing import Any
+
+from clients.base import LocalClient
+from clients.fd import FDClient
+from clients.feddor import CountingFedDORClient, FedDORClient
+from clients.fedgen import FedGenClient
+from clients.fedgh import FedGHClient
+from clients.fedkd import FedKDClient
+from clients.fedorgp import FedORGPClient
+from clients.fedproto import FedProtoClient
+from clients.fedtgp import FedTGPClient
+from clients.fml import FMLClient
+from clients.personal_model import PersonalClient
+from clients.training.arrays import to_arrays
+from fedapp.core.rng import Stream, torch_rng, torch_seed
+from fedapp.methods.row import CLIENT_TOTAL, Method, PersonalModels
+from strategies.fd import FD
+from strategies.feddor import FedDOR, FedDORWithoutGenerator
+from strategies.fedgen import FedGen
+from strategies.fedgh import FedGH
+from strategies.fedkd import FedKD
+from strategies.fedorgp import FedORGP
+from strategies.fedproto import FedProto
+from strategies.fedtgp import FedTGP
+from strategies.fml import FML
+from strategies.low_rank import LowRank
+from strategies.prototypes.training import FeatureGenerator, gaussian_embedding
+
+
+def _sizes(node: Any) -> dict[str, Any]:
+    """Return the sizes of a table of prototypes, and of what one is the mean of."""
+    config = node.config
+    return {
+        "num_classes": node.dataset.num_classes,
+        "width": int(config.feature_dim),
+        "passes": int(config.local_epochs) if config.proto_collect == "during" else 1,
+    }
+
+
+def _server(node: Any) -> dict[str, Any]:
+    """Return the random numbers and the optimiser of what a server trains."""
+    config = node.config
+    return {
+        "seed": torch_seed(config.seed, Stream.SERVER),
+        "draw": lambda server_round: torch_rng(config.seed, Stream.SERVER, server_round),
+        "lr_server": config.proto_server_lr,
+        "batch_size": config.proto_batch_size,
+    }
+
+
+def _embedding_seed(node: Any) -> int:
+    """Return the seed of what a server's embedding starts at, where it draws its own."""
+    return torch_seed(node.config.seed, Stream.SERVER, 0, 1)
+
+
+def _gaussian(node: Any) -> Any:
+    sizes = _sizes(node)
+    return gaussian_embedding(sizes["num_classes"], sizes["width"], _embedding_seed(node)).numpy()
+
+
+def _feddor(node: Any) -> dict[str, Any]:
+    config, rows = node.config, node.personal.rows
+    embedding = rows
+    if not config.feddor_oi_shared_seed:
+        seed = _embedding_seed(node)
+        embedding = node.personal.orthogonal(int(config.feature_dim), seed).numpy()
+    parts = {"rows": rows, "embedding": embedding, "start": config.feddor_generator}
+    return {**_sizes(node), **_server(node), **parts}
+
+
+def _feddor_without_oi(node: Any) -> dict[str, Any]:
+    parts = {**_feddor(node), "embedding": _gaussian(node), "first_target": "none"}
+    return parts if parts["start"] != "fitted" else {**parts, "start": "plain"}
+
+
+def _feddor_without_dor(node: Any) -> dict[str, Any]:
+    return {**_sizes(node), "first": node.personal.rows}
+
+
+def _trained_prototypes(node: Any) -> dict[str, Any]:
+    return {**_sizes(node), **_server(node), "embedding": _gaussian(node)}
+
+
+def _logits(node: Any) -> dict[str, Any]:
+    return {**_sizes(node), "width": node.dataset.num_classes}
+
+
+def _fedgh(node: Any) -> dict[str, Any]:
+    parts, group = _server(node), node.personal.group
+    del parts["seed"]
+    headers = {width: node.personal.header(width) for width in sorted(set(group.hidden))}
+    return {**_sizes(node), **parts, "headers": headers, "hidden_of": group.hidden_of}
+
+
+def _generator(node: Any) -> FeatureGenerator:
+    seed = torch_seed(node.config.seed, Stream.SERVER)
+    classes, width = node.dataset.num_classes, int(node.config.feature_dim)
+    return FeatureGenerator(classes, width, _NOISE, _GENERATOR_WIDTH, seed)
+
+
+def _fedgen(node: Any) -> dict[str, Any]:
+    parts = _server(node)
+    return {"generator": _generator(node), "draw": parts["draw"], "batch_size": parts["batch_size"]}
+
+
+def _fedgen_client(node: Any) -> dict[str, Any]:
+    return {"generator": lambda: _generator(node), "noise": _NOISE}
+
+
+def _codec(node: Any) -> dict[str, Any]:
+    config = node.config
+    codec = LowRank(config.fedkd_energy_start, config.fedkd_energy_end, config.num_rounds)
+    return {"compress": codec.compress, "decompress": codec.decompress}
+
+
+def _fedkd(node: Any) -> dict[str, Any]:
+    return {**_codec(node), "mentee": to_arrays(dict(node.model.mentee.named_parameters()))}
+
+
+_NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
+_WHEN = {"evaluate_when": "eval-when"}
+_COLLECTS = {**_WHEN, "collect": "proto-collect"}
+_COMPARES = {**_COLLECTS, "rule": "eval-rule"}
+_FEDDOR_CLIENT = {
+    "ce_weight": "feddor-lambda-ce",
+    "weight": "feddor-lambda-align",
+    "kind": "feddor-upload",
+}
+_FEDDOR_SERVER = {"epochs": "feddor-server-epochs", "inter_weight": "feddor-inter-weight"}
+_COSINE = PersonalModels("cosine", "feddor-classifier", orthogonal=True)
+_COSINE_AS_INITIALISED = PersonalModels("cosine", "feddor-classifier")
+_SAME_HEADS = PersonalModels(same_heads=True)
+
+
+def _row(title: str, source: str, **values: Any) -> Method:
+    """Return a row of a method whose models stay with the clients."""
+    usual = {
+        "sends": "nothing",
+        "keeps": "personal model",
+        "accuracy": CLIENT_TOTAL,
+        "personal": PersonalModels(),
+        "client": PersonalClient,
+        "client_options": _WHEN,
+    }
+    return Method(title, source, **{**usual, **values})
+
+
+def _prototypes(
+    title: str, source: str, client: type[LocalClient], keys: dict[str, str], **values: Any
+) -> Method:
+    """Return a row of a method whose clients upload prototypes, and receive a table of them.
+
+    `keys`: the client's arguments and their keys, beside those of all such methods.
+    """
+    usual = {"also_sends": "prototypes", "client_options": {**_COMPARES, **keys}}
+    return _row(title, source, client=client, **{**usual, **values})
+
+
+HETEROGENEOUS: dict[str, Method] = {
+    "feddor": _prototypes(
+        "Orthogonal initialisation, generated prototypes with dual regularisation",
+        "FedDOR (anonymous), equations 1-6",
+        FedDORClient, _FEDDOR_CLIENT,
+        strategy=FedDOR, strategy_parts=_feddor, personal=_COSINE,
+        options={**_FEDDOR_SERVER, "first_target": "feddor-first-target"},
+    ),
+    "feddor-no-oi": _prototypes(
+        "FedDOR without orthogonal initialisation",
+        "FedDOR (anonymous), ablation",
+        FedDORClient, _FEDDOR_CLIENT,
+        strategy=FedDOR, strategy_parts=_feddor_without_oi, personal=_COSINE_AS_INITIALISED,
+        options=_FEDDOR_SERVER,
+    ),
+    "feddor-no-dor": _prototypes(
+        "FedDOR without dual regularisation: counted class means",
+        "FedDOR (anonymous), ablation",
+        CountingFedDORClient, _FEDDOR_CLIENT,
+        strategy=FedDORWithoutGenerator, strategy_parts=_feddor_without_dor, personal=_COSINE,
+        also_sends="prototypes, counts",
+    ),
+    "fedproto": _prototypes(
+        "Prototypes averaged by class",
+        "Tan et al. 2022, AAAI, equations 3-6",
+        FedProtoClient, {"weight": "fedproto-lambda", "weighting": "fedproto-weighting"},
+        strategy=FedProto, strategy_parts=_sizes, also_sends="prototypes, counts",
+        options={"weighting": "fedproto-weighting", "memory": "fedproto-memory"},
+    ),
+    "fedtgp": _prototypes(
+        "Trained prototypes, separated by an adaptive margin",
+        "Zhang et al. 2024, AAAI",
+        FedTGPClient, {"weight": "fedtgp-lambda"},
+        strategy=FedTGP, strategy_parts=_trained_prototypes,
+        options={"epochs": "fedtgp-server-epochs", "rule": "fedtgp-margin",
+                 "largest_margin": "fedtgp-tau"},
+    ),
+    "fedorgp": _prototypes(
+        "Trained prototypes with orthogonality regularisation",
+        "Guo et al. 2025, arXiv 2502.16119",
+        FedORGPClient, {"weight": "fedorgp-lambda", "reduction": "fedorgp-reduction"},
+        strategy=FedORGP, strategy_parts=_trained_prototypes,
+        options={"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma",
+                 "reduction": "fedorgp-reduction"},
+    ),
+    "fedgh": _row(
+        "A header for all, trained on the server with prototypes",
+        "Yi et al. 2023, ACM MM, algorithm 1",
+        strategy=FedGH, strategy_parts=_fedgh,
+        options={"epochs": "fedgh-server-epochs", **_WHEN},
+        client=FedGHClient, client_options=_COLLECTS, also_sends="prototypes, header",
+    ),
+    "fedgen": _row(
+        "Averaged heads and a generator of features",
+        "Zhu et al. 2021, ICML, data-free variant",
+        strategy=FedGen, strategy_parts=_fedgen,
+        options={"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr",
+                 "label_query": "fedgen-label-query", "diversity": "fedgen-diversity"},
+        client=FedGenClient, client_parts=_fedgen_client,
+        client_options={**_WHEN, "warmup": "fedgen-warmup-rounds"},
+        personal=_SAME_HEADS, sends="head", also_sends="generator, label counts once",
+    ),
+    "fedkd": _row(
+        "Mutual distillation with a mentee that travels compressed",
+        "Wu et al. 2022, Nature Communications",
+        strategy=FedKD, strategy_parts=_fedkd, client=FedKDClient, client_parts=_codec,
+        client_options={**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"},
+        personal=PersonalModels(beside=("mentee", "map")), also_sends="compressed mentee",
+        keeps="personal model, mentee, map", scheduled="energy of compressed messages",
+    ),
+    "lg-fedavg": _row(
+        "Averaged heads on personal extractors",
+        "Liang et al. 2020, arXiv 2001.01523",
+        personal=_SAME_HEADS, sends="head",
+    ),
+    "fd": _prototypes(
+        "Distillation of each class's mean logits",
+        "Jeong et al. 2018, arXiv 1811.11479",
+        FDClient, {"weight": "fd-lambda"},
+        strategy=FD, strategy_parts=_logits, also_sends="mean logits",
+    ),
+    "fml": _row(
+        "Mutual distillation with an averaged meme model",
+        "Shen et al. 2020, arXiv 2006.16765",
+        strategy=FML, client=FMLClient,
+        client_options={**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"},
+        personal=PersonalModels(beside=("mentee",)), sends="mentee",
+        keeps="personal model, mentee",
+    ),
+    "local-hetero": _row("Every client alone", "reference"),
+}  # fmt: skip

@@ -1,0 +1,82 @@
+"""Rows of the method table whose clients end up with models of their own.
+
+Their accuracy is that of the personal models, each on its client's own test split.
+"""
+
+from clients.ditto import DittoClient
+from clients.fedrep import FedRepClient
+from clients.per_fedavg import PerFedAvgClient
+from clients.personal import PersonalPartClient
+from fedapp.methods.row import CLIENT_MEAN, Method
+
+PERSONAL: dict[str, Method] = {
+    "local": Method(
+        "Every client trains alone",
+        "the FedBABU authors' code: 160 epochs, x0.1 at 80 and 120",
+        client=PersonalPartClient,
+        sends="nothing",
+        keeps="model",
+        accuracy=CLIENT_MEAN,
+    ),
+    "local-etf": Method(
+        "Every client trains alone on a frozen simplex ETF",
+        "Kim et al. 2024 (FedDr+), table 5, CE+ETF",
+        head="etf",
+        head_options={"frozen": "local-etf-frozen"},
+        client=PersonalPartClient,
+        sends="nothing",
+        keeps="model",
+        accuracy=CLIENT_MEAN,
+    ),
+    "local-dr": Method(
+        "Every client trains alone with dot-regression",
+        "Kim et al. 2024 (FedDr+), table 5",
+        head="etf",
+        loss="dr",
+        client=PersonalPartClient,
+        sends="nothing",
+        keeps="model",
+        accuracy=CLIENT_MEAN,
+        settings_of="dr",
+    ),
+    "fedper": Method(
+        "Shared body, personal head, trained together",
+        "Arivazhagan et al. 2019, arXiv 1912.00818, algorithm 1",
+        client=PersonalPartClient,
+        sends="theta",
+        keeps="head",
+        accuracy=CLIENT_MEAN,
+    ),
+    "fedrep": Method(
+        "Shared body, personal head, trained in turn",
+        "Collins et al. 2021, ICML, algorithm 1",
+        client=FedRepClient,
+        sends="theta",
+        keeps="head",
+        accuracy=CLIENT_MEAN,
+    ),
+    "ditto": Method(
+        "Personal models pulled to the global one",
+        "Li et al. 2021, ICML, algorithm 1",
+        client=DittoClient,
+        client_options={
+            "pull": "ditto-lambda",
+            "reference": "ditto-reference",
+            "first_lr": "lr",
+        },
+        keeps="personal model",
+        accuracy=CLIENT_MEAN,
+    ),
+    "per-fedavg": Method(
+        "Meta-learning, first order: one step makes the model personal",
+        "Fallah et al. 2020, NeurIPS, algorithm 1 (FO)",
+        client=PerFedAvgClient,
+        client_options={
+            "outer_lr": "per-fedavg-beta",
+            "constant": "per-fedavg-constant",
+            "first_lr": "lr",
+            "adapt_epochs": "per-fedavg-adapt-epochs",
+        },
+        accuracy=CLIENT_MEAN,
+    ),
+}

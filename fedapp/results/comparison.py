@@ -1,0 +1,277 @@
+"""Putting runs side by side: means over seeds, and differences that seeds can vouch for.
+
+Two single runs differ for many reasons, of which the method is one. Runs that share everything but
+their seed are therefore one group with a mean and a spread, and two groups are compared seed by
+seed: a seed fixes the partition, the cohorts and the initial weights of both, so that what they
+have in common cancels.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from fedapp.config.run_keys import KEEPING, PLACE, RunKeys, marked_keys
+from fedapp.results.formatting import status
+from fedapp.results.run_directory import RunDirectory, Scalar
+
+_ASIDE = marked_keys(RunKeys, KEEPING, PLACE)  # keys of the record and of the machine
+_OWN_IMAGES = "images"
+_SEED, _PARTITION_SEED = "seed", "partition-seed"
+_SHOWN = (
+    "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (n - 1) of n values; no deviation of a single one."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread | None":
+        """Return the spread of some values, or None where there are none."""
+        found = list(values)
+        if not found:
+            return None
+        std = statistics.stdev(found) if len(found) > 1 else None
+        return cls(statistics.fmean(found), std, len(found))
+
+    def percent(self) -> str:
+        """Write fractions as percentages: "94.12 ± 0.31 %"."""
+        deviation = "" if self.std is None else f" ± {100 * self.std:.2f}"
+        return f"{100 * self.mean:.2f}{deviation} %"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed, and the configuration that they share."""
+
+    settings: dict[str, Scalar]
+    runs: tuple[RunDirectory, ...]
+
+    def by_seed(self, measure: str) -> dict[int, float]:
+        """Return a figure of summary.json by seed; repeats of a seed are averaged.
+
+        Runs that did not complete are left out: their last round is not the planned one.
+        """
+        values: dict[int, list[float]] = {}
+        for run in self.runs:
+            summary = run.summary()
+            if summary.get("status") == "completed" and summary.get(measure) is not None:
+                values.setdefault(int(summary["seed"]), []).append(float(summary[measure]))
+        return {seed: statistics.fmean(found) for seed, found in sorted(values.items())}
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The mean difference of two groups over their common seeds, as fractions."""
+
+    difference: float
+    standard_error: float
+    p_value: float | None  # two-sided paired t-test; None where all differences are equal
+    seeds: tuple[int, ...]
+
+
+def paired_difference(
+    one: Mapping[int, float], other: Mapping[int, float]
+) -> PairedDifference | None:
+    """Return `one` minus `other`, by seed; None with fewer than two common seeds."""
+    seeds = tuple(sorted(one.keys() & other.keys()))
+    if len(seeds) < 2:
+        return None
+    differences = [one[seed] - other[seed] for seed in seeds]
+    error = statistics.stdev(differences) / math.sqrt(len(seeds))
+    mean = statistics.fmean(differences)
+    if error < 1e-12:  # rounding: the test would divide nothing by nothing
+        return PairedDifference(mean, 0.0, None, seeds)
+    from scipy.stats import ttest_rel
+
+    test = ttest_rel([one[seed] for seed in seeds], [other[seed] for seed in seeds])
+    return PairedDifference(mean, error, float(test.pvalue), seeds)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Adjust p values for their number (Holm 1979); None stays None and is not counted."""
+    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, index) in enumerate(known):
+        highest = max(highest, min(1.0, p * (len(known) - rank)))
+        adjusted[index] = highest
+    return adjusted
+
+
+def aside(config: Mapping[str, Scalar]) -> frozenset[str]:
+    """Return the keys in which runs of one experiment may differ: of the record and the machine.
+
+    For one's own images the folder is not a place: it says which images they are.
+    """
+    own = config.get("dataset") == _OWN_IMAGES
+    return _ASIDE - {"data-dir"} if own else _ASIDE
+
+
+def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
+    """Group runs whose configurations differ in nothing but seed and place, in their order.
+
+    A partition seed that follows the seed ("auto" is written down as its value) is part of the
+    seed, unless it is the same in all of the runs.
+    """
+    alike: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
+    for run in runs:
+        config = run.config()
+        apart = {*aside(config), _SEED, _PARTITION_SEED}
+        key = tuple(sorted((k, v) for k, v in config.items() if k not in apart))
+        alike.setdefault(key, []).append(run)
+    return [
+        Group({**dict(key), _PARTITION_SEED: partition_seed}, members)
+        for key, found in alike.items()
+        for partition_seed, members in _by_partition_seed(found).items()
+    ]
+
+
+def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirectory, ...]]:
+    drawn = [run.config().get(_PARTITION_SEED, "auto") for run in runs]
+    if len(runs) > 1 and len(set(drawn)) == 1:
+        return {drawn[0]: tuple(runs)}
+    found: dict[Scalar, tuple[RunDirectory, ...]] = {}
+    for run, seed in zip(runs, drawn, strict=True):
+        name = "auto" if seed == run.config().get(_SEED) else seed
+        found[name] = (*found.get(name, ()), run)
+    return found
+
+
+def labels(groups: Sequence[Group]) -> list[str]:
+    """Name each group by its method and the settings that tell it from the others.
+
+    What only follows from the method (its regulariser, the learning rate of "auto") is left out.
+    """
+    keys = dict.fromkeys(key for group in groups for key in group.settings if key != "method")
+    telling = [key for key in keys if _tells_apart(key, groups)]
+    return [
+        " ".join([str(g.settings.get("method")), *(f"{k}={g.settings.get(k)}" for k in telling)])
+        for g in groups
+    ]
+
+
+def run_labels(runs: Sequence[RunDirectory]) -> list[str]:
+    """Name runs by method where that tells them apart, else by method and directory."""
+    methods = [str(run.config().get("method", run.name)) for run in runs]
+    if len(set(methods)) == len(methods):
+        return methods
+    return [f"{method} ({name})" for method, name in zip(methods, unique_names(runs), strict=True)]
+
+
+def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
+    """Name runs by their directory, with as many of the folders above as tell them apart."""
+    paths = [run.path.resolve() for run in runs]
+    for depth in range(1, max((len(path.parts) for path in paths), default=0) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            return names
+    return []
+
+
+def _tells_apart(key: str, groups: Sequence[Group]) -> bool:
+    """Return whether groups of one method differ in a setting, or any in data set or model."""
+    values: dict[Scalar | None, set[Scalar | None]] = {}
+    for group in groups:
+        method = None if key in ("dataset", "model") else group.settings.get("method")
+        values.setdefault(method, set()).add(group.settings.get(key))
+    return any(len(found) > 1 for found in values.values())
+
+
+def compare(runs: Sequence[RunDirectory]) -> dict[str, list[dict[str, Any]]]:
+    """Compare runs; accuracies are fractions.
+
+    Returns:
+        "runs": one row of figures per run. "groups": mean and deviation over the seeds of the
+        completed runs. "pairs": for two groups with at least two common seeds, the paired
+        difference of the final accuracy, its standard error and p value, plain and adjusted.
+    """
+    groups = group_runs(runs)
+    names = labels(groups)
+    return {
+        "runs": [{"run": r.name, **{key: r.summary().get(key) for key in _SHOWN}} for r in runs],
+        "groups": [_group_row(name, g) for name, g in zip(names, groups, strict=True)],
+        "pairs": _pair_rows(names, groups),
+    }
+
+
+def _group_row(name: str, group: Group) -> dict[str, Any]:
+    final = group.by_seed("accuracy_final")
+    row: dict[str, Any] = {"group": name, "runs": len(group.runs), "seeds": list(final)}
+    for measure in ("accuracy_final", "accuracy_best", "seconds"):
+        spread = Spread.of(group.by_seed(measure).values())
+        row[measure] = spread and spread.mean
+        row[f"{measure}_std"] = spread and spread.std
+    return row
+
+
+def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    finals = [group.by_seed("accuracy_final") for group in groups]
+    rows: list[dict[str, Any]] = []
+    for one, other in combinations(range(len(groups)), 2):
+        pair = paired_difference(finals[one], finals[other])
+        if pair is not None:
+            rows.append(
+                {
+                    "group": names[one],
+                    "minus": names[other],
+                    "seeds": list(pair.seeds),
+                    "difference": pair.difference,
+                    "standard_error": pair.standard_error,
+                    "p": pair.p_value,
+                }
+            )
+    for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = adjusted
+    return rows
+
+
+def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Write a comparison as tables for people, by title; a table without rows is left out."""
+    found = {
+        "Runs": [_run_text(row) for row in compared["runs"]],
+        "Groups: mean ± standard deviation over seeds": [
+            _group_text(row) for row in compared["groups"]
+        ],
+        "Final accuracy, paired by seed: difference ± standard error in points": [
+            _pair_text(row) for row in compared["pairs"]
+        ],
+    }
+    return {title: rows for title, rows in found.items() if rows}
+
+
+def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{k: v for k, v in row.items() if k != "reason"}, "status": status(row)}
+
+
+def _group_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    n = len(row["seeds"])
+    accuracies = {
+        title: None if row[key] is None else Spread(row[key], row[f"{key}_std"], n).percent()
+        for title, key in (("final", "accuracy_final"), ("best", "accuracy_best"))
+    }
+    words = {"group": row["group"], "runs": row["runs"], "seeds": _words(row["seeds"])}
+    return {**words, **accuracies, "seconds": row["seconds"]}
+
+
+def _pair_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "group": row["group"],
+        "minus": row["minus"],
+        "seeds": _words(row["seeds"]),
+        "difference": f"{100 * row['difference']:+.2f} ± {100 * row['standard_error']:.2f}",
+        "p": row["p"],
+        "p (Holm)": row["p_holm"],
+    }
+
+
+def _words(values: Iterable[object]) -> str:
+    return " ".join(map(str, values))

@@ -1,0 +1,75 @@
+"""Where the measures of a run lie: analysis.json for programs, analysis.csv for spreadsheets.
+
+Measuring a round again replaces what it measured before and keeps its other measures, so a run can
+be looked at bit by bit.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedapp.core.files import json_text, parse_object, plain, write_atomically
+from fedapp.results.run_directory import RunDirectory
+
+Entry = dict[str, Any]
+COLUMNS = ("round", "measure", "client", "figure", "value")
+
+
+def read(run: RunDirectory) -> list[Entry]:
+    """Return the measured rounds in ascending order; none when nothing was measured yet."""
+    path = run.path / "analysis.json"
+    found = parse_object(path.read_bytes()) if path.exists() else None
+    return list((found or {}).get("rounds", []))
+
+
+def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
+    """Add a round's measures to the files, and return all rounds as they are there now."""
+    earlier = {old["round"]: old for old in read(run)}
+    new = plain(entry)  # as it will be read again
+    before = earlier.get(new["round"], {}).get("measures", {})
+    earlier[new["round"]] = {**new, "measures": {**before, **new["measures"]}}
+    rounds = [earlier[number] for number in sorted(earlier)]
+    write_atomically(run.path / "analysis.json", json_text({"rounds": rounds}).encode())
+    write_atomically(run.path / "analysis.csv", _csv(rounds).encode())
+    return rounds
+
+
+def truncate(run: RunDirectory, after: int) -> None:
+    """Forget rounds later than `after`, which a resumed run measures again."""
+    kept = [entry for entry in read(run) if entry["round"] <= after]
+    path = run.path / "analysis.json"
+    if path.exists():
+        write_atomically(path, json_text({"rounds": kept}).encode())
+        write_atomically(run.path / "analysis.csv", _csv(kept).encode())
+
+
+def figures(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return a round's headline figures by name: means over clients, and of the global model."""
+    found: dict[str, float] = {}
+    for word, measure in entry["measures"].items():
+        for part in ("mean", "model"):
+            values = measure.get(part) or {}
+            found |= {f"{word}/{key}": v for key, v in values.items() if isinstance(v, float)}
+    return found
+
+
+def _csv(rounds: list[Entry]) -> str:
+    """Write one line per figure; the client is empty for means and for the global model."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(row for entry in rounds for row in _lines(entry))
+    return text.getvalue()
+
+
+def _lines(entry: Entry) -> Iterator[tuple[Any, ...]]:
+    for word, measure in entry["measures"].items():
+        for row in measure.get("clients", []):
+            for name, value in row.items():
+                if name != "client":
+                    yield entry["round"], word, row["client"], name, value
+        for part in ("mean", "std", "model"):
+            for name, value in (measure.get(part) or {}).items():
+                if isinstance(value, int | float):
+                    yield entry["round"], word, "", f"{part} {name}", value

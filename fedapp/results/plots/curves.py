@@ -1,0 +1,212 @@
+"""The plots of a run: learning curves, per-class accuracy, the clients' label distribution.
+
+Each function draws one matplotlib figure, which `rendering` turns into a file or a part of a page.
+Figures are narrow with large type, so that they can be read on a phone;
+curves differ in dash as well as in colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedapp.results.formatting import percent
+from fedapp.results.plots.rendering import (
+    BLUE,
+    PAPER,
+    RED,
+    line_style,
+    new_figure,
+    plain_log_ticks,
+    styled,
+)
+from fedapp.results.run_directory import best_round
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+
+GLOBAL_MODEL = "global model"
+BLUES = ("#d6eaf6", BLUE, "#00304d")  # from few to many images, all visible on PAPER
+MAX_CLIENTS = 200  # columns that can still be told apart in a label distribution
+MAX_LABELS = 25  # classes whose names fit beside an axis
+
+
+@styled
+def curves(rows: Sequence[Row], title: str, tested: str = GLOBAL_MODEL) -> Figure:
+    """Draw accuracy above loss, over the rounds of one run (curves.png); `tested` names whose."""
+    figure = new_figure(6.0, 6.6)
+    above, below = figure.subplots(2, 1, sharex=True)
+    _draw_accuracy(above, rows, tested)
+    _draw_loss(below, rows, tested)
+    above.set_xlabel("")
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    return figure
+
+
+@styled
+def accuracy_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
+    """Draw the test accuracy of what is `tested` over the rounds of one run."""
+    figure = new_figure(4.8, 3.4)
+    _draw_accuracy(figure.subplots(), rows, tested)
+    return figure
+
+
+@styled
+def loss_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
+    """Draw test and training loss over the rounds of one run."""
+    figure = new_figure(4.8, 3.4)
+    _draw_loss(figure.subplots(), rows, tested)
+    return figure
+
+
+@styled
+def compare_curves(
+    runs: Sequence[tuple[str, Sequence[Row]]], title: str = "Test accuracy"
+) -> Figure:
+    """Draw the test accuracy of several runs, given as (label, rows), over each other."""
+    figure = new_figure(6.0, 4.4 + 0.12 * len(runs))
+    axes = figure.subplots()
+    highest = 0.0
+    for index, (label, rows) in enumerate(runs):
+        rounds, values = _points(rows, "accuracy", scale=100)
+        color, dash = line_style(index)
+        _draw_line(axes, rounds, values, color, dash, label)
+        highest = max([highest, *values])
+    _finish_accuracy(axes, title, highest)
+    if runs:
+        figure.legend(loc="outside lower center", ncols=1 if len(runs) < 3 else 2)
+    return figure
+
+
+@styled
+def class_accuracy(values: Sequence[float | None], class_names: Sequence[str]) -> Figure:
+    """Draw one bar per class: accuracies as fractions, None for a class without test images."""
+    count = len(values)
+    figure = new_figure(4.8, 1.2 + count * (0.28 if count <= MAX_LABELS else 0.18))
+    axes = figure.subplots()
+    heights = [0.0 if value is None else 100 * value for value in values]
+    bars = axes.barh(range(count), heights, color=BLUE)
+    axes.bar_label(bars, [percent(value) for value in values], padding=3, fontsize=9)
+    axes.set_yticks(range(count), class_names, fontsize=10 if count <= MAX_LABELS else 8)
+    axes.set(xlim=(0, 118), xticks=range(0, 101, 20), ylim=(count - 0.4, -0.6))
+    axes.grid(visible=False, axis="y")
+    axes.set(title="Test accuracy of each class", xlabel="Accuracy (%)", ylabel="Class")
+    return figure
+
+
+@styled
+def label_distribution(class_counts: npt.ArrayLike, class_names: Sequence[str]) -> Figure:
+    """Draw how many training images each client holds of each class.
+
+    Args:
+        class_counts: images per client and class, [clients, classes]; clients after the first
+            200 are left out, and the title says so.
+        class_names: one name per class.
+    """
+    counts = np.asarray(class_counts)
+    shown = counts[:MAX_CLIENTS].T
+    figure = new_figure(4.8, 2.6 + 0.1 * min(len(class_names), MAX_LABELS))
+    axes = figure.subplots()
+    axes.set_facecolor(PAPER)
+    _draw_cells(axes, shown)
+    _label_cells(axes.set_xticks, [str(client) for client in range(shown.shape[1])], limit=10)
+    _label_cells(axes.set_yticks, class_names, limit=MAX_LABELS)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    some = f" (first {MAX_CLIENTS} of {len(counts):,})" if len(counts) > MAX_CLIENTS else ""
+    axes.set(title=f"Labels of each client{some}", xlabel="Client", ylabel="Class")
+    return figure
+
+
+def _draw_cells(axes: Axes, counts: np.ndarray) -> None:
+    """Colour the cells of [classes, clients] by count, empty ones left blank, with a scale."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    gaps = max(counts.shape) <= 50  # between smaller cells, gaps would hide the cells
+    mesh = axes.pcolormesh(
+        np.ma.masked_equal(counts, 0),
+        cmap=LinearSegmentedColormap.from_list("blues", BLUES, N=32),
+        vmin=0,
+        vmax=max(1, counts.max(initial=0)),
+        rasterized=counts.size > 2000,  # as vectors they would make the page heavy
+        edgecolor=PAPER if gaps else "none",
+        linewidth=0.5 if gaps else 0,
+    )
+    scale = axes.figure.colorbar(mesh, ax=axes, label="Training images", format="{x:,.0f}")
+    if scale.solids is not None:
+        scale.solids.set(edgecolor="face")  # else hairlines show between its steps
+
+
+def _label_cells(set_ticks: Callable[..., Any], labels: Sequence[str], limit: int) -> None:
+    """Label the middle of every cell, or of every k-th when there are more than `limit`."""
+    step = math.ceil(len(labels) / limit) or 1
+    set_ticks([index + 0.5 for index in range(0, len(labels), step)], labels[::step])
+
+
+def _draw_accuracy(axes: Axes, rows: Sequence[Row], tested: str) -> None:
+    rounds, values = _points(rows, "accuracy", scale=100)
+    _draw_line(axes, rounds, values, BLUE, "-", tested)
+    if best := best_round(rows):
+        label = f"best: {percent(best['accuracy'])} in round {best['round']}"
+        place = best["round"], 100 * best["accuracy"]
+        axes.plot(*place, "*", color=RED, markersize=13, label=label)
+        axes.legend(loc="lower right")
+    _finish_accuracy(axes, "Test accuracy", max(values, default=0))
+
+
+def _finish_accuracy(axes: Axes, title: str, highest: float) -> None:
+    """Start at 0 and leave air above the highest value (%), at most to a little above 100 %."""
+    axes.set_ylim(0, min(103, 1.12 * highest) if highest else 103)
+    _finish(axes, title, "Accuracy (%)")
+
+
+def _draw_loss(axes: Axes, rows: Sequence[Row], tested: str) -> None:
+    test, train = _points(rows, "loss"), _points(rows, "train_loss")
+    _draw_line(axes, *test, BLUE, "-", f"test, {tested}")
+    _draw_line(axes, *train, RED, "--", "training, mean of clients")
+    values = test[1] + train[1]
+    if values:
+        axes.legend(loc="best")
+    if values and min(values) > 0 and max(values) > 30 * min(values):
+        axes.set_yscale("log")
+        plain_log_ticks(axes.yaxis)
+        _finish(axes, "Loss", "Loss (log scale)")
+    else:
+        _finish(axes, "Loss", "Loss")
+
+
+def _draw_line(
+    axes: Axes, rounds: list[int], values: list[float], color: str, dash: str, label: str
+) -> None:
+    """Draw one curve, with a dot per value while there are few; nothing when there are none."""
+    if values:
+        marker = "o" if len(values) <= 12 else None
+        axes.plot(rounds, values, dash, color=color, marker=marker, markersize=4, label=label)
+
+
+def _finish(axes: Axes, title: str, y_label: str) -> None:
+    """Title and name the axes, with whole rounds; an empty plot says that it is empty."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set(title=title, xlabel="Round", ylabel=y_label)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
+    if not any(np.size(line.get_xdata()) for line in axes.lines):
+        axes.set(xticks=[], yticks=[])
+        axes.text(0.5, 0.5, "not measured in this run", ha="center", transform=axes.transAxes)
+
+
+def _points(rows: Sequence[Row], key: str, scale: float = 1) -> tuple[list[int], list[float]]:
+    """Take the rounds that measured `key`, and its finite values times `scale`."""
+    kept = [
+        (row["round"], scale * row[key])
+        for row in rows
+        if row.get(key) is not None and math.isfinite(row[key])
+    ]
+    return [number for number, _ in kept], [value for _, value in kept]

@@ -1,0 +1,86 @@
+"""The plots of t-SNE maps: models side by side, or all local models on one pair of axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedapp.results.plots.measure_panels import Run
+from fedapp.results.plots.rendering import INK, class_colors, new_figure, styled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.figure import Figure
+
+MOST_NAMES = 20  # local models; a scale of colours stands for more
+
+
+@styled
+def feature_map(runs: Sequence[Run]) -> Figure:
+    """Draw the joint map of test features: a panel per model, coloured by class."""
+    found = runs[0][1][-1]["measures"]["t-sne"]["model"]
+    labels = np.array(found["labels"])
+    rows = (len(found["points"]) + 1) // 2
+    figure = new_figure(4.8, 0.8 + 2.3 * rows)
+    grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes, (name, points) in zip(grid, found["points"].items(), strict=False):
+        drawn = _by_class(axes, np.array(points), labels)
+        axes.set(title=name)
+    for axes in grid[len(found["points"]) :]:
+        axes.set_axis_off()
+    figure.colorbar(drawn, ax=list(grid), label="Class", location="bottom", aspect=40)
+    figure.suptitle(f"t-SNE of test features, {runs[0][0]}", x=0.02, ha="left", fontweight="bold")
+    return figure
+
+
+@styled
+def local_feature_map(runs: Sequence[Run]) -> Figure:
+    """Draw the joint map of all local models twice: coloured by local model, and by class."""
+    found = runs[0][1][-1]["measures"]["t-sne-locals"]["model"]
+    figure = new_figure(4.8, 9.6)
+    above, below = figure.subplots(2, 1, sharex=True, sharey=True)
+    points = {name: np.array(places) for name, places in found["points"].items()}
+    _by_model(figure, above, points)
+    labels = np.tile(found["labels"], len(points))
+    drawn = _by_class(below, np.concatenate(list(points.values())), labels)
+    below.set(title="By class")
+    figure.colorbar(drawn, ax=below, label="Class", location="bottom", aspect=40)
+    figure.suptitle(f"t-SNE of test features, {runs[0][0]}", x=0.02, ha="left", fontweight="bold")
+    return figure
+
+
+def _by_model(figure: Any, axes: Any, points: dict[str, np.ndarray]) -> None:
+    """Draw each local model's points in a colour of its own, and the global model's above them."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    names = [name for name in points if name != "global"]
+    colors = class_colors(len(names))
+    for name, color in zip(names, colors, strict=True):
+        axes.scatter(*points[name].T, s=5, color=color, linewidths=0, label=name)
+    axes.scatter(*points["global"].T, s=9, marker="x", color=INK, linewidths=0.7, label="global")
+    axes.set(title="By local model", xticks=[], yticks=[])
+    axes.grid(visible=False)
+    if len(names) <= MOST_NAMES:
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=4, fontsize=8, markerscale=2,
+            columnspacing=1, handletextpad=0.2,
+        )  # fmt: skip
+        return
+    scale = ScalarMappable(Normalize(-0.5, len(names) - 0.5), ListedColormap(colors))
+    label = "Local model, in the order of client numbers (cross: global)"
+    figure.colorbar(scale, ax=axes, label=label, location="bottom", aspect=40)
+
+
+def _by_class(axes: Any, places: np.ndarray, labels: np.ndarray) -> Any:
+    """Draw points [n, 2] in the colours of their classes; returns what a scale is made from."""
+    classes = int(labels.max()) + 1
+    drawn = axes.scatter(
+        places[:, 0], places[:, 1], c=labels, s=7, cmap="tab10" if classes <= 10 else "turbo",
+        vmin=-0.5, vmax=max(classes, 10) - 0.5 if classes <= 10 else classes - 0.5,
+    )  # fmt: skip
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    return drawn

@@ -1,0 +1,149 @@
+"""The models of a federation in which clients have their own: one per architecture, lent in turn.
+
+A process keeps one model of each architecture that its clients have, and loads each client's
+weights into it. Initial weights depend on the run's seed and the architecture alone: clients of one
+architecture start equal, so that their prototypes can be compared from the first round on. With
+`init-per-client` they depend on the client too; what clients share by construction still does not.
+"""
+
+import zlib
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clients.pair import Pair
+from clients.training.local_training import LocalSettings
+from clients.training.workplace import Workplace
+from fedapp.config.run_config import RunConfig
+from fedapp.core.rng import Stream, seeded, torch_seed
+from fedapp.data.datasets import Dataset
+from fedapp.methods.row import Method
+from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.groups import find_group
+from fedapp.models.model import Model
+from fedapp.models.orthogonal import orthogonal_initialisation
+from fedapp.models.personal_heads import PersonalHead, build_personal_head
+
+
+class PersonalPlaces:
+    """The workplaces of a process, one for each pair of an architecture and a head."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        method: Method,
+        data: Dataset,
+        device: torch.device,
+        settings: LocalSettings,
+    ) -> None:
+        """Prepare; models are built when the first client needs them."""
+        if method.personal is None:
+            raise ValueError("the method has one model for all clients")
+        self.config, self.method, self.kind = config, method, method.personal
+        self.data, self.device, self.settings = data, device, settings
+        self.group = find_group(config.model_group)
+        self._places: dict[tuple[str, int], Workplace] = {}
+
+    def place(self, client: int) -> Workplace:
+        """Return the models of one client's architecture and head."""
+        key = self.group.architecture_of(client), self.group.hidden_of(client)
+        if key not in self._places:
+            model = self.build(*key)
+            own = self._build_for if self.config.init_per_client else None
+            self._places[key] = Workplace(
+                model, self.shared(model), self.settings, lambda: self.build(*key), build_for=own
+            )
+        return self._places[key]
+
+    def build(self, architecture: str, hidden: int, draw: int = 0) -> nn.Module:
+        """Build a model of one kind with the initial weights of a draw; 0 is everyone's."""
+        return self._model(architecture, hidden, draw).to(self.device)
+
+    def _build_for(self, client: int) -> nn.Module:
+        """Build a client's model with initial weights of its own."""
+        group = self.group
+        return self.build(group.architecture_of(client), group.hidden_of(client), 1 + client)
+
+    def header(self, hidden: int) -> nn.Module:
+        """Build a head on its own, as a server trains it, with a seed of its own."""
+        seed = torch_seed(self.config.seed, Stream.SERVER, 0, hidden)
+        return self._head(hidden, seed, self.config.head_final_relu)
+
+    def shared(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the parameters that travel: those of the part that the method's row names."""
+        return {n: p for n, p in model.named_parameters() if n.startswith(f"{self.method.sends}.")}
+
+    def name(self, client: int) -> str:
+        """Return what a client's stored model is, to recognise a foreign one."""
+        hidden = self.group.hidden_of(client)
+        return f"{self.group.architecture_of(client)}-{hidden}-{self.config.feature_dim}"
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The orthogonal rows W [C, K] at which heads without hidden layer start."""
+        return self.orthogonal(int(self.config.feature_dim), self._head_seed(0)).numpy()
+
+    def orthogonal(self, width: int, seed: int) -> Tensor:
+        """Return orthogonal rows [C, width] of a seed."""
+        config = self.config
+        return orthogonal_initialisation(
+            self.data.num_classes, width, seed,
+            simplex=config.oi_simplex, objective=config.oi_objective,
+        )  # fmt: skip
+
+    def bytes_of_all(self) -> int:
+        """Return the bytes of all clients' models together, without building them."""
+        sizes: dict[tuple[str, int], int] = {}
+        total = 0
+        for client in range(self.config.num_clients):
+            key = self.group.architecture_of(client), self.group.hidden_of(client)
+            if key not in sizes:
+                with torch.device("meta"):
+                    state = self._model(*key, 0, orthogonal=False).state_dict()
+                sizes[key] = sum(t.numel() * t.element_size() for t in state.values())
+            total += sizes[key]
+        return total
+
+    def _model(
+        self, architecture: str, hidden: int, draw: int, orthogonal: bool | None = None
+    ) -> Model | Pair:
+        """Build what a client keeps: its model, and those beside it; only the former has draws."""
+        width = int(self.config.feature_dim)
+        head = self._head(hidden, self._head_seed(hidden, draw), self.config.head_final_relu)
+        if self.kind.orthogonal if orthogonal is None else orthogonal:
+            with torch.no_grad():
+                head.weight.copy_(self.orthogonal(hidden or width, self._head_seed(hidden)))
+        own = self._assembled(architecture, head, draw)
+        if not self.kind.beside:
+            return own
+        mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), 0, "mentee")
+        with seeded(self._head_seed(width)):
+            map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.beside else None
+        return Pair(own, mentee, map_)
+
+    def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:
+        """Build an extractor for a head, with weights by its role, architecture and draw."""
+        config, data = self.config, self.data
+        name = zlib.crc32(f"{role}{architecture}".encode())
+        with seeded(torch_seed(config.seed, Stream.ARCHITECTURE, draw, name)):
+            extractor = build_personal_extractor(
+                architecture, data.channels, data.image_size, int(config.feature_dim),
+                config.feature_map,
+            )  # fmt: skip
+        return Model(extractor, head).to(memory_format=torch.channels_last)
+
+    def _head(self, hidden: int, seed: int, final_relu: bool = False) -> PersonalHead:
+        config = self.config
+        return build_personal_head(
+            self._style(), int(config.feature_dim), self.data.num_classes, seed, hidden=hidden,
+            scale=config.feddor_scale_init, final_relu=final_relu,
+        )  # fmt: skip
+
+    def _style(self) -> str:
+        key = self.kind.style_key
+        return str(self.config.flat()[key]) if key else self.kind.style
+
+    def _head_seed(self, hidden: int, draw: int = 0) -> int:
+        return torch_seed(self.config.seed, Stream.HEAD, draw, hidden)

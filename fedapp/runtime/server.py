@@ -1,0 +1,74 @@
+"""The server's side of one run."""
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from clients.training.arrays import to_arrays
+from fedapp.core.errors import UserError
+from fedapp.results.checkpoint import Checkpoint
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.identity import form
+from fedapp.runtime.node import Node
+from fedapp.runtime.preflight import forget, meet_nodes
+from fedapp.runtime.recorder import Recorder
+from fedapp.runtime.strategy import build_strategy
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.federation import Federation, RoundDiverged, RoundFailed
+from strategies.rounds.records import to_array_record
+
+
+def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
+    """Meet the nodes and run the rounds that are left."""
+    config, node = recorder.config, recorder.node
+    expected = {"configuration": config.fingerprint(), "head": node.head_hash(), **form(node)}
+    federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
+    state_key = _state_key(grid, federation, recorder, saved)
+    strategy = build_strategy(config, node, federation, state_key)
+    arrays, first_round = _starting_point(node, strategy, recorder.run, saved)
+    recorder.begin(strategy, first_round, arrays)
+    try:
+        strategy.start(
+            grid,
+            arrays,
+            config.num_rounds,
+            config.round_timeout,
+            evaluate_fn=recorder.end_of_round,
+            first_round=first_round,
+        )
+        recorder.check_last()
+    except RoundFailed as reason:
+        recorder.finish("failed", str(reason), diverged=isinstance(reason, RoundDiverged))
+        raise UserError(str(reason)) from None
+    except BaseException as error:  # Ctrl-C too: what was trained until then is kept
+        recorder.finish("interrupted", repr(error))
+        raise
+    recorder.finish("completed")
+    if strategy.state_key and not config.keep_state:  # last, for it may be interrupted
+        forget(grid, federation, strategy.state_key)
+
+
+def _state_key(
+    grid: Grid, federation: Federation, recorder: Recorder, saved: Checkpoint | None
+) -> str:
+    """Return the name of the clients' states: the resumed run's, or a new one from round 1 on.
+
+    What an attempt that is given up has left is removed: its clients have trained later rounds.
+    """
+    run, config = recorder.run, recorder.config
+    if saved is not None:
+        return run.state_key()
+    old = run.earlier_state_key()
+    if old and recorder.node.keeps and not config.keep_state:
+        forget(grid, federation, old)
+    return run.new_state_key()
+
+
+def _starting_point(
+    node: Node, strategy: ClientStrategy, run: RunDirectory, saved: Checkpoint | None
+) -> tuple[ArrayRecord, int]:
+    """Return the model to start from and the first round: fresh, or from a checkpoint."""
+    run.truncate_rounds(saved.server_round if saved else 0)
+    if saved is None:
+        return to_array_record(to_arrays(node.workplace.shared)), 1
+    strategy.restore(saved.strategy)
+    return to_array_record(saved.arrays), saved.server_round + 1

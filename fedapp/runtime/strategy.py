@@ -1,0 +1,47 @@
+"""From a configuration to its Flower strategy, and the clients that a round samples."""
+
+from fedapp.config.run_config import RunConfig
+from fedapp.core.rng import sample_clients
+from fedapp.methods.row import GLOBAL
+from fedapp.runtime.node import Node
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.federation import Federation
+from strategies.rounds.robust import Rule
+
+
+def build_strategy(
+    config: RunConfig, node: Node, federation: Federation, state_key: str = ""
+) -> ClientStrategy:
+    """Build the strategy that the method table names; clients store states under `state_key`."""
+    every = config.eval_every if node.method.accuracy != GLOBAL else 0
+    every = config.num_rounds if config.finetune_epochs else every  # a stage after the last round
+    values = config.flat()
+    return node.method.strategy(
+        federation,
+        cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
+        lr=config.lr_at,
+        trained=[n for n, t in node.workplace.shared.items() if t.requires_grad],
+        weights=config.weights,
+        min_replies=config.min_replies,
+        tolerate_failures=config.tolerate_failures,
+        client_evaluation_every=config.client_eval_every or every,
+        state_key=state_key if node.keeps else "",
+        **_rule(config),
+        **{name: values[key] for name, key in node.method.options.items()},
+        **node.method.strategy_parts(node),
+    )
+
+
+def _rule(config: RunConfig) -> dict[str, Rule]:
+    """Return the strategy's robust or private mean, if one is asked for."""
+    rule = Rule(
+        config.aggregation, config.robust_malicious, config.robust_trim,
+        config.dp_clip, config.dp_noise,
+    )  # fmt: skip
+    return {"rule": rule} if rule.needed else {}
+
+
+def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
+    """Return the first `limit` clients (0: all) that train in a round."""
+    cohort = sample_clients(config.seed, server_round, config.num_clients, config.participation)
+    return cohort[: limit or None]

@@ -1,0 +1,80 @@
+"""The figures of a whole run, which summary.json keeps and the console and the report show."""
+
+import importlib.metadata
+import shlex
+import sys
+from typing import Any
+
+import fedapp
+from fedapp.config.run_config import RunConfig
+from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
+from fedapp.results.plots.curves import GLOBAL_MODEL
+from fedapp.results.run_directory import RunDirectory, best_round
+from fedapp.runtime.evaluation import at_chance
+from fedapp.runtime.node import Node
+
+_TESTED = {
+    GLOBAL: GLOBAL_MODEL,
+    CLIENT_MEAN: "personal models, mean over clients",
+    CLIENT_TOTAL: "personal models, all test images",
+}
+_CHANCE = "the final accuracy is no better than chance"
+
+
+def summarise(
+    run: RunDirectory,
+    config: RunConfig,
+    node: Node,
+    rows: list[dict[str, Any]],
+    status: str,
+    reason: str,
+) -> dict[str, Any]:
+    """Return the figures of the whole run, a resumed run's earlier rounds included."""
+    evaluated = [row for row in rows if row["accuracy"] is not None]
+    best = best_round(rows)
+    seconds = sum(row["seconds"] for row in rows)
+    ok = status == "completed"
+    chance = ok and _at_chance(node, evaluated)
+    return {
+        "method": config.method,
+        "dataset": config.dataset,
+        "model": node.title,
+        "seed": config.seed,
+        "rounds": len(rows),
+        "accuracy_of": _TESTED[node.method.accuracy],
+        "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,
+        "accuracy_best": best.get("accuracy"),
+        "best_round": best.get("round"),
+        "status": status,
+        "reason": _CHANCE if chance else reason,
+        "at_chance": chance,
+        "seconds": seconds,
+        "images_per_second": sum(row["images"] for row in rows) / seconds if seconds else None,
+        "bytes_down": sum(row["bytes_down"] for row in rows),
+        "bytes_up": sum(row["bytes_up"] for row in rows),
+        "device": str(node.device),
+        "versions": _versions(),
+        "command": shlex.join(["flwr", "run", ".", "-c", str(run.path / "config.toml")]),
+        **_last_clients(rows),
+    }
+
+
+def _at_chance(node: Node, evaluated: list[dict[str, Any]]) -> bool:
+    """Return whether the global model ended no better than a guess, as a diverged one does."""
+    is_global = node.method.accuracy == GLOBAL
+    labels = node.tested_labels()
+    return is_global and bool(evaluated) and at_chance(evaluated[-1]["accuracy"], labels)
+
+
+def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the clients' own test splits gave last, if they were asked."""
+    asked = [row for row in rows if "client_accuracy_mean" in row]
+    if not asked:
+        return {}
+    return {k: v for k, v in asked[-1].items() if k.startswith("client_") and "bytes" not in k}
+
+
+def _versions() -> dict[str, str]:
+    names = ("flwr", "torch", "numpy")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"fedapp": fedapp.__version__, "python": sys.version.split()[0], **found}

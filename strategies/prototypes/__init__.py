@@ -1,0 +1,1 @@
+"""Servers that average, or train, one prototype per class."""

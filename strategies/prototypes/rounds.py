@@ -1,0 +1,152 @@
+"""Rounds in which clients upload prototypes and receive a table of global ones; no model travels.
+
+The methods differ in how the server makes the table: one class each, in files of their own.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from strategies.aggregate import Arrays
+from strategies.prototypes.training import PrototypeMaker, one_thread, train_on_pairs
+from strategies.prototypes.uploads import Table, Upload, alikeness, pairs, read_upload
+from strategies.rounds.federation import check_finite
+from strategies.rounds.named_arrays import load_module, module_arrays, under
+from strategies.rounds.uploads import UploadRounds
+
+EXTRA = "prototypes"
+_TABLE = "table."
+_MAKER = "maker."
+
+
+class PrototypeRounds(UploadRounds[Upload]):
+    """Checks uploads, refuses bad ones by client, and broadcasts the table `update` returns."""
+
+    counted = False  # whether clients also upload their numbers of images
+    makes = "prototypes"  # what the server makes of uploads, in words
+
+    def __init__(
+        self, *args: Any, num_classes: int, width: int, passes: int = 1, **kwargs: Any
+    ) -> None:
+        """Prepare rounds over `num_classes` prototypes of `width` values; else as the base.
+
+        A client makes its prototypes in at most `passes` passes over its images.
+        """
+        super().__init__(*args, **kwargs)
+        self.num_classes, self.width, self.passes = num_classes, width, passes
+        self.table = Table.empty(width)
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Return the next table; `uploads` by client, at least one prototype among them."""
+        raise NotImplementedError
+
+    def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send the table, once it knows a class."""
+        return {EXTRA: self.table.arrays()} if len(self.table.classes) else {}
+
+    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Send the same: images may be compared with the prototypes."""
+        return self.extras(clients)
+
+    def read(self, client: int, arrays: Arrays) -> Upload:
+        """Check one client's prototypes, and that it counts no more images than it has seen."""
+        most = self.passes * self.federation.examples[client] if self.counted else None
+        return read_upload(client, arrays, self.num_classes, self.width, most)
+
+    def close_round(self, received: Arrays) -> Arrays:
+        """Make the next table; without any prototype the old one stays.
+
+        Raises `RoundDiverged` where the server's own training gave numbers that are not finite.
+        """
+        uploads = self.uploads()
+        if any(len(upload.classes) for upload in uploads):
+            self.table = self.update(uploads)
+            check_finite(self.state(), self.server_round, self.makes, "lower proto-server-lr")
+        return received
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return how alike the global prototypes of two classes are: mean and largest |cos|."""
+        return {**super().round_metrics(), **alikeness(self.table.rows)}
+
+    def state(self) -> Arrays:
+        """Return the table."""
+        return {_TABLE + name: array for name, array in self.table.arrays().items()}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back the table."""
+        self.table = Table.from_arrays(under(state, _TABLE))
+
+
+class TrainedPrototypes(PrototypeRounds):
+    """The server trains a module that makes the prototypes of all classes from its own vectors.
+
+    FedTGP (Zhang et al., AAAI 2024), FedORGP (Guo et al., 2025) and FedDOR differ in the loss.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        embedding: np.ndarray,
+        seed: int,
+        draw: Callable[[int], torch.Generator],
+        lr_server: float = 0.01,
+        epochs: int | str = 1,
+        batch_size: int = 32,
+        start: str = "plain",
+        **kwargs: Any,
+    ) -> None:
+        """Prepare the server's module.
+
+        Args:
+            args: as the base.
+            embedding: E [C, K] as it starts.
+            seed: of the module's other initial values.
+            draw: round -> generator of its shuffles.
+            lr_server: learning rate of plain SGD on uploaded prototypes.
+            epochs: passes over a round's uploads, or "auto", as `train_on_pairs` takes them.
+            batch_size: prototypes in a batch.
+            start: as `PrototypeMaker`.
+            kwargs: as the base.
+        """
+        super().__init__(*args, **kwargs)
+        self.maker = PrototypeMaker(torch.from_numpy(embedding), seed, start)
+        self.draw, self.lr_server = draw, lr_server
+        self.epochs, self.batch_size = epochs, batch_size
+        self.epochs_taken = 0
+
+    def loss(self, prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the server's loss on a batch of uploaded prototypes [B, K] and classes [B]."""
+        raise NotImplementedError
+
+    def made(self) -> np.ndarray:
+        """Return the module's prototypes as they are sent [C, K]."""
+        with torch.no_grad(), one_thread():
+            return self.maker().numpy()
+
+    def update(self, uploads: list[Upload]) -> Table:
+        """Train on this round's uploads, and make the prototypes of all classes."""
+        self.epochs_taken = train_on_pairs(
+            self.maker, self.loss, *pairs(uploads), self.draw(self.server_round),
+            lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
+        )  # fmt: skip
+        return Table.full(self.made())
+
+    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+        """Forget the uploads and the training of the round before."""
+        super().open_round(received, total_weight, cohort)
+        self.epochs_taken = 0
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return how alike the prototypes are, and for how many epochs the server trained."""
+        return {**super().round_metrics(), "server_epochs": float(self.epochs_taken)}
+
+    def state(self) -> Arrays:
+        """Return the table and the module."""
+        return {**super().state(), **module_arrays(self.maker, _MAKER)}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back the table and the module."""
+        super().load_state(state)
+        load_module(self.maker, state, _MAKER)

@@ -1,0 +1,1 @@
+"""The rounds that every strategy runs: sampling, messages, checks and exact sums."""

@@ -1,0 +1,300 @@
+"""Rounds over clients that live on nodes: what every strategy of the project has in common.
+
+It samples *clients* and sends one message to each node that hosts some of them. It takes every
+reply as it arrives and hands it to the method's own reduction. And it never turns a failed, refused
+or missing client into a silent average: each one is named, and too few usable replies end the run.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result
+
+from strategies.aggregate import Arrays, UpdateRefused
+from strategies.rounds.client_evaluation import read_scores, summarise_clients
+from strategies.rounds.federation import Federation, RoundReport, check_finite
+from strategies.rounds.records import (
+    ARRAYS,
+    ERROR,
+    TASK,
+    ClientFailure,
+    ClientResult,
+    Task,
+    from_array_record,
+    to_array_record,
+    unpack_report,
+    weight_of,
+)
+from strategies.rounds.transport import array_bytes, exchange, payload_bytes, release
+
+_KNOWN = "known-clients"
+_Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
+
+
+class ClientStrategy(FlowerFedAvg):
+    """One round after the other; what is made of the replies is the method's own."""
+
+    separate = False  # whether a node sends each client's model by itself, not their sum
+    goes_on_empty = False  # whether a round in which all clients diverge leaves all as it was
+    uniform = False  # whether the method counts each client once, whatever `weights` says
+
+    def __init__(
+        self,
+        federation: Federation,
+        cohort: Callable[[int], list[int]],
+        lr: Callable[[int], float],
+        trained: Sequence[str],
+        weights: str = "size",
+        min_replies: int = 1,
+        tolerate_failures: bool = False,
+        client_evaluation_every: int = 0,
+        state_key: str = "",
+    ) -> None:
+        """Prepare a strategy.
+
+        Args:
+            federation: the clients, their nodes and their numbers of examples.
+            cohort: round (from 1) -> ids of the clients to train.
+            lr: round (from 1) -> learning rate of the local steps.
+            trained: names of the shared arrays that clients train; the others are buffers.
+            weights: "size" (by number of examples) or "uniform".
+            min_replies: the fewest usable clients that make a round.
+            tolerate_failures: go on without clients that fail with an error; those whose loss
+                diverges are always left out and counted.
+            client_evaluation_every: rounds between evaluations on all own test splits; 0: none.
+            state_key: under which clients store what they keep; empty if they keep nothing.
+        """
+        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+        self.federation, self.cohort, self.lr = federation, cohort, lr
+        self.trained = tuple(trained)
+        self.weights = "uniform" if self.uniform else weights
+        self.min_replies = max(1, min_replies)
+        self.tolerate_failures = tolerate_failures
+        self.client_evaluation_every = client_evaluation_every
+        self.state_key = state_key
+        self.server_round, self.last_round = 0, 0
+        self.report = RoundReport(0)
+        self._asked: dict[int, Task] = {}
+        self._evaluating: dict[int, Task] = {}
+        self._global: Arrays = {}
+        self._known: set[int] = set()  # clients that have trained in an accepted round
+
+    # -- what a method may override -------------------------------------------------------------
+
+    def ask_first(self, grid: Grid, timeout: float) -> None:
+        """Ask the nodes for what the method needs to know before its first round."""
+
+    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+        """Prepare to take the replies of a cohort that starts from the shared arrays `received`."""
+
+    def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Return what the node of these clients receives for training beside the shared arrays."""
+        return {}
+
+    def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
+        """Return what the node of these clients receives for evaluation beside the model."""
+        return {}
+
+    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+        """Reduce a node's reply, or raise `UpdateRefused` (or any other error) and keep nothing."""
+        raise NotImplementedError
+
+    def close_round(self, received: Arrays) -> Arrays:
+        """Return the next shared arrays, after all replies."""
+        raise NotImplementedError
+
+    def model_to_evaluate(self, arrays: Arrays) -> Arrays:
+        """Return the model that the method's paper evaluates, given the current global one."""
+        return arrays
+
+    def state(self) -> Arrays:
+        """Return what the server must remember between rounds, beside the model."""
+        return {}
+
+    def load_state(self, state: Arrays) -> None:
+        """Take back what `state` returned, when a run resumes."""
+
+    def round_metrics(self) -> dict[str, float]:
+        """Return the method's own numbers of the last round, by their names in metrics.jsonl."""
+        return dict(self.report.metrics)
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The clients that have trained in an accepted round."""
+        return tuple(sorted(self._known))
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def save(self) -> Arrays:
+        """Return all that a checkpoint must hold beside the shared arrays."""
+        return {**self.state(), _KNOWN: np.array(self.known, np.int64)}
+
+    def restore(self, saved: Arrays) -> None:
+        """Take back what `save` returned."""
+        self._known = {int(client) for client in saved.get(_KNOWN, ())}
+        self.load_state({name: array for name, array in saved.items() if name != _KNOWN})
+
+    # -- Flower's interface ---------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return one message per node that hosts clients of this round's cohort."""
+        self.server_round, self.report = server_round, RoundReport(server_round)
+        cohort = self.cohort(server_round)
+        total = sum(weight_of(self.weights, self.federation.examples[c]) for c in cohort)
+        self._global = from_array_record(arrays)
+        self.open_round(self._global, total, len(cohort))
+        self._asked = self._tasks(cohort, total)
+        messages = self._messages(MessageType.TRAIN, self._asked, arrays, self.extras)
+        self.report.asked = len(cohort)
+        self.report.bytes_down = sum(map(payload_bytes, messages))
+        own = sum(array_bytes(*self.extras([client]).values()) for client in cohort)
+        self.report.client_bytes_down = len(cohort) * array_bytes(self._global) + own
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Reduce the replies as they arrive; raises `RoundFailed` if no model can come of them."""
+        waiting = dict(self._asked)
+        for reply in replies:
+            task = waiting.pop(reply.metadata.src_node_id, None)
+            if task is not None:
+                self._use(reply, task, self._receive)
+            release(reply)
+        for task in waiting.values():
+            self._fail(task.clients, "its node did not answer in time")
+        self.report.sort()
+        self.report.check(self.min_replies, self.tolerate_failures, self.goes_on_empty)
+        self._known |= {result.client for result in self.report.results}
+        arrays = self.close_round(self._global)
+        check_finite(arrays, server_round)
+        return to_array_record(arrays), MetricRecord({"train_loss": self.report.train_loss})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Ask every node to evaluate its clients, in the rounds in which that is due."""
+        every = self.client_evaluation_every
+        if not every or (server_round % every and server_round != self.last_round):
+            return []
+        arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
+        self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
+        messages = self._messages(MessageType.EVALUATE, tasks, arrays, self.evaluation_extras)
+        self.report.eval_bytes_down = sum(map(payload_bytes, messages))
+        return messages
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return mean and spread of the clients' accuracies, or None where there are none.
+
+        A client that was asked and has none is named in the round's failures and `unevaluated`.
+        """
+        waiting, self._evaluating, rows = self._evaluating, {}, {}
+        asked = {client for task in waiting.values() for client in task.clients}
+
+        def judge(reply: Message, task: Task) -> None:
+            self.report.eval_bytes_up += payload_bytes(reply)
+            scores, failures = read_scores(reply.content, task.clients)
+            rows.update(scores)
+            self.report.failures += failures
+
+        for reply in replies:
+            task = waiting.pop(reply.metadata.src_node_id, None)
+            if task is not None:
+                self._use(reply, task, judge)
+        for task in waiting.values():
+            self._fail(task.clients, "its node did not answer the evaluation in time")
+        self.report.unevaluated = sorted(asked - rows.keys())
+        return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        first_round: int = 1,
+    ) -> Result:
+        """Run rounds `first_round` to `num_rounds`; as Flower's, but takes replies as they come."""
+        result, arrays = Result(), initial_arrays
+        config = train_config or ConfigRecord()
+        evaluation_config = evaluate_config or ConfigRecord()
+        self.last_round = num_rounds
+        self.ask_first(grid, timeout)
+        for server_round in range(first_round, num_rounds + 1):
+            messages = self.configure_train(server_round, arrays, config, grid)
+            replies = exchange(grid, messages, timeout)
+            aggregated, metrics = self.aggregate_train(server_round, replies)
+            arrays = result.arrays = aggregated or arrays
+            result.train_metrics_clientapp[server_round] = metrics or MetricRecord()
+            questions = self.configure_evaluate(server_round, arrays, evaluation_config, grid)
+            clients = self.aggregate_evaluate(server_round, exchange(grid, questions, timeout))
+            if clients is not None:
+                result.evaluate_metrics_clientapp[server_round] = clients
+            self.report.client_accuracy = dict(clients or {})
+            if evaluate_fn and (evaluated := evaluate_fn(server_round, arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = evaluated
+            self.report.check_errors(self.tolerate_failures)  # of the evaluation: the round is kept
+        return result
+
+    def summary(self) -> None:
+        """Say nothing: the ServerApp prints the configuration once, in the app's own words."""
+
+    # -- messages and replies -------------------------------------------------------------------
+
+    def _tasks(self, clients: list[int], total_weight: int) -> dict[int, Task]:
+        """Return what each node is asked to do for the clients it hosts."""
+        return {
+            node: Task(
+                self.server_round, tuple(hosted), self.lr(self.server_round), self.weights,
+                total_weight, len(clients), self.state_key,
+                tuple(client for client in hosted if client in self._known), self.separate,
+            )
+            for node, hosted in self.federation.by_node(clients).items()
+        }  # fmt: skip
+
+    def _messages(
+        self, kind: str, tasks: Mapping[int, Task], arrays: ArrayRecord, extras: _Extras
+    ) -> list[Message]:
+        messages = []
+        for node, task in tasks.items():
+            groups = {name: to_array_record(group) for name, group in extras(task.clients).items()}
+            content = RecordDict({ARRAYS: arrays, TASK: task.to_record(), **groups})
+            messages.append(Message(content, dst_node_id=node, message_type=kind))
+        return messages
+
+    def _use(self, reply: Message, task: Task, take: Callable[[Message, Task], None]) -> None:
+        """Let `take` have a node's reply; whatever it raises is a failure of the node's clients.
+
+        Nodes are not trusted: nothing that one sends may end a run that tolerates failures.
+        """
+        if reply.has_error():
+            self._fail(task.clients, f"its node reported: {reply.error.reason}")
+            return
+        try:
+            take(reply, task)
+        except Exception as refusal:
+            named = str(refusal) if isinstance(refusal, UpdateRefused) else repr(refusal)
+            self._fail(task.clients, f"what its node sent was refused: {named}")
+
+    def _receive(self, reply: Message, task: Task) -> None:
+        """Reduce one node's update."""
+        self.report.bytes_up += payload_bytes(reply)
+        results, failures = unpack_report(reply.content)
+        self.federation.check(results, failures, task.clients)
+        if results:
+            self.take(reply.content, task, results)
+        self.report.results += results
+        self.report.failures += failures
+
+    def _fail(self, clients: Iterable[int], reason: str) -> None:
+        self.report.failures += [ClientFailure(client, ERROR, reason) for client in clients]

@@ -1,0 +1,122 @@
+"""Robust means and differential privacy, by Flower's own strategies, on every client's own model.
+
+An exact sum cannot tell one client from another, so these need each model by itself: nodes then
+send them separately, and the server holds a cohort's models until the round closes. Only methods
+whose server step starts from a mean of models can take part.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedMedian,
+    FedTrimmedAvg,
+    Krum,
+    MultiKrum,
+    Strategy,
+)
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+
+from strategies.aggregate import Arrays, ExactSum, UpdateRefused
+from strategies.rounds.federation import RoundFailed
+from strategies.rounds.records import ARRAYS, from_array_record, to_array_record
+
+_WEIGHT = "num-examples"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How separate models become one."""
+
+    name: str = "mean"  # one of RULES
+    malicious: int = 0  # clients that krum and multi-krum expect to lie
+    trim: float = 0.2  # share that trimmed-mean cuts at each end
+    clip: float = 0.0  # differential privacy: largest norm of an update; 0: none
+    noise: float = 0.0  # differential privacy: noise multiplier
+
+    @property
+    def needed(self) -> bool:
+        """Whether the clients' models are needed one by one."""
+        return self.name != "mean" or self.clip > 0
+
+    @property
+    def fewest(self) -> int:
+        """The fewest models that it can combine: krum needs 2f + 3 (Blanchard et al. 2017)."""
+        return 2 * self.malicious + 3 if self.name in ("krum", "multi-krum") else 1
+
+    def combine(self, server_round: int, received: Arrays, models: "SeparateModels") -> Arrays:
+        """Return the combination of the models, clients in ascending order.
+
+        Raises `RoundFailed` if so many clients were lost that the rule would protect nothing.
+        The noise of differential privacy comes from the operating system, not from the run's seed:
+        who knows the seed must not be able to take it away.
+        """
+        replies = models.messages()
+        if len(replies) < self.fewest:
+            raise RoundFailed(
+                f"round {server_round} has {len(replies)} usable updates, but aggregation "
+                f"'{self.name}' with robust-malicious {self.malicious} needs {self.fewest}"
+            )
+        strategy = RULES[self.name](self, len(replies))
+        if self.clip > 0:
+            strategy = DifferentialPrivacyServerSideFixedClipping(
+                strategy, self.noise, self.clip, num_sampled_clients=len(replies)
+            )
+            strategy.current_arrays = to_array_record(received)
+            _fresh_noise()
+        arrays, _ = strategy.aggregate_train(server_round, replies)
+        if arrays is None:
+            raise RoundFailed(f"{self.name} found no model among {len(replies)} updates")
+        combined = from_array_record(arrays)
+        return {name: combined[name].astype(array.dtype) for name, array in received.items()}
+
+
+RULES: dict[str, Callable[[Rule, int], Strategy]] = {
+    "mean": lambda rule, clients: FlowerFedAvg(),
+    "median": lambda rule, clients: FedMedian(),
+    "trimmed-mean": lambda rule, clients: FedTrimmedAvg(beta=rule.trim),
+    "krum": lambda rule, clients: Krum(num_malicious_nodes=rule.malicious),
+    "multi-krum": lambda rule, clients: MultiKrum(
+        num_malicious_nodes=rule.malicious,
+        num_nodes_to_select=max(1, clients - rule.malicious),
+    ),
+}
+
+
+class SeparateModels:
+    """The models of one round, each with its weight."""
+
+    def __init__(self, received: Arrays) -> None:
+        """Prepare for models in the shapes of `received`."""
+        self._check = ExactSum(received, 1)
+        self._models: dict[int, tuple[Arrays, int]] = {}
+
+    def take(self, uploads: Mapping[int, Arrays], weights: Mapping[int, int]) -> None:
+        """Keep a node's models; raises `UpdateRefused`, and keeps none then."""
+        if uploads.keys() != weights.keys():
+            raise UpdateRefused(f"it sent models of {sorted(uploads)}, not {sorted(weights)}")
+        for arrays in uploads.values():
+            self._check.check(arrays)
+        for client, arrays in uploads.items():
+            self._models[client] = arrays, weights[client]
+
+    def messages(self) -> list[Message]:
+        """Return the models as the replies that Flower's strategies take, by ascending client."""
+        return [_reply(client, *self._models[client]) for client in sorted(self._models)]
+
+
+def _reply(client: int, arrays: Arrays, weight: int) -> Message:
+    record: ArrayRecord = to_array_record(arrays)
+    content = RecordDict({ARRAYS: record, "metrics": MetricRecord({_WEIGHT: weight})})
+    return Message(content, dst_node_id=client + 1, message_type=MessageType.TRAIN)
+
+
+def _fresh_noise() -> None:
+    """Seed NumPy's global generator, which Flower's noise comes from, with real entropy.
+
+    It belongs to the whole process; nothing of a run draws from it but this noise.
+    """
+    np.random.seed(None)
