@@ -1,0 +1,217 @@
+"""The `fedapp` command: tables, JSON, plots, and mistakes in one sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedapp.cli import app as cli
+from fedapp.config.overrides import read_overrides
+from fedapp.config.project import default_config, merge
+from fedapp.config.resolve import load_run_config
+from fedapp.core.errors import UserError
+from fedapp.core.hardware import gpu_names
+from fedapp.data.partition.table import PARTITIONS
+from fedapp.engines.resources import Resources
+
+ROOT = Path(__file__).parents[3]
+runner = CliRunner()
+
+
+def rows(*arguments: str) -> list[dict]:
+    done = runner.invoke(cli.app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def test_methods_lists_the_table_with_all_its_columns():
+    table = {row["method"]: row for row in rows("methods")}
+    assert set(table) >= {"fedavg", "fedprox", "fedbabu", "dr", "feddr+", "fedfn", "fedntd"}
+    plus = table["feddr+"]
+    assert (plus["head"], plus["loss"], plus["regulariser"]) == ("etf", "dr", "fd")
+    assert (plus["sends"], plus["defaults"]) == ("theta", "beta=0.9")
+    assert plus["source"].startswith("Kim et al.")
+
+
+def test_every_command_has_help_with_an_example():
+    commands = [command.callback.__name__ for command in cli.app.registered_commands]
+    for name in commands:
+        done = runner.invoke(cli.app, [name, "--help"])
+        assert done.exit_code == 0
+        assert "Example: fedapp" in " ".join(done.output.split()), name
+
+
+def test_config_shows_what_auto_becomes():
+    table = {row["key"]: row for row in rows("config", "-c", "method='fedntd' dataset='cifar10'")}
+    assert table["model"]["value"] == "vgg11"
+    assert table["regulariser"]["value"] == "ntd"
+    assert all(row["meaning"] for row in table.values())
+
+
+def test_partition_prints_and_plots_the_label_distribution(tmp_path):
+    plot = tmp_path / "new" / "clients.png"
+    table = rows("partition", "-c", "num-clients=10", "--plot", str(plot))
+    assert len(table) == 10
+    assert sum(row["train"] for row in table) == 1438
+    for row in table:
+        assert list(row["classes"]) == list(map(str, range(10)))
+        assert sum(count > 0 for count in row["classes"].values()) <= 2
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_partition_lists_the_kinds():
+    kinds = {row["partition"]: row["meaning"] for row in rows("partition", "--list")}
+    assert kinds.keys() == PARTITIONS.keys()
+    assert kinds["shards"] == "`shards` one-class shards per client"
+
+
+def test_a_plot_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    plot = tmp_path / "file" / "clients.png"
+    done = runner.invoke(cli.app, ["partition", "-c", "num-clients=10", "--plot", str(plot)])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception).startswith(f"{plot} cannot be written: ")
+    assert str(done.exception).endswith(f"File exists: '{plot.parent}'")
+
+
+def test_datasets_and_doctor_print_tables_too():
+    assert {"digits", "cifar10", "images"} <= {row["dataset"] for row in rows("datasets")}
+    assert {row["check"] for row in rows("doctor")} >= {"Python", "flwr", "torch", "disk"}
+    plain = runner.invoke(cli.app, ["datasets"])
+    assert "digits" in plain.output
+
+
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2():
+    command = [sys.executable, "-m", "fedapp.cli", "run", "-c", "methd='fedavg'"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "fedapp: run-config key 'methd' does not exist; did you mean 'method'?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["no-such.toml"], "preset no-such.toml cannot be read"),
+        (["num-rounds=="], "is not TOML"),
+        (["seed=1 lr 0.1"], "'lr 0.1' is not a key=value pair"),
+        (["seed=1 seed=2"], "Cannot overwrite a value"),
+        (["method=fedavg"], "is not TOML"),
+        (["run-name=2024-05-01"], "a name needs quotes: run-name='2024-05-01'"),
+        (["run-name=10:30:00"], "is a date or a time"),
+    ],
+)
+def test_overrides_that_cannot_be_read(texts, words):
+    with pytest.raises(UserError, match=words):
+        read_overrides(texts)
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--workers"])
+def test_there_are_no_negative_numbers_of_nodes_or_workers(monkeypatch, option):
+    monkeypatch.setattr("fedapp.cli.run.simulate", lambda *_: 0)
+    done = runner.invoke(cli.app, ["run", option, "-1"])
+    assert done.exit_code == 2
+    assert option in done.output
+    assert runner.invoke(cli.app, ["run", option, "0"]).exit_code == 0
+
+
+def test_pairs_are_read_as_by_flower():
+    from flwr.common.config import parse_config_args
+
+    text = "lr=0.1 method='feddr+' name=\"a b\" pool-data=false seed=3"
+    assert read_overrides([text]) == parse_config_args([text])
+    assert read_overrides(["lr = 0.1  seed =3"]) == {"lr": 0.1, "seed": 3}
+
+
+def test_starting_a_run_imports_nothing_heavy():
+    code = """
+import sys
+from pathlib import Path
+import fedapp.cli.app
+from fedapp.config.overrides import read_overrides
+from fedapp.config.project import merge
+merge(Path("."), read_overrides(["seed=1", "fedntd-cifar10-shards"]))
+print({"numpy", "torch", "flwr", "ray", "pydantic", "typer"} & sys.modules.keys())
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "{'typer'}\n"
+
+
+def test_later_overrides_win_and_paths_become_absolute(tmp_path):
+    preset = tmp_path / "p.toml"
+    preset.write_text('method = "fedavg"\nseed = 3\noutput-dir = "here"\n')
+    values = load_run_config(ROOT, read_overrides([str(preset), "seed=5"]))
+    assert (values["method"], values["seed"]) == ("fedavg", 5)
+    assert values["output-dir"] == str(ROOT / "here")
+    with pytest.raises(UserError, match=r"has no \[tool.flwr.app.config\]"):
+        default_config(tmp_path)
+
+
+def test_paths_become_absolute_but_not_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imagenet").mkdir()
+    (tmp_path / "first.safetensors").touch()
+    values = merge(ROOT, {"state-dir": "states", "initial-model": "first.safetensors"})
+    assert values["state-dir"] == str(tmp_path / "states")
+    assert values["initial-model"] == str(tmp_path / "first.safetensors")
+    named = {"initial-model": "imagenet", "resume": "auto"}
+    assert named.items() <= merge(ROOT, named).items()
+    in_data = {"initial-model": "in-the-data-folder.pth"}
+    assert in_data.items() <= merge(ROOT, in_data).items()
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [("", []), ("-1", []), ("0, 2", ["0", "2"]), ("1,-1,0", ["1"]), ("NoDevFiles", [])],
+)
+def test_gpus_are_those_that_cuda_would_show(monkeypatch, visible, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_names() == names
+
+
+def test_resources_are_chosen_from_the_machine(monkeypatch):
+    monkeypatch.setattr("fedapp.engines.resources.cores", lambda: 8)
+    monkeypatch.setattr("fedapp.engines.resources.gpu_names", lambda: [])
+    assert Resources().resolve(100) == Resources(32, 8, 0.0)
+    assert Resources().resolve(3).workers == 3
+    assert Resources(0, 2).resolve(100, 0.1).nodes == 32  # 5 of 100 clients per worker
+    assert Resources(0, 2).resolve(20, 0.1).nodes == 20
+    assert Resources(0, 2).resolve(1000, 0.05).nodes == 8  # 25 per worker balance themselves
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert "client-resources-num-cpus=2" in Resources(8, 4, 0.0).options()
+    assert "init-args-num-cpus=8" in Resources(8, 4, 0.0).options()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # a cluster refuses to be told its size
+    assert "init-args-num-cpus" not in Resources(8, 4, 0.0).options()
+    monkeypatch.setattr("fedapp.engines.resources.gpu_names", lambda: ["0", "1"])
+    assert Resources().resolve(100) == Resources(32, 8, 0.25)
+
+
+def test_compare_and_report_read_run_directories(tmp_path):
+    from fedapp.results.run_directory import RunDirectory
+
+    paths = []
+    for name, accuracy in (("a", 0.5), ("b", 0.7)):
+        run = RunDirectory.create(tmp_path, name, {"method": name, "dataset": "digits"})
+        for r in (1, 2):
+            run.log_round(
+                {"round": r, "seconds": 1.0, "clients": 2, "accuracy": accuracy, "loss": 1.0}
+            )
+        run.write_summary({"method": name, "seed": 0, "rounds": 2, "accuracy_final": accuracy})
+        paths.append(str(run.path))
+    plot = tmp_path / "new" / "curves.png"
+    done = runner.invoke(cli.app, ["compare", *paths, "--plot", str(plot), "--json"])
+    assert done.exit_code == 0, done.output
+    assert "0.7" in done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert runner.invoke(cli.app, ["report", paths[0]]).exit_code == 0
+    assert (Path(paths[0]) / "report.html").read_text().startswith("<!doctype html>")

@@ -1,0 +1,172 @@
+"""Losses of prototype and mutual methods against the numbers of the specification.
+
+The vectors are float64 evaluations made apart from this code.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from clients import prototype_losses as losses
+from fedapp.models.heads import Head
+from fedapp.models.personal_heads import STYLES, PersonalHead
+
+VECTORS = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
+)
+
+
+def tensor(values: list) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def table(rows: list) -> tuple[Tensor, Tensor]:
+    """Rows with None for absent classes, as prototypes and a mask."""
+    width = len(next(row for row in rows if row is not None))
+    filled = [row or [0.0] * width for row in rows]
+    return tensor(filled), torch.tensor([row is not None for row in rows])
+
+
+def near(value: Tensor, expected: float) -> None:
+    assert float(value.detach()) == pytest.approx(expected, rel=1e-10)
+
+
+LOCAL = VECTORS["feddor_local"]
+FEATURES, LABELS = tensor(LOCAL["features"]), torch.tensor(LOCAL["labels"])
+PROTOTYPES, ALL = table(LOCAL["global_prototypes"])
+KD = VECTORS["fedkd_losses"]
+PAIR = tensor(KD["personal_logits"]), tensor(KD["mentee_logits"])
+KD_LABELS = torch.tensor(KD["labels"])
+
+
+def test_alignment_and_its_gradient():
+    features = FEATURES.clone().requires_grad_()
+    loss = losses.cosine_alignment(features, LABELS, PROTOTYPES, ALL)
+    near(loss, LOCAL["L_align"])
+    loss.backward()
+    torch.testing.assert_close(features.grad, tensor(LOCAL["grad_L_align_wrt_features"]))
+
+
+def test_alignment_without_a_class_keeps_the_denominator():
+    vector = VECTORS["align_with_missing_prototype"]
+    known = torch.tensor(vector["present_mask"])
+    near(
+        losses.cosine_alignment(FEATURES, LABELS, PROTOTYPES, known),
+        vector["L_align_sum_over_present_divided_by_B"],
+    )
+
+
+def test_alignment_ignores_the_prototypes_lengths():
+    near(
+        losses.cosine_alignment(FEATURES, LABELS, 7.0 * PROTOTYPES, ALL),
+        LOCAL["L_align"],
+    )
+
+
+def test_feddor_local_loss_with_the_cosine_head():
+    linear = Head(tensor(LOCAL["classifier_weight"]))
+    head = PersonalHead(STYLES["cosine"], linear, None, LOCAL["scale"])
+    logits = head(FEATURES)
+    torch.testing.assert_close(logits, tensor(LOCAL["logits"]))
+    entropy = torch.nn.functional.cross_entropy(logits, LABELS)
+    near(entropy, LOCAL["L_CE"])
+    align = losses.cosine_alignment(FEATURES, LABELS, PROTOTYPES, ALL)
+    near(10 * entropy + align, LOCAL["L_local"])
+    entropy.backward()
+    near(head.scale.grad, LOCAL["dL_CE_dscale"])
+
+
+def test_fedproto_term():
+    vector = VECTORS["fedproto_local_term"]
+    prototypes, known = table(vector["global_prototypes"])
+    labels = torch.tensor(vector["labels"])
+    near(
+        losses.prototype_mse(tensor(vector["features"]), labels, prototypes, known),
+        vector["mse"],
+    )
+
+
+def test_fedorgp_client_loss():
+    vector = VECTORS["fedorgp"]
+    entropy = torch.nn.functional.cross_entropy(tensor(vector["client_CE_logits"]), LABELS)
+    align = losses.cosine_alignment(FEATURES, LABELS, PROTOTYPES, ALL)
+    near(entropy + vector["lambda_client"] * align, vector["L_client"])
+
+
+def test_fd_loss_takes_the_softmax_of_class_logits():
+    vector = VECTORS["fd_loss"]
+    logits, labels = tensor(vector["logits"]), torch.tensor(vector["labels"])
+    known = torch.ones(3, dtype=torch.bool)
+    near(
+        losses.soft_cross_entropy(logits, labels, tensor(vector["global_logits"]), known),
+        vector["distill"],
+    )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "batchmean"])
+def test_fedkd_losses(reduction):
+    weight = tensor(KD["W_h_weight_out_by_in"])
+    features = tensor(KD["personal_features"]), tensor(KD["mentee_features"]) @ weight.T
+    own, other = losses.adaptive_mutual(PAIR, features, KD_LABELS, reduction == "mean")
+    near(own, KD[reduction]["L_personal"])
+    near(other, KD[reduction]["L_mentee"])
+
+
+def test_detached_fedkd_has_the_same_values_and_other_gradients():
+    features = tensor(KD["personal_features"]), tensor(KD["mentee_features"])
+    gradients = []
+    for detach in (False, True):
+        personal = PAIR[0].clone().requires_grad_()
+        losses_of_pair = losses.adaptive_mutual(
+            (personal, PAIR[1]), features, KD_LABELS, detach=detach
+        )
+        sum(losses_of_pair).backward()
+        gradients.append((float(sum(losses_of_pair).detach()), personal.grad))
+    assert gradients[0][0] == pytest.approx(gradients[1][0])
+    assert not torch.allclose(gradients[0][1], gradients[1][1])
+
+
+def test_detached_fedkd_teaches_features_once():
+    pair = [logits.clone().requires_grad_() for logits in PAIR]
+    start = tensor(KD["personal_features"]), tensor(KD["mentee_features"])
+    features = [values.clone().requires_grad_() for values in start]
+    sum(losses.adaptive_mutual(tuple(pair), tuple(features), KD_LABELS, detach=True)).backward()
+    alone = sum(torch.nn.functional.cross_entropy(logits, KD_LABELS) for logits in PAIR)
+    once = 2 * (start[0] - start[1]) / start[0].numel() / alone
+    assert torch.allclose(features[0].grad, once)
+    assert torch.allclose(features[1].grad, -once)
+
+
+def test_fml_losses():
+    vector = VECTORS["fml_loss"]
+    own, other = losses.mutual(*PAIR, KD_LABELS, vector["alpha"], vector["beta"])
+    near(own, vector["L_personal"])
+    near(other, vector["L_mentee"])
+
+
+@pytest.mark.parametrize("kind", ["raw_mean", "mean_of_normalized", "normalized_mean"])
+def test_class_means(kind):
+    vector = VECTORS["prototype_means"]
+    means, counts = losses.class_means(
+        tensor(vector["features"]), torch.tensor(vector["labels"]), vector["num_classes"], kind
+    )
+    assert counts.tolist() == vector["counts"]
+    expected, present = table(vector[kind])
+    torch.testing.assert_close(means[present], expected[present])
+
+
+def test_the_nearest_prototype_of_two_equally_near_ones_is_the_lowest():
+    vector = VECTORS["nearest_prototype"]
+    prototypes, known = table(vector["global_prototypes"])
+    query = tensor(vector["query"])[None]
+    assert losses.nearest_prototype(query, prototypes, known).tolist() == [vector["predicted"]]
+
+
+def test_the_nearest_prototype_by_cosine_ignores_length_and_unknown_classes():
+    prototypes = tensor([[10.0, 10.0], [0.0, 0.1], [1.0, 0.0]])
+    known = torch.tensor([True, True, False])
+    queries = tensor([[0.1, 3.0], [5.0, 0.0]])
+    assert losses.nearest_prototype(queries, prototypes, known, cosine=True).tolist() == [1, 0]

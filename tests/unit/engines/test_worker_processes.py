@@ -1,0 +1,117 @@
+"""Worker processes of the app's own: who answers, who is left out, what a lost process means."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flwr.app import Message, RecordDict
+from in_process import settings
+from waiting import wait_until
+
+from fedapp.engines.resources import Resources
+from fedapp.engines.worker_template import kill_workers
+from fedapp.engines.workers import WorkerGrid, visible_gpu
+
+CLIENTAPP = "fedapp.client_app:app"
+TESTS = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def grid():
+    made = WorkerGrid(settings(), Resources(4, 2, 0.0), CLIENTAPP)
+    yield made
+    kill_workers()
+
+
+def question(node: int, kind: str = "query") -> Message:
+    return Message(RecordDict(), dst_node_id=node, message_type=kind)
+
+
+def test_nodes_share_the_workers_and_every_one_answers_for_itself(grid):
+    asked = [question(node) for node in grid.get_node_ids()]
+    replies = grid.send_and_receive(asked, timeout=60)
+    said = {r.metadata.src_node_id: r.content.config_records["identity"] for r in replies}
+    assert {node: who["partition-id"] for node, who in said.items()} == {
+        100: 0, 101: 1, 102: 2, 103: 3
+    }  # fmt: skip
+    assert all(who["hosts-any"] for who in said.values())
+    assert grid.worker_of[100] is grid.worker_of[102] is not grid.worker_of[101]
+
+
+def test_an_exception_in_a_handler_is_an_error_reply_and_the_worker_goes_on(grid):
+    process = grid.worker_of[101].process
+    (reply,) = grid.send_and_receive([question(101, "train")], timeout=60)
+    assert reply.has_error()
+    assert "KeyError" in reply.error.reason
+    (reply,) = grid.send_and_receive([question(101)], timeout=60)
+    assert not reply.has_error()
+    assert grid.worker_of[101].process is process
+
+
+def test_a_worker_that_is_lost_is_an_error_reply_and_another_one_starts(grid):
+    lost = grid.worker_of[100].process
+    os.kill(lost.pid, signal.SIGSTOP)  # so that it cannot have answered before it is killed
+    ids = grid.push_messages([question(100)])
+    assert grid.pull_messages(ids) == []
+    os.kill(lost.pid, signal.SIGKILL)
+    (reply,) = answered(grid, ids)
+    assert reply.has_error()
+    assert reply.error.reason == "its worker process ended with exit code -9"
+    assert reply.metadata.src_node_id == 100
+    (reply,) = grid.send_and_receive([question(100)], timeout=60)
+    assert not reply.has_error()
+
+
+@pytest.mark.parametrize("changes", ["model='mobilenet'", "model='resnet10'", "method='feddor'"])
+def test_what_a_model_needs_is_imported_before_workers_are_forked_and_cuda_is_not_asked(changes):
+    """A process cannot use CUDA if the one that it was forked from has."""
+    code = f"""
+import json, os, sys
+import torch
+from in_process import settings
+os.environ["FEDAPP_RUN_CONFIG"] = json.dumps(settings({changes}))
+torch._C._cuda_getDeviceCount = torch._C._cuda_init = lambda: sys.exit("CUDA was asked")
+import fedapp.engines.worker_preload
+before = "torchvision" in sys.modules
+from fedapp.runtime.node import Node
+from fedapp.config.resolve import parse_config
+Node(parse_config(settings(device="cpu", {changes})))
+print(before, "torchvision" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=TESTS
+    )
+    needed = str("mobilenet" not in changes)
+    assert done.stdout.split()[-2:] == [needed, needed]
+
+
+def test_a_message_that_has_expired_is_not_worked_off(grid):
+    late = question(103)
+    late.metadata.ttl = -1.0
+    (late_id,) = grid.push_messages([late])
+    (reply,) = grid.send_and_receive([question(103)], timeout=60)
+    assert not reply.has_error()
+    assert grid.pull_messages([late_id]) == []
+    assert late_id not in grid.waiting
+
+
+@pytest.mark.parametrize(
+    ("visible", "share", "seen"),
+    [
+        ("4,7", 0.5, ["4", "4", "7", "7"]),
+        ("4,7", 0.0, [None] * 4),
+        ("", 0.5, [None] * 4),
+        ("0,1,2,3,4", 1.0, ["0", "1", "2", "3"]),
+    ],
+)
+def test_workers_share_the_gpus_evenly(monkeypatch, visible, share, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    resources = Resources(4, 4, share)
+    assert [visible_gpu(worker, resources) for worker in range(4)] == seen
+
+
+def answered(grid: WorkerGrid, ids: list[str]) -> list[Message]:
+    return wait_until(lambda: grid.pull_messages(ids), 60, "reply")

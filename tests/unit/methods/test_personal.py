@@ -1,0 +1,264 @@
+"""Personal methods: their steps, what they keep, and what they reduce to."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from in_process import assert_same, differ, federate, settings
+from torch import nn
+
+from clients.state.memory import Memory
+from clients.state.store import ClientState, StateError
+from clients.training.displacement import displaced, pulled
+from clients.training.parts import still_statistics, training_only
+from clients.training.sgd import FusedSGD
+from fedapp.config.resolve import parse_config
+from fedapp.methods.table import METHODS
+from fedapp.models.model import build_model
+from fedapp.runtime.node import Node
+
+SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
+KEEPS = ["local", "local-etf", "local-dr", "fedper", "fedrep", "ditto"]
+ALONE = {"num_clients": 1, "participation": 1.0, "partition": "iid", "num_rounds": 3}
+
+
+def parameter(values):
+    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def test_ditto_step_is_the_published_one():
+    vector = SERVER["Ditto_step"]
+    own, anchor = parameter(vector["v"]), parameter(vector["w_global"])
+    own.grad = torch.tensor(vector["grad_ce"], dtype=torch.float64)
+    pulled([own], [anchor], vector["lr"] * vector["lam"])
+    FusedSGD([own], vector["lr"], 0.0, 0.0).step()
+    np.testing.assert_allclose(own.detach(), vector["v_new"], rtol=1e-12)
+
+
+def test_per_fedavg_takes_the_second_gradient_at_the_moved_point():
+    vector = SERVER["PerFedAvg_FO"]
+    weight = parameter(vector["w"])
+
+    def loss(batch):
+        return 0.5 * (weight - torch.tensor(vector[batch])).square().sum()
+
+    loss("b1").backward()
+    before = weight.detach().clone()
+    with displaced([weight], [-vector["alpha"] * weight.grad]):
+        np.testing.assert_allclose(weight.detach(), vector["w_prime"], rtol=1e-12)
+        loss("b2").backward()
+    assert torch.equal(weight, before)
+    FusedSGD([weight], vector["beta"], 0.0, 0.0).step()
+    np.testing.assert_allclose(weight.detach(), vector["w_new"], rtol=1e-12)
+
+
+def test_displaced_weights_are_seen_under_autocast_and_so_are_the_old_ones_after():
+    torch.manual_seed(0)
+    layer, inputs = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        before = layer(inputs)
+        with displaced([layer.weight], [torch.ones(8, 8)]):
+            moved = layer(inputs)
+        after = layer(inputs)
+    expected = before.float() + inputs.sum(1, keepdim=True)
+    torch.testing.assert_close(moved.float(), expected, rtol=0.05, atol=0.1)
+    assert torch.equal(before, after)
+
+
+def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch():
+    node = Node(parse_config(settings(method="per-fedavg", batch_size=16)))
+    client = node.client(0)
+    received = client.get_parameters({})
+    sent, _, report = client.fit(received, {"server_round": 2, "lr": 0.05})
+    model = node.new_model()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    batches = list(node.client(0).data.training(2)())
+    assert len(batches) % 2 == 1  # 72 images: the last batch is both halves of its pair
+    pairs = [(batches[i], batches[min(i + 1, len(batches) - 1)]) for i in range(0, len(batches), 2)]
+    for first, second in pairs:
+        moved = node.new_model()
+        moved.load_state_dict(model.state_dict())
+        nn.functional.cross_entropy(moved(first[0])[1], first[1]).backward()
+        with torch.no_grad():
+            for value in moved.parameters():
+                value -= 0.05 * value.grad
+        moved.zero_grad()
+        nn.functional.cross_entropy(moved(second[0])[1], second[1]).backward()
+        for value, other in zip(model.parameters(), moved.parameters(), strict=True):
+            value.grad = other.grad.clone()
+        optimiser.step()
+    assert report["steps"] == len(pairs)
+    for array, value in zip(sent, model.parameters(), strict=True):
+        np.testing.assert_allclose(array, value.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_outer_rate_falls_with_the_local_one_unless_it_is_constant():
+    run = {"method": "per-fedavg", "num_rounds": 1}
+    received = Node(parse_config(settings(**run))).client(0).get_parameters({})
+
+    def change(lr, **keys):
+        client = Node(parse_config(settings(**run, lr=0.05, **keys))).client(0)
+        sent = client.fit(received, {"server_round": 1, "lr": lr})[0]
+        return sum(float(np.abs(a - b).sum()) for a, b in zip(sent, received, strict=True))
+
+    constant = {"per_fedavg_constant": True}
+    assert change(0.0005) < 0.05 * change(0.05)
+    assert change(0.0005, **constant) > 0.5 * change(0.05, **constant)
+
+
+@pytest.mark.parametrize("method", ["fedper", "local"])
+def test_with_one_client_nothing_is_lost_by_keeping_parts_at_home(method, tmp_path):
+    run = {**ALONE, "state_dir": str(tmp_path), "lr": 0.05}
+    whole = federate(settings(method="fedavg", **run))[0]
+    sent = federate(settings(method=method, keep_state=True, **run), state_key="r")[0]
+    kept = ClientState(tmp_path, "r", 0, header(method)).load(99)
+    assert_same(whole, {name: {**sent, **kept}[name] for name in whole})
+
+
+def header(method):
+    digits = Node(parse_config(settings(method=method))).dataset
+    classes = f"10 ({digits.classes_hash()})"
+    return {"method": method, "model": "cnn", "classes": classes, "seed": "0"}
+
+
+def test_dittos_global_branch_is_fedavg_and_without_a_pull_it_trains_alone(tmp_path):
+    lr = {"lr": 0.05}
+    assert_same(
+        federate(settings(method="ditto", **lr))[0], federate(settings(method="fedavg", **lr))[0]
+    )
+    free = settings(method="ditto", ditto_lambda=0.0, state_dir=str(tmp_path), **lr)
+    federate(free, state_key="a")
+    federate(settings(method="local", state_dir=str(tmp_path), **lr), state_key="b")
+    alone = ClientState(tmp_path, "b", 0, header("local")).load(9)
+    personal = ClientState(tmp_path, "a", 0, header("ditto")).load(9)
+    if personal is not None:
+        assert_same(alone, personal)
+    pulled_run = settings(method="ditto", state_dir=str(tmp_path), **lr)
+    federate(pulled_run, state_key="c")
+    assert differ(personal, ClientState(tmp_path, "c", 0, header("ditto")).load(9))
+
+
+def test_dittos_reference_mode_averages_the_personal_models():
+    plain = settings(method="ditto", lr=0.05, num_rounds=2)
+    final = federate(plain)[0]
+    assert differ(final, federate({**plain, "ditto-reference": True})[0])
+    # one client, no pull: the personal model is FedAvg's, and so is what is sent
+    one = settings(method="ditto", ditto_reference=True, ditto_lambda=0.0, lr=0.05, **ALONE)
+    constant = settings(method="fedavg", lr=0.05, lr_schedule="constant", **ALONE)
+    assert_same(federate({**one, "lr-schedule": "constant"})[0], federate(constant)[0])
+
+
+def test_fedrep_trains_its_parts_in_turn():
+    node = Node(parse_config(settings(method="fedrep", local_epochs=2)))
+    client = node.client(0)
+    received = client.get_parameters({})
+    initial = [t.detach().clone() for t in node.new_model().parameters()]
+    epoch = client.data.training(1)
+    result = client.fit(received, {"server_round": 1, "lr": 0.05})[2]
+    model = node.new_model()
+    phases = [(model.head, 2), (model.extractor, 1)]
+    steps = 0
+    for part, epochs in phases:
+        optimiser = torch.optim.SGD(part.parameters(), 0.05, 0.9, weight_decay=1e-5, fused=True)
+        for _ in range(epochs):
+            for images, labels in epoch():
+                model.zero_grad()
+                nn.functional.cross_entropy(model(images)[1], labels).backward()
+                optimiser.step()
+                steps += 1
+    assert result["steps"] == steps
+    for own, other, first in zip(node.model.parameters(), model.parameters(), initial, strict=True):
+        assert torch.equal(own, other)
+        assert not torch.equal(own, first)
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedper", "ditto", "per-fedavg", "local"])
+def test_evaluation_writes_no_state_and_changes_no_training(method, tmp_path):
+    run = settings(method=method, num_rounds=3, state_dir=str(tmp_path))
+    often, _, history = federate({**run, "eval-every": 1}, state_key="a")
+    rarely = federate({**run, "eval-every": 3}, state_key="b")[0]
+    assert_same(often, rarely)
+    assert len(history) == 3
+    for client in range(10):
+        a, b = (ClientState(tmp_path, key, client, header(method)).load(9) for key in "ab")
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert_same(a, b)
+
+
+@pytest.mark.parametrize("method", KEEPS)
+def test_the_personal_part_survives_rounds_without_its_client_and_a_new_process(method, tmp_path):
+    config = parse_config(settings(method=method))
+    received = None
+
+    def step(node, server_round):
+        state = ClientState(tmp_path, "run", 2, {"v": "1"})
+        client = node.client(2, Memory(state, server_round, server_round > 1))
+        start = received or client.get_parameters({})
+        client.fit(start, {"server_round": server_round, "lr": 0.05})
+        client.remember()
+        return start, state.load(server_round + 1)
+
+    node = Node(config)
+    received, first = step(node, 1)
+    node.client(0).fit(received, {"server_round": 2, "lr": 0.05})  # another client in between
+    again = step(Node(config), 5)[1]
+    assert differ(first, again)
+    assert_same(step(node, 5)[1], again)  # the same round once more, in the first process
+    with pytest.raises(StateError, match="trained before in this run but its state is gone"):
+        node.client(1, Memory(ClientState(tmp_path, "run", 1, {}), 3, known=True)).fit(
+            received, {"server_round": 3, "lr": 0.05}
+        )
+
+
+def test_personal_accuracies_are_those_of_all_clients_for_any_number_of_nodes():
+    run = settings(method="fedper", participation=0.5)
+    few, many = (federate(run, nodes=n, seed=n)[1].report.client_accuracy for n in (2, 7))
+    assert few == many
+    assert few["client-count"] == 10
+
+
+@pytest.mark.parametrize(
+    ("method", "regulariser"),
+    [
+        ("fedper", "prox"), ("fedrep", "kd"), ("local", "kd"), ("ditto", "prox"),
+        ("per-fedavg", "kd"), ("feddor", "prox"),
+    ],
+)  # fmt: skip
+def test_a_regulariser_never_looks_at_another_clients_private_part(method, regulariser):
+    more = {"feature_dim": 16} if METHODS[method].personal else {}
+    run = settings(method=method, regulariser=regulariser, beta=0.5, lr=0.05, **more)
+    (one, a, _), (other, b, _) = (federate(run, nodes=n) for n in (1, 10))
+    assert_same(one, other)
+    assert a.report.train_loss == b.report.train_loss
+    assert a.report.client_accuracy == b.report.client_accuracy
+
+
+def test_the_pull_starts_from_the_clients_own_part_beside_the_received_one():
+    node = Node(parse_config(settings(method="fedper", regulariser="prox", beta=0.5)))
+    received = node.client(0).get_parameters({})
+    node.client(1).fit(received, {"server_round": 1, "lr": 0.1})
+    node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
+    for name, tensor in node.new_model().state_dict().items():
+        assert torch.equal(node.workplace.teacher.state_dict()[name], tensor)
+
+
+def test_only_the_named_part_trains_and_everything_is_put_back():
+    model = build_model("cnn", "frozen-random", 1, 8, 3, seed=0)
+    body = {n for n, _ in model.named_parameters() if not n.startswith("head.")}
+    for part, expected in (("body", body), ("head", {"head.weight", "head.bias"})):
+        with training_only(model, part):
+            assert {n for n, p in model.named_parameters() if p.requires_grad} == expected
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == body
+
+
+def test_still_statistics_stay_while_batches_are_normalised():
+    layer = nn.BatchNorm2d(3)
+    before = layer.running_mean.clone()
+    with still_statistics(layer):
+        out = layer(torch.randn(8, 3, 4, 4) + 5)
+    assert torch.equal(layer.running_mean, before)
+    assert int(layer.num_batches_tracked) == 0
+    assert abs(float(out.mean().detach())) < 1e-5

@@ -1,0 +1,102 @@
+"""The evidence: runs become data, and the pages' tables are what the data say."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from fedapp.config.resolve import parse_config
+from fedapp.experiments.papers.cells import cells_of, select
+from fedapp.experiments.papers.plan import PlannedRun, Request
+from fedapp.experiments.papers.tables import find_paper
+from fedapp.results.run_directory import RunDirectory
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture
+def data(monkeypatch):
+    """Return the module that makes the lines."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("evidence_data")
+
+
+@pytest.fixture
+def pages(data):
+    """Return the module that makes the tables."""
+    return importlib.import_module("evidence_pages")
+
+
+def make_run(folder: Path, accuracies: list[float], status: str = "") -> RunDirectory:
+    """Write a run of a published cell that got so far."""
+    paper = find_paper("fedntd")
+    cell = select(cells_of(paper, paper.table("table1-sharding")), "fedavg cifar10 s=2")
+    planned = PlannedRun(cell, 0, Request(folder, dataset_as="images"))
+    config = parse_config(planned.overrides).flat()
+    run = RunDirectory.create(folder, planned.name, config, resume=True)
+    for number, accuracy in enumerate(accuracies, 1):
+        run.log_round(
+            {
+                "round": number,
+                "accuracy": accuracy,
+                "loss": 1.0,
+                "train_loss": 1.0,
+                "seconds": 3600.0,
+                "class_accuracy": [accuracy, 0.5],
+            }
+        )
+    if status:
+        run.write_summary({"status": status})
+    return run
+
+
+def test_a_run_becomes_lines_and_replaces_its_earlier_ones(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "DATA", tmp_path / "docs")
+    make_run(tmp_path / "runs", [0.2])
+    for _ in range(2):
+        data.collect([tmp_path / "runs"], "abc", "a laptop")
+    [line] = data.read("runs.csv")
+    assert (line["cell"], line["published"]) == ("fedavg cifar10 s=2", "40.14")
+    assert (line["done"], line["status"], line["commit"]) == ("1", "unfinished", "abc")
+    make_run(tmp_path / "runs", [0.3, 0.1], "completed")
+    data.collect([tmp_path / "runs"], "abc", "a laptop")
+    [line] = data.read("runs.csv")
+    assert (line["final %"], line["best %"]) == ("10.00", "30.00")
+    assert [each["accuracy %"] for each in data.read("rounds.csv")] == [
+        "20.00",
+        "30.00",
+        "10.00",
+    ]
+    assert line["forgetting"] == "0.100"  # (0.3 - 0.1 + 0.5 - 0.5) / 2
+
+
+def test_unfinished_runs_are_not_compared(data, pages, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "DATA", tmp_path / "docs")
+    make_run(tmp_path / "runs", [0.2, 0.4])
+    data.collect([tmp_path / "runs"], "abc", "a laptop")
+    table = pages.published_beside_ours("fedntd", "table1-sharding", data.read("runs.csv"))
+    row = [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
+    assert row[:4] == ["fedavg cifar10 s=2", "40.14", "40.00 so far", "-"]
+    assert row[6] == "2 of 200"
+    assert row[-2] == "0.59"  # published forgetting
+
+
+def test_the_pages_have_the_tables_and_pictures_of_the_data(data, pages):
+    runs = [line for line in data.read("runs.csv") if line["paper"]]
+    assert runs
+    for page in pages.PAGES:
+        text = page.read_text("utf-8")
+        assert pages.filled(text, runs) == text, "run python benchmarks/evidence.py write"
+    page = pages.PAGES[0].read_text("utf-8")
+    for line in runs:
+        assert f"<!-- evidence: {line['paper']} {line['table']} -->" in page
+        assert pages.picture_name(pages.panel(line)) in page
+    for picture in re.findall(r"images/(evidence-[^)]+)\)", page):
+        assert (pages.IMAGES / picture).is_file()
+
+
+def test_every_run_has_its_rounds(data):
+    last = {line["run"]: line for line in data.read("rounds.csv")}
+    for line in data.read("runs.csv"):
+        assert last[line["run"]]["accuracy %"] == line["final %"]

@@ -1,0 +1,122 @@
+"""Server updates against independent vectors, and their properties."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from in_process import assert_same, federate, settings
+
+from strategies.aggregate import weighted_mean
+from strategies.fedavgm import FedAvgM
+from strategies.fedexp import FedExP
+from strategies.rounds.federation import Federation
+from strategies.rounds.records import ClientResult
+
+SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
+
+
+def build(kind, weights="uniform", clients=0, **options):
+    federation = Federation(dict.fromkeys(range(clients), 0), {})
+    return kind(federation, lambda r: [], lambda r: 0.1, ["w"], weights=weights, **options)
+
+
+def extrapolate(before, models, sizes, weights, epsilon=1e-3, clients=3, **options):
+    """Let FedExP take one step from `before` [d] with client models [n, d]; returns eta and w."""
+    strategy = build(FedExP, weights, clients, epsilon=epsilon, **options)
+    before, models = np.array(before), np.array(models)
+    strategy.report.results = [
+        ClientResult(i, n, 1, 0.0, 0.0, 0, float(np.sum((model - before) ** 2)))
+        for i, (n, model) in enumerate(zip(sizes, models, strict=True))
+    ]
+    counts = sizes if weights == "size" else [1] * len(sizes)
+    mean = weighted_mean([{"w": model} for model in models], counts)
+    after = strategy.server_update({"w": before}, mean)["w"]
+    return strategy.report.metrics["step_length"], after
+
+
+@pytest.mark.parametrize(
+    ("weights", "step", "key"),
+    [
+        ("uniform", "paper", "FedExP_uniform_eps1e-3"),
+        ("size", "paper", "FedExP_sizeweighted_default"),
+        ("size", "authors", "FedExP_sizeweighted_official_eps_times_M"),
+    ],
+)
+def test_fedexp_equals_the_vectors(weights, step, key):
+    eta, after = extrapolate(SERVER["w0"], SERVER["w_i"], SERVER["n_i"], weights, step=step)
+    assert eta == pytest.approx(SERVER[key]["eta_g"], rel=1e-9)
+    np.testing.assert_allclose(after, SERVER[key]["w_new"], rtol=1e-9)
+
+
+def test_fedexp_second_vector():
+    case = SERVER["FedExP_case2"]
+    eta, after = extrapolate(SERVER["w0"], case["w_i"], [1, 1, 1], "uniform")
+    assert eta == pytest.approx(case["eta_g"], rel=1e-9)
+    np.testing.assert_allclose(after, case["w_new"], rtol=1e-9)
+
+
+@given(st.integers(3, 12), st.integers(0, 100))
+def test_fedexp_step_is_one_for_equal_updates_and_half_the_cohort_for_orthogonal_ones(
+    clients, seed
+):
+    update = np.random.default_rng(seed).normal(size=clients)
+    equal, after = extrapolate(np.zeros(clients), [update] * clients, [1] * clients, "uniform")
+    assert equal == 1.0
+    np.testing.assert_allclose(after, update, rtol=1e-9)
+    orthogonal, _ = extrapolate(np.zeros(clients), np.eye(clients), [1] * clients, "uniform", 1e-12)
+    assert orthogonal == pytest.approx(clients / 2)
+
+
+def test_fedexp_of_feddr_plus_never_goes_farther_than_the_mean():
+    """Nine orthogonal updates would be 1.5 long; of twelve clients each adds epsilon to |D| = 1."""
+    nine = [1] * 9
+    far, after = extrapolate(np.zeros(9), 2 * np.eye(9), nine, "uniform", 1e-12, step="feddr+")
+    assert far == 1.0
+    np.testing.assert_allclose(after, np.full(9, 2 / 9))
+    start, models = np.zeros(4), 2 * np.eye(4)
+    short, after = extrapolate(start, models, [1, 1, 1, 5], "uniform", 0.25, 12, step="feddr+")
+    assert short == pytest.approx(2 / (2 * (1 + 12 * 0.25)))
+    np.testing.assert_allclose(after, np.full(4, 0.5 * short))
+    equal, _ = extrapolate(start, [models[0]] * 4, [1] * 4, "uniform", 1e-12, step="feddr+")
+    assert equal == pytest.approx(0.5)
+
+
+def test_fedavgm_equals_the_vector():
+    case = SERVER["FedAvgM_beta0.7_uniform"]
+    strategy = build(FedAvgM, beta=0.7)
+    strategy.load_state({"w": np.array(case["m"])})
+    mean = weighted_mean([{"w": np.array(w)} for w in SERVER["w_i"]], [1, 1, 1])
+    after = strategy.server_update({"w": np.array(SERVER["w0"])}, mean)["w"]
+    np.testing.assert_allclose(strategy.state()["w"], case["m_new"], rtol=1e-9)
+    np.testing.assert_allclose(after, case["w_new"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["fedexp", "fedavgm"])
+def test_server_state_survives_a_restart(method):
+    """Two rounds equal one round, a new strategy that loads the state, and one more round."""
+    run = settings(method=method, num_rounds=3, lr_schedule="constant")
+    whole, strategy, history = federate(run)
+    assert strategy.state()
+    kept = {name: array.copy() for name, array in strategy.state().items()}
+    fresh = build(type(strategy))
+    fresh.load_state(kept)
+    assert_same(fresh.state(), strategy.state())
+    assert_same(whole, history[-1])
+
+
+def test_fedexp_evaluates_the_average_of_the_last_two_models():
+    final, strategy, history = federate(settings(method="fedexp", num_rounds=3))
+    for name, array in strategy.model_to_evaluate(final).items():
+        expected = (history[-1][name].astype(np.float64) + history[-2][name]) / 2
+        np.testing.assert_array_equal(array, expected.astype(np.float32))
+
+
+def test_fedexp_can_evaluate_the_last_model_and_trains_the_same():
+    run = settings(method="fedexp", num_rounds=2)
+    average, _, _ = federate(run)
+    final, strategy, _ = federate({**run, "fedexp-evaluate": "last"})
+    assert_same(final, average)
+    assert_same(strategy.model_to_evaluate(final), final)
