@@ -7,7 +7,7 @@ with one sentence, before anything is trained.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,9 +15,15 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedapp.analysis.callback import Analyst
+from fedapp.analysis.callback import Measures
 from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, out_of_memory
+from fedapp.core.plugins import plugin
+from fedapp.results.run_directory import RunDirectory
+from fedapp.results.trackers import open_tracker
+from fedapp.runtime import callbacks
+from fedapp.runtime.callback import Callback
 from fedapp.runtime.node import Node
 from fedapp.runtime.opening import check_name, opened_run
 from fedapp.runtime.recorder import Recorder
@@ -42,6 +48,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     """Train, and leave a finished run directory behind, also when the rounds end early."""
     config = parse_config(run_config)
     check_name(config)
+    own = user_callbacks(config.callbacks)
     try:
         node = Node(config, data_dir)  # before the directory: data that are not there leave none
         for note in node.partition.notes:
@@ -49,9 +56,43 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         with (
             opened_run(config, run_config) as (directory, saved),
             closing(
-                Recorder(directory, config, node, started, Analyst(directory, config, node))
+                Recorder(directory, config, node, started, callbacks_of(config, directory, own))
             ) as recorder,
         ):
             train(grid, recorder, saved)
     except torch.OutOfMemoryError as error:
         raise UserError(f"the server: {out_of_memory(error)}") from None
+
+
+def callbacks_of(
+    config: RunConfig, directory: RunDirectory, own: Sequence[Callback]
+) -> list[Callback]:
+    """Return what watches a run, in the order in which they are called.
+
+    A user's callbacks come after the evaluation and before metrics.jsonl, so that what they add to
+    a round is written. Raises UserError where the tracker cannot be loaded.
+    """
+    tracker = open_tracker(config.tracker, directory)
+    return [
+        callbacks.Evaluate(),
+        callbacks.RoundTimer(),
+        *own,
+        callbacks.MetricsFile(),
+        callbacks.Console(),
+        callbacks.Checkpoints(),
+        callbacks.Tracking(tracker),
+        Measures(config.analyses, tracker),
+        callbacks.ClassAccuracySummary(),
+        callbacks.SummaryFile(),
+        callbacks.FinalModel(),
+        callbacks.Figures(),
+        callbacks.Report(),
+    ]
+
+
+def user_callbacks(words: str) -> list[Callback]:
+    """Return the callbacks that the key `callbacks` names; raises UserError for a wrong name."""
+    return [
+        callbacks.SafeCallback(word, plugin("fedapp.callbacks", word, Callback))
+        for word in words.split()
+    ]

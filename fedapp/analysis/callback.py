@@ -5,66 +5,61 @@ always so in a simulation. Where it has not, measure on a machine that has, with
 The same holds for what clients keep between rounds.
 """
 
-from collections.abc import Mapping
+import time
 from typing import Any
 
-from fedapp.analysis.measures.views import Arrays
 from fedapp.analysis.rounds import RoundModels, Start, cost_sentence, measure_round
 from fedapp.config.measures import measures_of_models
-from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import written
-from fedapp.results import measures_file as store
-from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.results import measures_file
+from fedapp.results.trackers import Tracker
+from fedapp.runtime.callback import ActiveRun, Callback
 from fedapp.runtime.strategy import cohort_of
-from strategies.rounds.base import ClientStrategy
 
 
-class Analyst:
+class Measures(Callback):
     """Keeps what a round started from, and measures the round when it is due."""
 
-    def __init__(self, run: RunDirectory, config: RunConfig, node: Node) -> None:
-        """Read what is to be measured."""
-        self.run, self.config, self.node = run, config, node
-        self.words = measures_of_models(config.analyses)
+    def __init__(self, analyses: str, tracker: Tracker) -> None:
+        """Take the words of the key `analyses`, and where figures go beside analysis.json."""
+        self.words, self.tracker = measures_of_models(analyses), tracker
 
-    def begin(self, strategy: ClientStrategy, arrays: Arrays, first_round: int) -> None:
+    def run_begins(self, run: ActiveRun) -> None:
         """Take what the first round starts from; later rounds are forgotten."""
-        self.strategy = strategy
-        self._note(arrays)
-        store.truncate(self.run, first_round - 1)
+        self._note(run)
+        measures_file.truncate(run.directory, run.first_round - 1)
 
-    def summary(self) -> dict[str, Any]:
-        """Return the headline figures of the last measured round, by "measure/figure"."""
-        entries = store.read(self.run) if self.words else []
-        return {"measures": store.figures(entries[-1])} if entries else {}
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Measure the round if it is due, and print what it cost.
 
-    def end_of_round(self, server_round: int, arrays: Arrays) -> Mapping[str, Any]:
-        """Measure the round if it is due, print what it cost, and return the headline figures.
-
-        A round that cannot be measured is left out, in words: training goes on.
+        A round that cannot be measured is left out, and the reason is printed: training goes on.
         """
-        start = self.start
-        self._note(arrays)
-        every = self.config.analysis_every
-        last = server_round == self.config.num_rounds
-        if start is None or not (last or (every and server_round % every == 0)):
-            return {}
+        start, number = self.start, row["round"]
+        self._note(run)
+        every = run.config.analysis_every
+        if start is None or not (number == run.last_round or (every and number % every == 0)):
+            return
         models = RoundModels(
-            server_round, start, arrays,
-            cohort_of(self.config, server_round, self.config.analysis_clients),
-            self.config.lr_at(server_round),
+            number, start, run.arrays,
+            cohort_of(run.config, number, run.config.analysis_clients), run.config.lr_at(number),
         )  # fmt: skip
         try:
-            entry = measure_round(self.node, models, self.words)
+            entry = measure_round(run.node, models, self.words)
         except UserError as reason:
-            print(f"analysis of round {server_round} is left out: {reason}", flush=True)
-            return {}
-        written(f"analysis of round {server_round}", lambda: store.add(self.run, entry))
+            print(f"analysis of round {number} is left out: {reason}", flush=True)
+            return
+        written(f"analysis of round {number}", lambda: measures_file.add(run.directory, entry))
         print(cost_sentence(entry), flush=True)
-        return store.figures(entry)
+        self.tracker.log({"round": number, **measures_file.figures(entry)})
+        run.round_started = time.monotonic()  # its time is not the next round's
 
-    def _note(self, arrays: Arrays) -> None:
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Add the headline figures of the last measured round, by "measure/figure"."""
+        entries = measures_file.read(run.directory) if self.words else []
+        if entries:
+            summary["measures"] = measures_file.figures(entries[-1])
+
+    def _note(self, run: ActiveRun) -> None:
         """Keep what the next round starts from, if anything is to be measured."""
-        self.start = Start.of(self.strategy, arrays) if self.words else None
+        self.start = Start.of(run.strategy, run.arrays) if self.words else None

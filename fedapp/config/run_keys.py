@@ -180,6 +180,9 @@ class RunKeys(BaseModel):
     tracker: Keeping[Literal["none", "tensorboard", "wandb", "mlflow"]] = Field(
         "none", description="where else metrics go; metrics.jsonl has them always"
     )
+    callbacks: Keeping[str] = Field(
+        "", description="own callbacks: installed names, or module:Class, separated by spaces"
+    )
     round_timeout: Keeping[Positive] = Field(
         3600.0, description="seconds a round waits for its nodes"
     )

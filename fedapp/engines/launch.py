@@ -49,10 +49,15 @@ def run(
         code = copy_app(project, Path(home) / "app")
         environment = environment_for(Path(home), resources)
         environment["PYTHONPATH"] = os.pathsep.join(
-            [str(code), *filter(None, [environment.get("PYTHONPATH")])]
+            [str(code), *_search_path(environment.get("PYTHONPATH", ""))]
         )
         # Ray's workers import from the working directory first: no second copy may be there.
         return run_task("fedapp.engines.simulation", task, env=environment, cwd=home)
+
+
+def _search_path(text: str) -> list[str]:
+    """Return the folders of a PYTHONPATH as absolute paths: the run works in another folder."""
+    return [str(Path(folder).absolute()) for folder in text.split(os.pathsep) if folder]
 
 
 def copy_app(project: Path, target: Path) -> Path:

@@ -24,7 +24,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
     state_key = _state_key(grid, federation, recorder, saved)
     strategy = build_strategy(config, node, federation, state_key)
-    arrays, first_round = _starting_point(node, strategy, recorder.run, saved)
+    arrays, first_round = _starting_point(node, strategy, recorder.directory, saved)
     recorder.begin(strategy, first_round, arrays)
     try:
         strategy.start(
@@ -54,7 +54,7 @@ def _state_key(
 
     What an attempt that is given up has left is removed: its clients have trained later rounds.
     """
-    run, config = recorder.run, recorder.config
+    run, config = recorder.directory, recorder.config
     if saved is not None:
         return run.state_key()
     old = run.earlier_state_key()

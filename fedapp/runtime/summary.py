@@ -3,13 +3,14 @@
 import importlib.metadata
 import shlex
 import sys
+import time
 from typing import Any
 
 import fedapp
-from fedapp.config.run_config import RunConfig
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.results.plots.curves import GLOBAL_MODEL
-from fedapp.results.run_directory import RunDirectory, best_round
+from fedapp.results.run_directory import best_round
+from fedapp.runtime.callback import ActiveRun
 from fedapp.runtime.evaluation import at_chance
 from fedapp.runtime.node import Node
 
@@ -21,15 +22,9 @@ _TESTED = {
 _CHANCE = "the final accuracy is no better than chance"
 
 
-def summarise(
-    run: RunDirectory,
-    config: RunConfig,
-    node: Node,
-    rows: list[dict[str, Any]],
-    status: str,
-    reason: str,
-) -> dict[str, Any]:
+def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
     """Return the figures of the whole run, a resumed run's earlier rounds included."""
+    config, node, rows = run.config, run.node, run.rows()
     evaluated = [row for row in rows if row["accuracy"] is not None]
     best = best_round(rows)
     seconds = sum(row["seconds"] for row in rows)
@@ -49,12 +44,13 @@ def summarise(
         "reason": _CHANCE if chance else reason,
         "at_chance": chance,
         "seconds": seconds,
+        "seconds_total": time.monotonic() - run.started,
         "images_per_second": sum(row["images"] for row in rows) / seconds if seconds else None,
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "device": str(node.device),
         "versions": _versions(),
-        "command": shlex.join(["flwr", "run", ".", "-c", str(run.path / "config.toml")]),
+        "command": shlex.join(["flwr", "run", ".", "-c", str(run.directory.path / "config.toml")]),
         **_last_clients(rows),
     }
 

@@ -1,0 +1,257 @@
+"""What fedapp itself does as a run goes on, each as one callback."""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import fedapp
+from clients.training.arrays import load_arrays
+from fedapp.core.files import write_atomically, written
+from fedapp.core.paths import state_folder
+from fedapp.methods.row import CLIENT_MEAN, GLOBAL
+from fedapp.results import checkpoint, progress
+from fedapp.results.class_accuracy import class_accuracy_measures
+from fedapp.results.formatting import megabytes
+from fedapp.results.plots.curves import curves
+from fedapp.results.plots.measure_plots import write_plots
+from fedapp.results.plots.rendering import png
+from fedapp.results.report import write_report
+from fedapp.results.trackers import Tracker
+from fedapp.runtime.callback import ActiveRun, Callback
+from fedapp.runtime.evaluation import Evaluation, evaluate_classes
+
+
+class Evaluate(Callback):
+    """Tests the model or models that the method is about, when that is due."""
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Add accuracy and loss to the round, or None where nothing was tested."""
+        number = row["round"]
+        due = number == run.last_round or number % run.config.eval_every == 0
+        found = self._global_model(run) if due else None
+        method = run.node.method
+        row["accuracy"], row["loss"] = self._headline(run, found)
+        row["class_accuracy"] = found and found.class_accuracy
+        if method.accuracy != GLOBAL and run.strategy.report.unevaluated:
+            row["unevaluated"] = run.strategy.report.unevaluated
+        if found is not None and method.accuracy != GLOBAL:
+            row |= {"global_accuracy": found.accuracy, "global_loss": found.loss}
+
+    def _global_model(self, run: ActiveRun) -> Evaluation | None:
+        """Test the model that the method evaluates; None if it has no global model to test."""
+        node = run.node
+        if node.method.accuracy != GLOBAL and not node.method.fine_tuned:
+            return None
+        load_arrays(node.workplace.shared, run.strategy.model_to_evaluate(run.arrays))
+        return evaluate_classes(node.model, node.test_batches(), node.dataset.num_classes)
+
+    def _headline(
+        self, run: ActiveRun, found: Evaluation | None
+    ) -> tuple[float | None, float | None]:
+        """Return the round's accuracy and loss, of the model or models that the method is about."""
+        kind = run.node.method.accuracy
+        if found is not None and kind == GLOBAL:
+            return found.accuracy, found.loss
+        clients = run.strategy.report.client_accuracy
+        if kind == GLOBAL or not clients:
+            return None, None
+        mean = "mean" if kind == CLIENT_MEAN else "total"
+        return clients[f"client-accuracy-{mean}"], clients.get(f"client-loss-{mean}")
+
+
+class RoundTimer(Callback):
+    """Measures the seconds of a round: its training and evaluation."""
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Stop the round's clock, and start the next one's."""
+        now = time.monotonic()
+        row["seconds"], run.round_started = now - run.round_started, now
+
+
+class MetricsFile(Callback):
+    """Appends rounds to metrics.jsonl; what a full disk does not take is tried again later."""
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Append a round."""
+        run.unwritten.append(row)
+        self._write(run)
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Append the rounds that are left."""
+        self._write(run)
+
+    def _write(self, run: ActiveRun) -> None:
+        numbers = ", ".join(str(row["round"]) for row in run.unwritten)
+        write = lambda: run.directory.log_round(*run.unwritten)  # noqa: E731
+        if run.unwritten and written(f"metrics.jsonl: round {numbers}", write):
+            run.unwritten = []
+
+
+class Console(Callback):
+    """Prints what the run is, and a line for each round."""
+
+    def run_begins(self, run: ActiveRun) -> None:
+        """Say what is about to be trained, and what clients keep."""
+        config, node = run.config, run.node
+        print(
+            f"{config.method} on {config.dataset} with {node.title}: rounds {run.first_round}-"
+            f"{config.num_rounds}, lr {config.lr:g}, {config.local_epochs} local epochs, "
+            f"device {node.device}, run directory {run.directory.path}",
+            flush=True,
+        )
+        if node.keeps:
+            size, where = megabytes(node.state_bytes()), state_folder(config.state_dir)
+            print(f"clients keep: {node.keeps}; up to {size} in {where}", flush=True)
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Print a round's line."""
+        elapsed = run.round_started - run.rounds_started
+        line = progress.round_line(row, run.last_round, elapsed, first_round=run.first_round)
+        print(line, flush=True)
+
+
+class Checkpoints(Callback):
+    """Saves what a run needs to go on; a full disk is reported and does not end the run."""
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Save the round if that is due and none of its clients is to be asked again."""
+        every, number = run.config.checkpoint_every, row["round"]
+        refused = run.strategy.report.errors and not run.config.tolerate_failures
+        if not every or refused or (number % every and number != run.last_round):
+            return
+        saved = checkpoint.Checkpoint(
+            number, run.config.fingerprint(), run.arrays, run.strategy.save()
+        )
+        folder, keep = run.directory.checkpoints, run.config.checkpoint_keep
+        written(f"checkpoint of round {number}", lambda: checkpoint.save(folder, saved, keep))
+
+
+class Tracking(Callback):
+    """Passes every number of a round on to a tracker."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        """Take an open tracker."""
+        self.tracker = tracker
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Log a round, with the figures that measures have added since it was written."""
+        self.tracker.log(row)
+
+    def close(self) -> None:
+        """Flush and close the tracker."""
+        self.tracker.close()
+
+
+class ClassAccuracySummary(Callback):
+    """Adds the measures of class accuracies that were asked for to the summary."""
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Compute forgetting and consistency over all evaluated rounds."""
+        summary |= class_accuracy_measures(run.config.analyses, run.rows())
+
+
+class SummaryFile(Callback):
+    """Writes summary.json."""
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Write it; a file that cannot be written is reported."""
+        written("summary.json", lambda: run.directory.write_summary(summary))
+
+
+class FinalModel(Callback):
+    """Writes model.safetensors: the model after the last round that ended."""
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Write it; a file that cannot be written is reported."""
+        written("model.safetensors", lambda: self._save(run))
+
+    def _save(self, run: ActiveRun) -> None:
+        """Save the model that the method evaluates.
+
+        It is loaded anew: that round may not have been evaluated, or not have run in this process.
+        """
+        config, node = run.config, run.node
+        load_arrays(node.workplace.shared, run.strategy.model_to_evaluate(run.arrays))
+        metadata = {
+            "method": config.method,
+            "model": node.title,
+            "dataset": config.dataset,
+            "classes": " ".join(node.dataset.classes),
+            "fedapp": fedapp.__version__,
+        }
+        tensors = node.model.state_dict() if node.personal is None else _server_tensors(run)
+        run.directory.save_model(tensors, metadata)
+
+
+class Figures(Callback):
+    """Draws the curves of the run and the plots of its measures."""
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Draw them; a file that cannot be written is reported."""
+        written("curves.png", lambda: self._curves(run, summary["accuracy_of"]))
+        written("plots of measures", lambda: write_plots(run.directory))
+
+    def _curves(self, run: ActiveRun, tested: str) -> None:
+        rows = run.rows()
+        if rows:
+            title = f"{run.config.method} on {run.config.dataset}"
+            write_atomically(run.directory.path / "curves.png", png(curves(rows, title, tested)))
+
+
+class Report(Callback):
+    """Writes report.html and prints the summary."""
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Write the page from the run's files, then print the figures of the run."""
+        written("report.html", lambda: write_report(run.directory.path))
+        print(progress.summary_text(summary, run.directory.path), flush=True)
+
+
+class SafeCallback(Callback):
+    """A user's callback: its first error is reported, and then it is not called any more."""
+
+    def __init__(self, name: str, callback: Callback) -> None:
+        """Stand before a callback, called `name` in the configuration."""
+        self.name, self.callback, self.failed = name, callback, False
+
+    def run_begins(self, run: ActiveRun) -> None:
+        """Pass the hook on."""
+        self._call(lambda: self.callback.run_begins(run))
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Pass the hook on; its time is not the next round's."""
+        self._call(lambda: self.callback.round_ends(run, row))
+        run.round_started = time.monotonic()
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Pass the hook on, and note a failure in the summary."""
+        self._call(lambda: self.callback.run_ends(run, summary))
+        if self.failed:
+            summary.setdefault("failed_callbacks", []).append(self.name)
+
+    def close(self) -> None:
+        """Pass the hook on."""
+        self._call(self.callback.close)
+
+    def _call(self, hook: Callable[[], None]) -> None:
+        if self.failed:
+            return
+        try:
+            hook()
+        except Exception as error:
+            self.failed = True
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            print(
+                f"callback '{self.name}' is not called any more: {error!r} in {place.filename}, "
+                f"line {place.lineno}",
+                flush=True,
+            )
+
+
+def _server_tensors(run: ActiveRun) -> dict[str, torch.Tensor]:
+    """Return what the server holds where models stay with the clients: prototypes, a header."""
+    held = {**run.arrays, **run.strategy.state()}
+    return {name: torch.from_numpy(array) for name, array in held.items()}

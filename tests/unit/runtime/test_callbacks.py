@@ -1,0 +1,104 @@
+"""A user's own callbacks: what they see, what they add, and what their errors cost."""
+
+import json
+from pathlib import Path
+
+import pytest
+from in_process import settings
+
+from fedapp import server_app
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.runtime.callback import ActiveRun, Callback
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+class Witness(Callback):
+    """Writes down which hooks were called."""
+
+    def __init__(self) -> None:
+        self.seen = []
+        WITNESSES.append(self)
+
+    def run_begins(self, run: ActiveRun) -> None:
+        self.seen.append(("begins", run.first_round, sorted(run.arrays)))
+
+    def round_ends(self, run, row):
+        self.seen.append(("round", row["round"], row["accuracy"]))
+
+    def run_ends(self, run, summary):
+        self.seen.append(("ends", summary["status"]))
+
+    def close(self):
+        self.seen.append(("closed",))
+
+
+class Broken(Callback):
+    """Fails in its second round."""
+
+    def round_ends(self, run, row):
+        row["tries"] = row["round"]
+        if row["round"] == 2:
+            raise ZeroDivisionError("no luck")
+
+
+class NotOne:
+    """No callback."""
+
+
+WITNESSES: list[Witness] = []
+
+
+@pytest.fixture
+def train(tmp_path):
+    def run(callbacks: str):
+        where = {"output_dir": str(tmp_path), "run_name": "run", "num_rounds": 3, "num_clients": 5}
+        values = settings(method="fedavg", callbacks=callbacks, **where)
+        server_app.run(InProcessGrid(values), values, "", 0.0)
+        folder = tmp_path / "run"
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return rows, json.loads((folder / "summary.json").read_text())
+
+    return run
+
+
+def test_the_hooks_are_called_in_order(train):
+    rows, _ = train(f"{__name__}:Witness")
+    begins, *rounds, ends, closed = WITNESSES[-1].seen
+    assert begins[:2] == ("begins", 1)
+    assert begins[2]
+    assert rounds == [("round", row["round"], row["accuracy"]) for row in rows]
+    assert (ends, closed) == (("ends", "completed"), ("closed",))
+
+
+def test_the_example_adds_to_rounds_and_summary(train, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    rows, summary = train("own_callback:WorstClass")
+    for row in rows:
+        assert row["worst_class_accuracy"] == min(row["class_accuracy"])
+    assert summary["hardest_class"] in {row["worst_class"] for row in rows}
+
+
+def test_the_first_error_is_reported_and_costs_no_round(train, capsys):
+    rows, summary = train(f"{__name__}:Broken")
+    assert [row.get("tries") for row in rows] == [1, 2, None]
+    assert summary["status"] == "completed"
+    assert summary["failed_callbacks"] == [f"{__name__}:Broken"]
+    said = [line for line in capsys.readouterr().out.splitlines() if "Broken" in line]
+    assert len(said) == 1
+    assert "not called any more: ZeroDivisionError('no luck') in" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("no-such", "callback 'no-such' is not installed"),
+        ("no_such_module:Class", "cannot be imported: No module named 'no_such_module'"),
+        (f"{__name__}:Absent", "cannot be imported"),
+        (f"{__name__}:NotOne", "is not a subclass of fedapp.runtime.callback.Callback"),
+    ],
+)
+def test_a_wrong_name_is_one_sentence_before_training(train, name, sentence):
+    with pytest.raises(UserError, match=sentence):
+        train(name)
