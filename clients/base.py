@@ -31,6 +31,7 @@ from clients.training.local_training import (
 )
 from clients.training.objective import Objective
 from clients.training.workplace import ClientData, Workplace, copy_weights
+from clients.update import Update
 
 Scalar = bool | bytes | float | int | str
 
@@ -64,12 +65,7 @@ class LocalClient(NumPyClient):
         self.objective, self.settings = objective, place.settings
         self.memory = memory
         self.inbox = dict(inbox or {})
-        self.outbox: dict[str, Arrays] = {}  # groups to average beside the shared model
-        self.uploads: Arrays = {}  # arrays that the server takes from each client alone
-        self.kept: Arrays = {}  # what `remember` stores for the next round
         self.velocity: list[Tensor] | None = None  # of SGD, to go on from; None: new in each round
-        self._own_model: Arrays = {}  # the model after training, where the objective looks back
-        self.extra = 0.0  # the method's own number in the report
 
     # -- what a method may override -------------------------------------------------------------
 
@@ -84,14 +80,11 @@ class LocalClient(NumPyClient):
         """Set the gradients of one batch and return its loss."""
         return backward(forward, objective)
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
-        """Fill `kept`, `outbox` and `uploads`, and return what is sent."""
-        return trained
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
+        """Add to the update, which has the trained tensors, what the method sends and keeps."""
 
     def state_bytes(self) -> int:
-        """Return how many bytes this client keeps between rounds; add to it what `kept` gets."""
+        """Return how many bytes this client keeps between rounds, as `Update.state` has them."""
         if not self.objective.needs_previous:
             return 0
         return nbytes(floating(self.model).values())
@@ -111,6 +104,29 @@ class LocalClient(NumPyClient):
         """Return what the personal prediction multiplies the logits by: one number, or [C]."""
         return 1.0
 
+    # -- one round ------------------------------------------------------------------------------
+
+    def work(self, received: Arrays, server_round: int, lr: float) -> Update:
+        """Train from the received tensors, which are named and ordered as `shared`.
+
+        Raises:
+            LossDiverged: the loss or the trained model is not finite.
+            StateError: what the client keeps cannot be read.
+        """
+        self.set_parameters(list(received.values()))
+        self.prepare(server_round)
+        self.keep_start()
+        result = self.run(server_round, lr)
+        update = Update(to_arrays(self.shared), result, self.data.num_examples)
+        check_finite(update.shared, "the model", result.steps)
+        update.squared_distance = self._squared_distance(received, update.shared)
+        looks_back = self.objective.needs_previous
+        own_model = previous_model.taken_from(self.model) if looks_back else {}
+        self.finish(received, update, lr)
+        update.state = {**update.state, **own_model}
+        update.reinitialised = self.reinitialised
+        return update
+
     # -- Flower's interface ---------------------------------------------------------------------
 
     def get_parameters(self, config: dict[str, Scalar]) -> list[np.ndarray]:
@@ -119,8 +135,7 @@ class LocalClient(NumPyClient):
 
     def set_parameters(self, parameters: list[np.ndarray]) -> None:
         """Load received tensors in place."""
-        if len(parameters) != len(self.shared):
-            raise ValueError(f"received {len(parameters)} arrays instead of {len(self.shared)}")
+        self._check_number(parameters)
         with torch.no_grad():
             for tensor, array in zip(self.shared.values(), parameters, strict=True):
                 tensor.copy_(torch.from_numpy(array))
@@ -128,29 +143,23 @@ class LocalClient(NumPyClient):
     def fit(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
     ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
-        """Train from the received model; config: "server_round" and "lr". Raises `LossDiverged`."""
-        server_round, lr = int(config["server_round"]), float(config["lr"])
-        self.set_parameters(parameters)
-        self.prepare(server_round)
-        self.keep_start()
-        result = self.run(server_round, lr)
-        trained = dict(zip(self.shared, self.get_parameters({}), strict=True))
-        check_finite(trained, "the model", result.steps)
+        """Train from the received model; config: "server_round" and "lr". Raises `LossDiverged`.
+
+        For servers that average models and nothing else; `work` returns all that a method sends.
+        """
+        self._check_number(parameters)
         received = dict(zip(self.shared, parameters, strict=True))
-        distance = self._squared_distance(received, trained)
-        if self.objective.needs_previous:
-            self._own_model = previous_model.taken_from(self.model)
-        sent = self.finish(received, trained, result, lr)
+        update = self.work(received, int(config["server_round"]), float(config["lr"]))
         metrics: dict[str, Scalar] = {
-            "loss": result.loss,
-            "steps": result.steps,
-            "seconds": result.seconds,
-            "squared_distance": distance,
-            "extra": self.extra,
-            "images": result.images,
-            "reinitialised": self.reinitialised,
+            "loss": update.training.loss,
+            "steps": update.training.steps,
+            "seconds": update.training.seconds,
+            "squared_distance": update.squared_distance,
+            "extra": update.extra,
+            "images": update.training.images,
+            "reinitialised": update.reinitialised,
         }
-        return list(sent.values()), self.data.num_examples, metrics
+        return list(update.shared.values()), update.examples, metrics
 
     def evaluate(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
@@ -188,11 +197,10 @@ class LocalClient(NumPyClient):
         """Whether evaluating asked for what it kept, which was lost."""
         return "_stored" in vars(self) and self.reinitialised
 
-    def remember(self) -> None:
-        """Store `kept`, once the update is known to be usable; raises `StateError`."""
-        kept = {**self.kept, **self._own_model}
-        if self.memory is not None and kept:
-            self.memory.save(kept)
+    def remember(self, update: Update) -> None:
+        """Store the update's state, once the update is known to be usable; raises `StateError`."""
+        if self.memory is not None and update.state:
+            self.memory.save(update.state)
 
     # -- for subclasses -------------------------------------------------------------------------
 
@@ -246,6 +254,10 @@ class LocalClient(NumPyClient):
             self.place.teacher if objective.needs_global else None,
             previous_model.load(self.place, self._stored[1]) if objective.needs_previous else None,
         )
+
+    def _check_number(self, parameters: list[np.ndarray]) -> None:
+        if len(parameters) != len(self.shared):
+            raise ValueError(f"received {len(parameters)} arrays instead of {len(self.shared)}")
 
     def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
         """Return ||w_i - w_g||^2 over the trained parameters that travel."""

@@ -9,7 +9,7 @@ import torch
 
 from clients.base import LocalClient, check_finite, nbytes
 from clients.training.arrays import Arrays, to_arrays
-from clients.training.local_training import TrainingResult
+from clients.update import Update
 
 
 class CentralisedClient(LocalClient):
@@ -24,14 +24,11 @@ class CentralisedClient(LocalClient):
         zeros = [torch.zeros_like(tensor) for tensor in self.trained.values()]
         self.velocity = self.on_device(kept) if kept else zeros
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the velocity; raises `LossDiverged` if it is not finite."""
         velocity = self.velocity or []
-        self.kept = to_arrays(dict(zip(self.trained, velocity, strict=True)))
-        check_finite(self.kept, "the momentum", result.steps)
-        return trained
+        update.state = to_arrays(dict(zip(self.trained, velocity, strict=True)))
+        check_finite(update.state, "the momentum", update.training.steps)
 
     def state_bytes(self) -> int:
         """Return the size of the velocity, and of what the objective keeps."""

@@ -15,6 +15,7 @@ from clients.training.displacement import pulled
 from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
 from clients.training.objective import Objective
 from clients.training.parts import ALL, training_only
+from clients.update import Update
 
 
 class DittoClient(LocalClient):
@@ -52,13 +53,12 @@ class DittoClient(LocalClient):
         self._train_own(self.data.training(server_round), rate, anchor)
         return result
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
-        self.kept = to_arrays(floating(self.place.copy("own")))
-        check_finite(self.kept, "the personal model", result.steps)
-        return {name: self.kept[name] for name in trained} if self.reference else trained
+        update.state = to_arrays(floating(self.place.copy("own")))
+        check_finite(update.state, "the personal model", update.training.steps)
+        if self.reference:
+            update.shared = {name: update.state[name] for name in update.shared}
 
     def state_bytes(self) -> int:
         """Return the size of the personal model."""

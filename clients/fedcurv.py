@@ -13,8 +13,9 @@ from torch import Tensor
 
 from clients.base import Arrays, LocalClient, nbytes
 from clients.training.arrays import to_arrays
-from clients.training.local_training import Forward, TrainingResult
+from clients.training.local_training import Forward
 from clients.training.objective import Objective
+from clients.update import Update
 
 IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
 _KINDS = {IMPORTANCE: "u", WEIGHTED: "v"}  # as they are called in the client's state
@@ -71,19 +72,18 @@ class FedCurvClient(LocalClient):
             torch._foreach_sub_(gradients, self._target)
         return loss
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Send u and u w of the trained model, or their changes, and keep them."""
         u = self.importance()
-        found = {"u": u, "v": {name: u[name] * trained[name] for name in u}}
-        self.kept = {f"{kind}/{n}": a for kind, arrays in found.items() for n, a in arrays.items()}
+        found = {"u": u, "v": {name: u[name] * update.shared[name] for name in u}}
+        update.state = {
+            f"{kind}/{n}": a for kind, arrays in found.items() for n, a in arrays.items()
+        }
         before = self._own if self.accumulate else {}
-        self.outbox = {
+        update.groups = {
             group: {n: a - before.get(f"{kind}/{n}", _NOTHING) for n, a in found[kind].items()}
             for group, kind in _KINDS.items()
         }
-        return trained
 
     def importance(self) -> Arrays:
         """Return the mean over mini-batches, or examples, of each parameter's squared gradient.

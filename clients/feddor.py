@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from clients.base import Arrays
 from clients.prototype_client import PrototypeClient
-from clients.training.local_training import Forward, TrainingResult
+from clients.training.local_training import Forward
 from clients.training.objective import Objective, Step
+from clients.update import Update
 
 _SMALLEST_SCALE = 1e-3
 
@@ -36,12 +37,10 @@ class FedDORClient(PrototypeClient):
         self._keep_scale_positive()
         return super().gradients(forward, objective)
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Store the model and upload the prototypes."""
         self._keep_scale_positive()
-        return super().finish(received, trained, result, lr)
+        super().finish(received, update, lr)
 
     @torch.no_grad()
     def _keep_scale_positive(self) -> None:

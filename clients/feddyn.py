@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from clients.base import Arrays, LocalClient, nbytes
-from clients.training.local_training import Forward, TrainingResult
+from clients.training.local_training import Forward
 from clients.training.objective import Objective
+from clients.update import Update
 
 
 class FedDynClient(LocalClient):
@@ -41,15 +42,13 @@ class FedDynClient(LocalClient):
         torch._foreach_sub_(gradients, self._still)
         return loss
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Move g_i."""
-        self.kept = {
+        trained = update.shared
+        update.state = {
             name: self._own[name] - np.float32(self.alpha) * (trained[name] - received[name])
             for name in self.trained
         }
-        return trained
 
     def state_bytes(self) -> int:
         """Return the size of g_i, and of what the objective keeps."""

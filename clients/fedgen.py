@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from clients.base import Arrays
 from clients.personal_model import PersonalClient
 from clients.training.arrays import load_arrays
-from clients.training.local_training import Forward, TrainingResult
+from clients.training.local_training import Forward
 from clients.training.objective import Objective
+from clients.update import Update
 
 # As strategies.fedgen has them; neither side imports the other.
 INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
@@ -64,10 +65,8 @@ class FedGenClient(PersonalClient):
         loss.backward()
         return loss.detach()
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
-        """Store the model and return the head; upload label counts if the server lacks them."""
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
+        """Store the model; upload label counts if the server lacks them."""
         if self.client in self.inbox[INBOX].get(UNHEARD, ()):
-            self.uploads = {COUNTS: self.data.class_counts.cpu().numpy().copy()}
-        return super().finish(received, trained, result, lr)
+            update.uploads = {COUNTS: self.data.class_counts.cpu().numpy().copy()}
+        super().finish(received, update, lr)

@@ -9,7 +9,7 @@ from clients.base import Arrays
 from clients.pair import INBOX, PairClient
 from clients.prototype_losses import adaptive_mutual
 from clients.training.arrays import load_arrays, to_arrays
-from clients.training.local_training import TrainingResult
+from clients.update import Update
 
 
 class FedKDClient(PairClient):
@@ -54,13 +54,10 @@ class FedKDClient(PairClient):
             self.per_element, self.detach,
         )  # fmt: skip
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Store both models and upload the mentee, compressed."""
-        sent = super().finish(received, trained, result, lr)
-        self.uploads = self.compress(to_arrays(self._mentee()), self.server_round)
-        return sent
+        super().finish(received, update, lr)
+        update.uploads = self.compress(to_arrays(self._mentee()), self.server_round)
 
     def _mentee(self) -> dict[str, Tensor]:
         """Return the mentee's parameters; its BatchNorm statistics stay with the client."""

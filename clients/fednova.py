@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from clients.base import Arrays, LocalClient, nbytes
-from clients.training.local_training import Forward, TrainingResult
+from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.training.sgd import effective_steps
+from clients.update import Update
 
 
 class FedNovaClient(LocalClient):
@@ -38,15 +39,15 @@ class FedNovaClient(LocalClient):
             torch._foreach_sub_(self.trained_gradients(), self._correction)
         return loss
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
-        """Return the normalised update of the trained parameters."""
-        self.extra = effective_steps(result.steps, self.settings.momentum)
-        updates = {name: (received[name] - trained[name]) / self.extra for name in self.trained}
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
+        """Send the normalised change of the trained parameters in place of them."""
+        update.extra = effective_steps(update.training.steps, self.settings.momentum)
+        changes = {
+            name: (received[name] - update.shared[name]) / update.extra for name in self.trained
+        }
         if self.corrects:
-            self.kept = {name: update / np.float32(lr) for name, update in updates.items()}
-        return {**trained, **updates}
+            update.state = {name: change / np.float32(lr) for name, change in changes.items()}
+        update.shared = {**update.shared, **changes}
 
     def state_bytes(self) -> int:
         """Return the size of the mean gradient that is kept, and of what the objective keeps."""

@@ -6,7 +6,7 @@ stays at home) and training alone (everything does), and FedRep only trains its 
 
 from clients.base import Arrays, LocalClient, check_finite, nbytes
 from clients.training.arrays import load_arrays, to_arrays
-from clients.training.local_training import TrainingResult
+from clients.update import Update
 
 
 class PersonalPartClient(LocalClient):
@@ -19,13 +19,10 @@ class PersonalPartClient(LocalClient):
         """Take the client's own part of the model out of its memory."""
         self._recall()
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the client's own part; raises `LossDiverged` if it is not finite."""
-        self.kept = to_arrays(self.place.private)
-        check_finite(self.kept, "the personal part", result.steps)
-        return trained
+        update.state = to_arrays(self.place.private)
+        check_finite(update.state, "the personal part", update.training.steps)
 
     def state_bytes(self) -> int:
         """Return the size of the client's own part."""

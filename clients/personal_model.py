@@ -14,6 +14,7 @@ from torch import Tensor
 from clients.base import Arrays, LocalClient
 from clients.training.arrays import load_arrays, to_arrays
 from clients.training.local_training import LossDiverged, TrainingResult
+from clients.update import Update
 
 AFTER_DOWNLOAD = "after-download"
 
@@ -41,16 +42,14 @@ class PersonalClient(LocalClient):
             torch.manual_seed(self.data.seed(server_round))
             return super().run(server_round, lr)
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` instead if it is not finite."""
         self.model.zero_grad(set_to_none=True)  # other clients' models need the memory
         own = to_arrays(self.own_tensors())
+        steps = update.training.steps
         if not all(np.isfinite(array).all() for array in own.values()):
-            raise LossDiverged(f"its model has non-finite weights after {result.steps} steps")
-        self.kept = own
-        return trained
+            raise LossDiverged(f"its model has non-finite weights after {steps} steps")
+        update.state = own
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Take the personal model as it is after the round."""

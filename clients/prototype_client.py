@@ -14,8 +14,9 @@ from clients.base import Arrays
 from clients.personal_model import PersonalClient
 from clients.prototype_losses import class_means, cosine_alignment, nearest_prototype
 from clients.training.arrays import to_arrays
-from clients.training.local_training import Forward, TrainingResult
+from clients.training.local_training import Forward
 from clients.training.objective import Objective, Step
+from clients.update import Update
 
 # As strategies.prototypes.uploads has them; neither side imports the other.
 PROTOTYPES, CLASSES, COUNTS = "proto", "proto-classes", "proto-counts"
@@ -74,13 +75,10 @@ class PrototypeClient(PersonalClient):
         loss.backward()
         return loss.detach()
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Store the model and upload the means of the classes that are present."""
-        sent = super().finish(received, trained, result, lr)
-        self.uploads = self.collect()
-        return sent
+        super().finish(received, update, lr)
+        update.uploads = self.collect()
 
     @torch.no_grad()
     def collect(self) -> Arrays:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from clients.base import Arrays, LocalClient, nbytes
-from clients.training.local_training import Forward, TrainingResult
+from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.training.sgd import effective_steps
+from clients.update import Update
 
 CONTROL = "control"
 
@@ -36,15 +37,14 @@ class ScaffoldClient(LocalClient):
         torch._foreach_add_(self.trained_gradients(), self._correction)
         return loss
 
-    def finish(
-        self, received: Arrays, trained: Arrays, result: TrainingResult, lr: float
-    ) -> Arrays:
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Move c_i and send its movement beside the model."""
-        length = effective_steps(result.steps, self.settings.momentum) * lr
-        moved = {n: (received[n] - trained[n]) / length - self._server[n] for n in self.trained}
-        self.outbox[CONTROL] = moved
-        self.kept = {name: self._own[name] + moved[name] for name in self.trained}
-        return trained
+        length = effective_steps(update.training.steps, self.settings.momentum) * lr
+        moved = {
+            n: (received[n] - update.shared[n]) / length - self._server[n] for n in self.trained
+        }
+        update.groups = {CONTROL: moved}
+        update.state = {name: self._own[name] + moved[name] for name in self.trained}
 
     def state_bytes(self) -> int:
         """Return the size of c_i, and of what the objective keeps."""

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from clients.base import LocalClient
+from clients.update import Update
 from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.runtime.node import Node
@@ -106,3 +108,9 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
 def differ(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     """Return whether any value of two models differs."""
     return any(not np.array_equal(array, other[name]) for name, array in one.items())
+
+
+def work(client: LocalClient, server_round: int = 1, lr: float = 0.05) -> Update:
+    """Let a client train one round from the model that its process has now."""
+    received = dict(zip(client.shared, client.get_parameters({}), strict=True))
+    return client.work(received, server_round, lr)

@@ -13,6 +13,7 @@ from clients.training.local_training import LocalSettings, TrainingResult
 from clients.training.objective import Objective, Step
 from clients.training.sgd import FusedSGD
 from clients.training.workplace import ClientData, Workplace
+from clients.update import Update
 from strategies.rounds.federation import Federation
 
 
@@ -54,16 +55,6 @@ class VectorClient:
         """The parameter."""
         return self.client.model.get_parameter("w")
 
-    @property
-    def kept(self) -> dict[str, np.ndarray]:
-        """What is to be remembered."""
-        return self.client.kept
-
-    @property
-    def outbox(self) -> dict[str, dict[str, np.ndarray]]:
-        """The groups to be averaged."""
-        return self.client.outbox
-
     def gradient(self, of_loss: Any) -> np.ndarray:
         """Return the gradient that a step takes when the loss has this one."""
         self.w.grad = None
@@ -80,13 +71,14 @@ class VectorClient:
         optimiser.step()
         return self.w.detach().numpy().copy()
 
-    def finish(self, trained: Any, steps: int, lr: float) -> np.ndarray:
-        """Finish as if training had ended at `trained`; returns what is sent."""
+    def finish(self, trained: Any, steps: int, lr: float) -> Update:
+        """Finish as if training had ended at `trained`; returns what is sent and kept."""
         with torch.no_grad():
             self.w.copy_(torch.tensor(trained))
         after = {"w": np.array(trained, np.float32)}
-        result = TrainingResult(0.0, steps, steps, 0.0)
-        return self.client.finish({"w": self.received}, after, result, lr)["w"]
+        update = Update(after, TrainingResult(0.0, steps, steps, 0.0), examples=1)
+        self.client.finish({"w": self.received}, update, lr)
+        return update
 
 
 def strategy_of(kind: Any, clients: int = 3, weights: str = "size", **options: Any) -> Any:

@@ -9,7 +9,6 @@ import traceback
 from contextlib import nullcontext, suppress
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -19,6 +18,7 @@ from clients.fedgen import COUNTS
 from clients.state.listing import UnknownRun, clean
 from clients.state.store import StateError
 from clients.training.local_training import LossDiverged
+from clients.update import Update
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.paths import state_folder
@@ -67,7 +67,10 @@ def train(message: Message, context: Context) -> Message:
             memory = node.memory(client, task, task.server_round, state_dir)
             with memory.state.locked() if memory else nullcontext():
                 numpy_client = node.client(client, memory, inbox)
-                gathered.take(client, numpy_client, *_fit(numpy_client, received, task))
+                update = numpy_client.work(
+                    _ordered(received, numpy_client), task.server_round, task.lr
+                )
+                gathered.take(numpy_client, update)
         except (LossDiverged, UpdateRefused) as reason:
             gathered.failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
@@ -87,7 +90,9 @@ def evaluate(message: Message, context: Context) -> Message:
         try:
             memory = node.memory(client, task, task.server_round + 1, state_dir)
             numpy_client = node.client(client, memory, inbox)
-            loss, count, scores = numpy_client.evaluate(_ordered(received, numpy_client), config)
+            loss, count, scores = numpy_client.evaluate(
+                list(_ordered(received, numpy_client).values()), config
+            )
             scores[REINITIALISED] = int(numpy_client.evaluated_afresh)
         except LossDiverged as reason:
             failures.append(ClientFailure(client, DIVERGED, str(reason)))
@@ -147,26 +152,26 @@ class Gathered:
         self._last: dict[str, Arrays] = {}
         self._uploads: dict[int, Arrays] = {}
 
-    def take(self, client: int, done: LocalClient, model: Arrays, result: ClientResult) -> None:
+    def take(self, client: LocalClient, update: Update) -> None:
         """Add a client's work to the reply, and let it remember its state.
 
         Raises `UpdateRefused` if the work cannot be averaged and `StateError` if the state cannot
         be stored; neither has an effect on the reply or on the state, then.
         """
+        task, model = self.task, update.shared
         if self._sums is None:
-            task = self.task
-            self._sums = GroupSums(self.received, done.outbox, task.total_weight, task.cohort)
-        self._sums.check(model, done.outbox)
-        done.remember()
-        if self.task.separate:
-            self._uploads[client] = model
-        elif len(self.task.clients) == 1:
-            self._last = {ARRAYS: model, **done.outbox}
+            self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
+        self._sums.check(model, update.groups)
+        client.remember(update)
+        if task.separate:
+            self._uploads[client.client] = model
+        elif len(task.clients) == 1:
+            self._last = {ARRAYS: model, **update.groups}
         else:
-            self._sums.add(model, done.outbox, self.task.weight(result.examples))
-        if done.uploads:
-            self._uploads[client] = done.uploads
-        self.results.append(result)
+            self._sums.add(model, update.groups, task.weight(update.examples))
+        if update.uploads:
+            self._uploads[client.client] = update.uploads
+        self.results.append(_report_line(client.client, update))
 
     def content(self) -> RecordDict:
         """Return the reply's records: report, model or partial sums, and uploads."""
@@ -180,33 +185,28 @@ class Gathered:
         return content
 
 
-def _fit(client: LocalClient, received: Arrays, task: Task) -> tuple[Arrays, ClientResult]:
-    """Let one NumPyClient train, and name what it returns."""
-    arrays, examples, metrics = client.fit(
-        _ordered(received, client), {"server_round": task.server_round, "lr": task.lr}
+def _report_line(client: int, update: Update) -> ClientResult:
+    """Return what the report says of one client's work."""
+    training = update.training
+    return ClientResult(
+        client,
+        update.examples,
+        training.steps,
+        training.loss,
+        training.seconds,
+        update.bytes_sent(),
+        update.squared_distance,
+        update.extra,
+        training.images,
+        int(update.reinitialised),
     )
-    sent = [*arrays, *client.uploads.values()]
-    sent += [array for group in client.outbox.values() for array in group.values()]
-    result = ClientResult(
-        client.client,
-        examples,
-        int(metrics["steps"]),
-        float(metrics["loss"]),
-        float(metrics["seconds"]),
-        sum(array.nbytes for array in sent),
-        float(metrics["squared_distance"]),
-        float(metrics["extra"]),
-        int(metrics["images"]),
-        int(metrics["reinitialised"]),
-    )
-    return dict(zip(client.shared, arrays, strict=True)), result
 
 
-def _ordered(received: Arrays, client: LocalClient) -> list[np.ndarray]:
+def _ordered(received: Arrays, client: LocalClient) -> Arrays:
     """Return the received arrays in the client's order; raises UserError on other names."""
     if received.keys() != client.shared.keys():
         raise UserError(f"the server sent {sorted(received)}, not {sorted(client.shared)}")
-    return [received[name] for name in client.shared]
+    return {name: received[name] for name in client.shared}
 
 
 def _explain(error: Exception) -> str:

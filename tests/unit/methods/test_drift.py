@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from in_process import assert_same, differ, federate, settings
+from in_process import assert_same, differ, federate, settings, work
 from small_clients import VectorClient, strategy_of
 
 from clients.fedcurv import IMPORTANCE, OF, WEIGHTED, FedCurvClient
@@ -39,8 +39,9 @@ def test_fednova_equals_the_vector():
     sent, extras = [], []
     for steps, after in zip(case["tau_i"], SERVER["w_i"], strict=True):
         client = VectorClient(FedNovaClient, SERVER["w0"], settings=momentum)
-        sent.append({"w": client.finish(after, steps=steps, lr=0.1)})
-        extras.append(client.client.extra)
+        update = client.finish(after, steps=steps, lr=0.1)
+        sent.append(update.shared)
+        extras.append(update.extra)
     assert extras == pytest.approx(case["a_i"], rel=1e-12)
     strategy = strategy_of(FedNova, epochs=1, momentum=case["rho"])
     strategy.report.results = results_of(extras, SERVER["n_i"])
@@ -85,9 +86,8 @@ def test_fednovas_own_correction_is_the_mean_gradient_of_the_last_training():
         for _ in range(steps):
             speed = 0.9 * speed + corrected
             after = after - lr * speed
-        client.finish(after, steps=steps, lr=lr)
-        np.testing.assert_allclose(client.kept["w"], expected, rtol=1e-5, atol=1e-5)
-        state = client.kept
+        state = client.finish(after, steps=steps, lr=lr).state
+        np.testing.assert_allclose(state["w"], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_fednova_with_its_own_correction_differs_where_a_client_comes_back():
@@ -103,8 +103,7 @@ def test_plain_fednova_keeps_nothing():
     plain, own = (Node(parse_config({**run, "fednova-correction": c})) for c in ("none", "own"))
     assert (plain.keeps, own.keeps) == ("", "mean gradient")
     client = plain.client(3)
-    client.fit(client.get_parameters({}), {"server_round": 1, "lr": 0.05})
-    assert not client.kept
+    assert not work(client).state
     assert client.state_bytes() == 0
 
 
@@ -148,8 +147,8 @@ def test_feddyn_step_has_the_gradient_of_the_vectors_penalty():
         client.w.copy_(torch.tensor(case["w"]))
     of_loss = np.array([0.5, -1.0, 2.0])
     np.testing.assert_allclose(client.gradient(of_loss), of_loss + gradient, rtol=1e-5)
-    client.finish(case["w"], steps=1, lr=0.1)
-    np.testing.assert_allclose(client.kept["w"], case["g_i_new"], rtol=1e-6)
+    update = client.finish(case["w"], steps=1, lr=0.1)
+    np.testing.assert_allclose(update.state["w"], case["g_i_new"], rtol=1e-6)
 
 
 def test_feddyn_first_step_of_round_one_is_fedavgs():
@@ -197,7 +196,7 @@ def test_fedcurv_round_one_is_fedavgs_bit_for_bit():
 def test_fedcurv_importance_is_the_mean_squared_mini_batch_gradient():
     node = Node(parse_config(settings(method="fedcurv", fedcurv_samples=60, **RUN)))
     client = node.client(3)
-    client.fit(client.get_parameters({}), {"server_round": 1, "lr": 0.05})
+    update = work(client)
     batches = list(client.data.training(1)())[:2]  # 2 x 48 examples are the first 60 or more
     squares = []
     for inputs, labels in batches:
@@ -205,10 +204,10 @@ def test_fedcurv_importance_is_the_mean_squared_mini_batch_gradient():
         torch.nn.functional.cross_entropy(client.model(inputs)[1], labels).backward()
         squares.append(client.model.head.weight.grad.numpy() ** 2)
     expected = np.mean(squares, axis=0)
-    u = client.outbox[IMPORTANCE]["head.weight"]
+    u = update.groups[IMPORTANCE]["head.weight"]
     np.testing.assert_allclose(u, expected, rtol=1e-5, atol=1e-12)
     weight = client.model.head.weight.detach().numpy()
-    np.testing.assert_array_equal(client.outbox[WEIGHTED]["head.weight"], u * weight)
+    np.testing.assert_array_equal(update.groups[WEIGHTED]["head.weight"], u * weight)
 
 
 @pytest.mark.parametrize("bn", ["", "batch", "group"])
@@ -289,7 +288,7 @@ def test_fedcurv_sends_the_change_of_what_the_accumulated_sums_have(
     sums = {IMPORTANCE: {"w": [4.0]}, WEIGHTED: {"w": [4.0]}, OF: {"clients": counted}}
     client = VectorClient(FedCurvClient, [1.0], state={"u/w": [0.5], "v/w": [0.5]}, inbox=sums,
                           weight=1.0, samples=1, **options)  # fmt: skip
-    client.finish([3.0], steps=1, lr=0.1)
-    assert client.outbox[IMPORTANCE]["w"] == sent
-    assert client.outbox[WEIGHTED]["w"] == 6.0 - (2.0 - sent)
-    assert (client.kept["u/w"], client.kept["v/w"]) == (2.0, 6.0)
+    update = client.finish([3.0], steps=1, lr=0.1)
+    assert update.groups[IMPORTANCE]["w"] == sent
+    assert update.groups[WEIGHTED]["w"] == 6.0 - (2.0 - sent)
+    assert (update.state["u/w"], update.state["v/w"]) == (2.0, 6.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from in_process import InProcessGrid, assert_same, differ, federate, settings
+from in_process import InProcessGrid, assert_same, differ, federate, settings, work
 from safetensors.numpy import load_file
 
 from clients import losses
@@ -53,8 +53,8 @@ def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later, l
     node, client = client_of(run, 1)
     received = client.get_parameters({})
     if later:
-        client.fit(received, {"server_round": 1, "lr": 0.05})
-        client.remember()
+        update = client.work(dict(zip(client.shared, received, strict=True)), 1, 0.05)
+        client.remember(update)
         own = [array.copy() for array in client.get_parameters({})]
         node, client = client_of(run, 5, known=(3,))
     moved = [array + np.float32(0.01) for array in received]  # the model of a later round
@@ -84,8 +84,8 @@ def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later, l
 def trained(run):
     """Let client 3 train round 1, and return it as round 4 finds it."""
     _, client = client_of(run, 1)
-    client.fit(client.get_parameters({}), {"server_round": 1, "lr": 0.05})
-    client.remember()
+    update = work(client)
+    client.remember(update)
     node, later = client_of(run, 4, known=(3,))
     own, previous = previous_model.split(later.memory.load())
     assert later.recalled.keys() == own.keys()

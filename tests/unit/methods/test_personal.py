@@ -197,8 +197,8 @@ def test_the_personal_part_survives_rounds_without_its_client_and_a_new_process(
         state = ClientState(tmp_path, "run", 2, {"v": "1"})
         client = node.client(2, Memory(state, server_round, server_round > 1))
         start = received or client.get_parameters({})
-        client.fit(start, {"server_round": server_round, "lr": 0.05})
-        client.remember()
+        update = client.work(dict(zip(client.shared, start, strict=True)), server_round, 0.05)
+        client.remember(update)
         return start, state.load(server_round + 1)
 
     node = Node(config)

@@ -25,9 +25,9 @@ def test_the_corrected_gradient_and_the_movement_of_c_i_equal_the_vectors():
     client = VectorClient(ScaffoldClient, CASE["w0"], state={"w": CASE["c_i"]},
                           inbox={CONTROL: {"w": CASE["c"]}})  # fmt: skip
     np.testing.assert_allclose(client.gradient(CASE["g"]), CASE["corrected_grad_for_g"], rtol=1e-6)
-    client.finish(CASE["w_i"], steps=CASE["K"], lr=CASE["lr"])
-    np.testing.assert_allclose(client.kept["w"], CASE["c_i_plus"], rtol=1e-6)
-    np.testing.assert_allclose(client.outbox[CONTROL]["w"], CASE["delta_c"], rtol=1e-6)
+    update = client.finish(CASE["w_i"], steps=CASE["K"], lr=CASE["lr"])
+    np.testing.assert_allclose(update.state["w"], CASE["c_i_plus"], rtol=1e-6)
+    np.testing.assert_allclose(update.groups[CONTROL]["w"], CASE["delta_c"], rtol=1e-6)
 
 
 def test_with_momentum_the_displacement_is_divided_by_the_effective_steps():
@@ -91,14 +91,13 @@ def test_large_values_beside_the_model_give_the_same_bits_on_any_number_of_nodes
     """A node's first client may send more than a sum without a reference expects (4)."""
     finish, largest = kind.finish, []
 
-    def louder(self, *trained):
-        model = finish(self, *trained)
-        for arrays in self.outbox.values():
+    def louder(self, received, update, lr):
+        finish(self, received, update, lr)
+        for arrays in update.groups.values():
             for name, array in arrays.items():
                 peak = np.abs(array).max()
                 arrays[name] = array * np.float32(100 / peak if self.client < 3 and peak else 1)
                 largest.append(np.abs(arrays[name]).max())
-        return model
 
     monkeypatch.setattr(kind, "finish", louder)
     run = settings(method=method, participation=1.0, lr=0.001, num_rounds=1)
@@ -112,11 +111,10 @@ def test_large_values_beside_the_model_give_the_same_bits_on_any_number_of_nodes
 def test_a_control_variate_that_is_not_finite_is_a_divergence(monkeypatch):
     finish = ScaffoldClient.finish
 
-    def spoilt(self, *trained):
-        model = finish(self, *trained)
-        for array in self.outbox[CONTROL].values():
+    def spoilt(self, received, update, lr):
+        finish(self, received, update, lr)
+        for array in update.groups[CONTROL].values():
             array += np.nan if self.client == 0 else 0
-        return model
 
     monkeypatch.setattr(ScaffoldClient, "finish", spoilt)
     run = settings(method="scaffold", participation=1.0, num_rounds=1)

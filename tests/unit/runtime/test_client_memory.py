@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import ROOT, assert_same, differ, federate, settings
+from in_process import ROOT, assert_same, differ, federate, settings, work
 
 from clients.state.listing import UnknownRun
 from clients.state.store import ClientState, StateError
@@ -54,10 +54,10 @@ def trained_client(node, server_round, known=False, remember=True):
     number = watched(node.config)
     asked = task(server_round, number, (number,) if known else ())
     client = node.client(number, node.memory(number, asked, server_round))
-    client.fit(client.get_parameters({}), {"server_round": server_round, "lr": asked.lr})
+    update = work(client, server_round, asked.lr)
     if remember:
-        client.remember()
-    return client
+        client.remember(update)
+    return client, update
 
 
 def recalled(config, server_round):
@@ -69,10 +69,10 @@ def recalled(config, server_round):
 @pytest.mark.parametrize("method", STATEFUL)
 def test_states_survive_a_file_another_process_and_rounds_without_the_client(method):
     config = parse_config(settings(**method, lr=0.05))
-    first = trained_client(Node(config), 1)
+    first, update = trained_client(Node(config), 1)
     stored = recalled(config, 2)
     assert sum(array.nbytes for array in stored.values()) == first.state_bytes() > 0
-    for name, array in first.kept.items():
+    for name, array in update.state.items():
         np.testing.assert_array_equal(stored[name], array)
     assert_same(stored, recalled(config, 7))
     trained_client(Node(config), 7, known=True)
@@ -88,9 +88,9 @@ def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
     with pytest.raises(StateError, match="has trained before in this run but its state is gone"):
         trained_client(Node(parse_config(run)), 4, known=True, remember=False)
     fresh = Node(parse_config({**run, "state-missing": "reinit"}))
-    assert trained_client(fresh, 4, known=True).reinitialised
-    assert not trained_client(fresh, 5, known=True).reinitialised
-    assert not trained_client(Node(fresh.config), 6).reinitialised
+    assert trained_client(fresh, 4, known=True)[1].reinitialised
+    assert not trained_client(fresh, 5, known=True)[1].reinitialised
+    assert not trained_client(Node(fresh.config), 6)[1].reinitialised
 
 
 def test_clients_that_start_afresh_are_named_in_the_rounds_metrics(tmp_path, monkeypatch, capsys):
@@ -178,7 +178,12 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
         built = original(self, client, *more)
         if client == 4:
             finish = built.finish
-            built.finish = lambda *a: {n: v * np.float32(1e6) for n, v in finish(*a).items()}
+
+            def far_away(received, update, lr):
+                finish(received, update, lr)
+                update.shared = {n: a * np.float32(1e6) for n, a in update.shared.items()}
+
+            built.finish = far_away
         return built
 
     monkeypatch.setattr(Node, "client", wild)
