@@ -22,15 +22,15 @@ from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (
     Batches,
     Forward,
+    FrozenModels,
     LocalSettings,
     LossDiverged,
     TrainingResult,
-    Watchers,
     backward,
     train,
 )
+from clients.training.model_slot import ClientData, ModelSlot, copy_weights
 from clients.training.objective import Objective
-from clients.training.workplace import ClientData, Workplace, copy_weights
 from clients.update import Update
 
 Scalar = bool | bytes | float | int | str
@@ -43,7 +43,7 @@ class LocalClient(NumPyClient):
 
     def __init__(
         self,
-        place: Workplace,
+        slot: ModelSlot,
         client: int,
         data: ClientData,
         objective: Objective,
@@ -53,16 +53,16 @@ class LocalClient(NumPyClient):
         """Prepare a client.
 
         Args:
-            place: the process's models; the model's weights are overwritten by every `fit`.
+            slot: the process's models; the model's weights are overwritten by every `fit`.
             client: its number, from 0.
             data: its examples.
             objective: the loss of one batch.
             memory: what it keeps between rounds; None if the method keeps nothing.
             inbox: what the server sent beside the shared model, by name.
         """
-        self.place, self.client, self.data = place, client, data
-        self.model, self.shared = place.model, dict(place.shared)
-        self.objective, self.settings = objective, place.settings
+        self.slot, self.client, self.data = slot, client, data
+        self.model, self.shared = slot.model, dict(slot.shared)
+        self.objective, self.settings = objective, slot.settings
         self.memory = memory
         self.inbox = dict(inbox or {})
         self.velocity: list[Tensor] | None = None  # of SGD, to go on from; None: new in each round
@@ -91,9 +91,9 @@ class LocalClient(NumPyClient):
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Make the received model this client's own, before it is evaluated."""
-        if self.place.tuning:
+        if self.slot.tuning:
             epoch = self.data.tuning(server_round)
-            self.model = fine_tune(self.place, self.place.tuning, self.data.class_counts, epoch)
+            self.model = fine_tune(self.slot, self.slot.tuning, self.data.class_counts, epoch)
 
     def scores(self) -> dict[str, float]:
         """Return what the evaluation on the own test split gives: "loss", "accuracy" and more."""
@@ -168,7 +168,7 @@ class LocalClient(NumPyClient):
 
         Returns mean loss, number of examples, and the other scores ("accuracy", ...).
         """
-        self.model = self.place.model
+        self.model = self.slot.model
         self.set_parameters(parameters)
         self.personalise(int(config.get("server_round", 1)), float(config.get("lr", 0.0)))
         scores = self.scores()
@@ -230,7 +230,7 @@ class LocalClient(NumPyClient):
         """Run the local loop on this client's data for `server_round`, with `self.gradients`."""
         return train(
             self.model,
-            self.watchers(objective),
+            self.frozen(objective),
             objective,
             self.data.training(server_round),
             lr,
@@ -246,13 +246,13 @@ class LocalClient(NumPyClient):
         until then that part is what the process's client before this one left there.
         """
         if self.objective.needs_global:
-            copy_weights(self.model, self.place.teacher)
+            copy_weights(self.model, self.slot.teacher)
 
-    def watchers(self, objective: Objective) -> Watchers:
+    def frozen(self, objective: Objective) -> FrozenModels:
         """Return the frozen models that an objective looks at."""
-        return Watchers(
-            self.place.teacher if objective.needs_global else None,
-            previous_model.load(self.place, self._stored[1]) if objective.needs_previous else None,
+        return FrozenModels(
+            self.slot.teacher if objective.needs_global else None,
+            previous_model.load(self.slot, self._stored[1]) if objective.needs_previous else None,
         )
 
     def _check_number(self, parameters: list[np.ndarray]) -> None:

@@ -27,19 +27,19 @@ class DittoClient(LocalClient):
     """
 
     def __init__(
-        self, *place: Any, pull: float, reference: bool, first_lr: float, **more: Any
+        self, *args: Any, pull: float, reference: bool, first_lr: float, **kwargs: Any
     ) -> None:
         """Prepare a client.
 
         Args:
-            place: as `LocalClient`.
+            args, kwargs: as `LocalClient`.
             pull: lambda, the strength of the pull towards the global model.
             reference: do as the reference code: pull towards the locally trained model, send the
                 personal model, and never lower the personal branch's learning rate.
             first_lr: learning rate of round 1, for `reference`.
             more: as `LocalClient`.
         """
-        super().__init__(*place, **more)
+        super().__init__(*args, **kwargs)
         self.pull, self.reference, self.first_lr = pull, reference, first_lr
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
@@ -55,7 +55,7 @@ class DittoClient(LocalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
-        update.state = to_arrays(floating(self.place.copy("own")))
+        update.state = to_arrays(floating(self.slot.copy("own")))
         check_finite(update.state, "the personal model", update.training.steps)
         if self.reference:
             update.shared = {name: update.state[name] for name in update.shared}
@@ -69,29 +69,29 @@ class DittoClient(LocalClient):
         if not self._recall():
             self.keep_start()
             self._train_own(self.data.tuning(server_round), lr, _copies(self.model))
-        self.model = self.place.copy("own")
+        self.model = self.slot.copy("own")
 
     def _recall(self) -> bool:
         """Load the personal model into the process's second one; False if it is a new client's."""
-        own = self.place.copy("own")
+        own = self.slot.copy("own")
         if not self.recalled:
-            copy_weights(self.place.copy("initial"), own)
+            copy_weights(self.slot.copy("initial"), own)
             return False
         load_arrays(floating(own), self.recalled)
         return True
 
     def _train_own(self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]) -> None:
         """Train the personal model, pulled to `anchor` in every step."""
-        own, parameters = self.place.copy("own"), list(self.place.copy("own").parameters())
+        own, parameters = self.slot.copy("own"), list(self.slot.copy("own").parameters())
 
         def gradients(forward: Forward, objective: Objective) -> Tensor:
             loss = backward(forward, objective)
             pulled(parameters, anchor, lr * self.pull)
             return loss
 
-        watchers = self.watchers(self.objective)
+        frozen = self.frozen(self.objective)
         with training_only(own, ALL):
-            train(own, watchers, self.objective, epoch, lr, self.settings, gradients)
+            train(own, frozen, self.objective, epoch, lr, self.settings, gradients)
 
 
 def _copies(model: nn.Module) -> list[Tensor]:

@@ -24,16 +24,16 @@ class FedAlignClient(LocalClient):
     Source: FedAlign (Mendieta et al. 2022, CVPR), for ResNets of basic blocks.
     """
 
-    def __init__(self, *place: Any, mu: float, width: float, **more: Any) -> None:
+    def __init__(self, *args: Any, mu: float, width: float, **kwargs: Any) -> None:
         """Prepare a client.
 
         Args:
-            place: as `LocalClient`.
+            args, kwargs: as `LocalClient`.
             mu: weight of the alignment.
             width: share of the block's inner channels, above 0 and up to 1.
             more: as `LocalClient`.
         """
-        super().__init__(*place, **more)
+        super().__init__(*args, **kwargs)
         self.mu, self.width = mu, width
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:

@@ -35,20 +35,20 @@ class FedCurvClient(LocalClient):
     """
 
     def __init__(
-        self, *place: Any, weight: float, samples: int, per_sample: bool = False,
-        accumulate: bool = False, **more: Any,
+        self, *args: Any, weight: float, samples: int, per_sample: bool = False,
+        accumulate: bool = False, **kwargs: Any,
     ) -> None:  # fmt: skip
         """Prepare a client.
 
         Args:
-            place: as `LocalClient`.
+            args, kwargs: as `LocalClient`.
             weight: lambda.
             samples: training examples after which enough gradients were squared.
             per_sample: whether these are of examples, one backward pass each, or of mini-batches.
             accumulate: whether the server's sums are over all clients that have trained so far.
             more: as `LocalClient`.
         """
-        super().__init__(*place, **more)
+        super().__init__(*args, **kwargs)
         self.weight, self.samples, self.per_sample = weight, samples, per_sample
         self.accumulate = accumulate
 

@@ -22,9 +22,9 @@ class FedDynClient(LocalClient):
     without the two terms. Source: Acar et al. 2021, ICLR, algorithm 1.
     """
 
-    def __init__(self, *place: Any, alpha: float, **more: Any) -> None:
+    def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
         """Prepare a client; `alpha` weighs the quadratic term, other arguments as `LocalClient`."""
-        super().__init__(*place, **more)
+        super().__init__(*args, **kwargs)
         self.alpha = alpha
 
     def prepare(self, server_round: int) -> None:

@@ -48,14 +48,14 @@ class FedGenClient(PersonalClient):
         self.labels = torch.from_numpy(received.pop(LABELS))
         self.generator = self.build_generator().eval().requires_grad_(False)
         load_arrays(self.generator.state_dict(), received)
-        self.generator.to(self.place.device)
+        self.generator.to(self.slot.device)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch; noise comes from the seeded generator of `run`."""
         step = forward()
         loss = objective(step)
         if self.generator is not None:
-            size, device = len(step.labels), self.place.device
+            size, device = len(step.labels), self.slot.device
             labels = torch.multinomial(self.labels, size, replacement=True).to(
                 device, non_blocking=True
             )

@@ -23,9 +23,9 @@ class FedNovaClient(LocalClient):
     SCAFFOLD's, of which the server's part stays zero.
     """
 
-    def __init__(self, *place: Any, correction: str = "none", **more: Any) -> None:
+    def __init__(self, *args: Any, correction: str = "none", **kwargs: Any) -> None:
         """Prepare a client; `correction` is "none" or "own", other arguments as `LocalClient`."""
-        super().__init__(*place, **more)
+        super().__init__(*args, **kwargs)
         self.corrects = correction == "own"
 
     def prepare(self, server_round: int) -> None:

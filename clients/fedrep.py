@@ -37,5 +37,5 @@ class FedRepClient(PersonalPartClient):
     ) -> TrainingResult:
         with training_only(self.model, part):
             return train(
-                self.model, self.watchers(self.objective), self.objective, epoch, lr, settings
+                self.model, self.frozen(self.objective), self.objective, epoch, lr, settings
             )

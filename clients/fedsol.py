@@ -25,17 +25,17 @@ class FedSOLClient(LocalClient):
     Source: FedSOL (Lee G. et al. 2024, CVPR), the perturbed gradient.
     """
 
-    def __init__(self, *place: Any, rho: float, adaptive: bool, part: str, **more: Any) -> None:
+    def __init__(self, *args: Any, rho: float, adaptive: bool, part: str, **kwargs: Any) -> None:
         """Prepare a client.
 
         Args:
-            place: as `LocalClient`.
+            args, kwargs: as `LocalClient`.
             rho: length of the perturbation.
             adaptive: A is |w - w_g| normalised along its first dimension; otherwise 1.
             part: of the model that is perturbed, a word of `clients.training.parts`.
             more: as `LocalClient`.
         """
-        super().__init__(*place, **more)
+        super().__init__(*args, **kwargs)
         self.rho, self.adaptive, self.part = rho, adaptive, part
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:

@@ -29,24 +29,24 @@ class PerFedAvgClient(LocalClient):
 
     def __init__(
         self,
-        *place: Any,
+        *args: Any,
         outer_lr: float,
         constant: bool,
         first_lr: float,
         adapt_epochs: int,
-        **more: Any,
+        **kwargs: Any,
     ) -> None:
         """Prepare a client.
 
         Args:
-            place: as `LocalClient`.
+            args, kwargs: as `LocalClient`.
             outer_lr: b of round 1.
             constant: keep b, as the reference code does.
             first_lr: local learning rate of round 1, by which b falls.
             adapt_epochs: of the personal model; 0: a single step.
             more: as `LocalClient`.
         """
-        super().__init__(*place, **more)
+        super().__init__(*args, **kwargs)
         self.outer_lr, self.constant, self.first_lr = outer_lr, constant, first_lr
         self.adapt_epochs = adapt_epochs
 
@@ -56,7 +56,7 @@ class PerFedAvgClient(LocalClient):
         outer = self.outer_lr * (1.0 if self.constant else lr / self.first_lr)
         return train(
             self.model,
-            self.watchers(self.objective),
+            self.frozen(self.objective),
             self.objective,
             self._pairs_of(self.data.training(server_round)),
             outer,
@@ -74,7 +74,7 @@ class PerFedAvgClient(LocalClient):
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Adapt a copy of the received model on the client's training data."""
-        own, epoch = self.place.copy("own"), self.data.tuning(server_round)
+        own, epoch = self.slot.copy("own"), self.data.tuning(server_round)
         self.keep_start()
         copy_weights(self.model, own)
         plain = replace(
@@ -82,7 +82,7 @@ class PerFedAvgClient(LocalClient):
         )
         batches = epoch if self.adapt_epochs else lambda: [next(iter(epoch()))]
         with training_only(own, ALL):
-            train(own, self.watchers(self.objective), self.objective, batches, lr, plain)
+            train(own, self.frozen(self.objective), self.objective, batches, lr, plain)
         self.model: nn.Module = own
 
     def _pairs_of(self, epoch: Callable[[], Batches]) -> Callable[[], Batches]:

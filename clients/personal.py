@@ -21,18 +21,18 @@ class PersonalPartClient(LocalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the client's own part; raises `LossDiverged` if it is not finite."""
-        update.state = to_arrays(self.place.private)
+        update.state = to_arrays(self.slot.private)
         check_finite(update.state, "the personal part", update.training.steps)
 
     def state_bytes(self) -> int:
         """Return the size of the client's own part."""
-        return super().state_bytes() + nbytes(self.place.private.values())
+        return super().state_bytes() + nbytes(self.slot.private.values())
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Put the client's own part beside the received one."""
         self._recall()
 
     def _recall(self) -> None:
-        initial = self.place.copy("initial").state_dict()
-        private = self.place.private
+        initial = self.slot.copy("initial").state_dict()
+        private = self.slot.private
         load_arrays(private, self.recalled or to_arrays({n: initial[n] for n in private}))

@@ -37,7 +37,7 @@ class PersonalClient(LocalClient):
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Train; dropout draws from the client's seed and leaves torch's generator as it was."""
-        devices = [self.place.device] if self.place.device.type == "cuda" else []
+        devices = [self.slot.device] if self.slot.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.data.seed(server_round))
             return super().run(server_round, lr)
@@ -67,7 +67,7 @@ class PersonalClient(LocalClient):
         if self.recalled:
             load_arrays(tensors, self.recalled)
             return
-        initial = self.place.initial(self.client).state_dict()
+        initial = self.slot.initial(self.client).state_dict()
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(initial[name])

@@ -124,12 +124,12 @@ class PrototypeClient(PersonalClient):
 
     def _received(self) -> tuple[Tensor, Tensor]:
         """Return the received prototypes [C, width] and which of them are known; or nothing."""
-        known = torch.zeros(self.num_classes, dtype=torch.bool, device=self.place.device)
+        known = torch.zeros(self.num_classes, dtype=torch.bool, device=self.slot.device)
         table = self.inbox.get(INBOX)
         if table is None:
-            return torch.zeros(0, device=self.place.device), known
-        rows = torch.from_numpy(table[PROTOTYPES]).to(self.place.device)
-        classes = torch.from_numpy(table[CLASSES]).to(self.place.device)
+            return torch.zeros(0, device=self.slot.device), known
+        rows = torch.from_numpy(table[PROTOTYPES]).to(self.slot.device)
+        classes = torch.from_numpy(table[CLASSES]).to(self.slot.device)
         prototypes = rows.new_zeros(self.num_classes, rows.shape[1])
         prototypes[classes], known[classes] = rows, True
         return prototypes, known

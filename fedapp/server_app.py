@@ -24,8 +24,8 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
 from fedapp.runtime import callbacks
 from fedapp.runtime.callback import Callback
-from fedapp.runtime.node import Node
 from fedapp.runtime.opening import check_name, opened_run
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.server import train
 
@@ -50,13 +50,15 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     check_name(config)
     own = user_callbacks(config.callbacks)
     try:
-        node = Node(config, data_dir)  # before the directory: data that are not there leave none
-        for note in node.partition.notes:
+        process = ProcessContext(
+            config, data_dir
+        )  # before the directory: data that are not there leave none
+        for note in process.data.partition.notes:
             print(f"partition: {note}")
         with (
             opened_run(config, run_config) as (directory, saved),
             closing(
-                Recorder(directory, config, node, started, callbacks_of(config, directory, own))
+                Recorder(directory, config, process, started, callbacks_of(config, directory, own))
             ) as recorder,
         ):
             train(grid, recorder, saved)

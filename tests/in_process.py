@@ -18,8 +18,8 @@ from clients.base import LocalClient
 from clients.update import Update
 from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import InProcessGrid
-from fedapp.runtime.node import Node
 from fedapp.runtime.preflight import meet_nodes
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.records import from_array_record, to_array_record
@@ -68,7 +68,7 @@ def federate(
 ) -> tuple[dict[str, np.ndarray], ClientStrategy, list[dict[str, np.ndarray]]]:
     """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
     config = parse_config(run_config)
-    node = Node(config)
+    node = ProcessContext(config)
     grid = ShuffledGrid(run_config, nodes, seed, tamper)
     for context in grid.contexts.values():
         context.node_config["hosts"] = hosts
@@ -77,7 +77,7 @@ def federate(
     key = state_key or uuid.uuid4().hex
     strategy = build_strategy(config, node, federation, key)
     history: list[dict[str, np.ndarray]] = []
-    initial = {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
+    initial = {n: t.detach().numpy() for n, t in node.slot.shared.items()}
     strategy.start(
         grid, to_array_record(initial), config.num_rounds, 60,
         evaluate_fn=lambda r, arrays: history.append(from_array_record(arrays)),
@@ -87,15 +87,15 @@ def federate(
 
 def break_client(monkeypatch: Any, clients: set[int], error: Exception) -> None:
     """Let the NumPyClients of some client ids raise."""
-    original = Node.client
+    original = ProcessContext.client
 
-    def broken(self: Node, client: int, *more: Any) -> Any:
+    def broken(self: ProcessContext, client: int, *more: Any) -> Any:
         numpy_client = original(self, client, *more)
         if client in clients:
             monkeypatch.setattr(numpy_client, "fit", lambda *_: (_ for _ in ()).throw(error))
         return numpy_client
 
-    monkeypatch.setattr(Node, "client", broken)
+    monkeypatch.setattr(ProcessContext, "client", broken)
 
 
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:

@@ -7,7 +7,7 @@ from in_process import federate, settings
 
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.federation import Federation
 
@@ -27,9 +27,9 @@ def outcome(config: dict[str, Any], **more: Any) -> tuple[dict[str, np.ndarray],
     return {**final, **strategy.save(), **scores}, strategy
 
 
-def strategy_of(run_config: dict[str, Any]) -> tuple[Any, Node]:
+def strategy_of(run_config: dict[str, Any]) -> tuple[Any, ProcessContext]:
     """The strategy of four clients on nodes of their own, and the server's node."""
     config = parse_config(run_config)
-    node = Node(config)
+    node = ProcessContext(config)
     federation = Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
     return build_strategy(config, node, federation), node

@@ -10,9 +10,9 @@ from torch import nn
 
 from clients.base import LocalClient
 from clients.training.local_training import LocalSettings, TrainingResult
+from clients.training.model_slot import ClientData, ModelSlot
 from clients.training.objective import Objective, Step
 from clients.training.sgd import FusedSGD
-from clients.training.workplace import ClientData, Workplace
 from clients.update import Update
 from strategies.rounds.federation import Federation
 
@@ -42,7 +42,7 @@ class VectorClient:
         """Receive `w`, recall `state`, and prepare."""
         model = VectorModel(w)
         self.settings = settings or LocalSettings(1, momentum=0.0)
-        place = Workplace(model, dict(model.named_parameters()), self.settings,
+        place = ModelSlot(model, dict(model.named_parameters()), self.settings,
                           lambda: VectorModel(w))  # fmt: skip
         data = ClientData(**dict.fromkeys(field.name for field in fields(ClientData)))
         self.client = kind(place, 0, data, Inner(), None, _single(inbox or {}), **options)

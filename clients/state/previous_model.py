@@ -33,13 +33,13 @@ def split(stored: Arrays) -> tuple[Arrays, Arrays]:
     }
 
 
-def load(place: Copies, stored: Arrays) -> nn.Module:
+def load(slot: Copies, stored: Arrays) -> nn.Module:
     """Return the previous model, frozen; before the first participation, the initial one.
 
     The paper leaves that case open; its authors' code takes the model of the first round.
     """
     if not stored:
-        return place.copy("initial")
-    model = place.copy("previous")
+        return slot.copy("initial")
+    model = slot.copy("previous")
     load_arrays(floating(model), stored)
     return model

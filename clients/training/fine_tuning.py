@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from clients.training.local_training import Batches, LossDiverged, Watchers, train
+from clients.training.local_training import Batches, FrozenModels, LossDiverged, train
+from clients.training.model_slot import ModelSlot, Tuning, copy_weights
 from clients.training.parts import training_only
-from clients.training.workplace import Tuning, Workplace, copy_weights
 
 
 def fine_tune(
-    place: Workplace,
+    slot: ModelSlot,
     tunings: Sequence[Tuning],
     class_counts: Tensor,
     epoch: Callable[[], Batches],
@@ -26,16 +26,16 @@ def fine_tune(
     and the next client's call overwrites it.
     Source: FedDr+ (Kim S. et al., TMLR 2025), algorithm 1, personalisation; FedBABU section 4.
     """
-    own = place.copy("own")
-    copy_weights(place.model, own)
+    own = slot.copy("own")
+    copy_weights(slot.model, own)
     for tuning in tunings:
         objective = replace(tuning.objective, class_counts=class_counts)
-        watchers = Watchers()
+        frozen = FrozenModels()
         if objective.needs_global:
-            copy_weights(place.model, place.teacher)
-            watchers = Watchers(place.teacher)
+            copy_weights(slot.model, slot.teacher)
+            frozen = FrozenModels(slot.teacher)
         with training_only(own, tuning.part):
-            result = train(own, watchers, objective, epoch, tuning.lr, tuning.settings)
+            result = train(own, frozen, objective, epoch, tuning.lr, tuning.settings)
         if not all(bool(parameter.isfinite().all()) for parameter in own.parameters()):
             raise LossDiverged(f"the fine-tuned model is not finite after {result.steps} steps")
     return own

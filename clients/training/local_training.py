@@ -48,14 +48,14 @@ class TrainingResult:
 
 
 @dataclass(frozen=True)
-class Watchers:
+class FrozenModels:
     """Frozen models, in eval mode, that see every batch beside the one that trains."""
 
     teacher: nn.Module | None = None  # the received model
     previous: nn.Module | None = None  # this client's own last model
 
     @torch.no_grad()
-    def see(self, step: Step, inputs: Tensor, objective: Objective) -> Step:
+    def forward(self, step: Step, inputs: Tensor, objective: Objective) -> Step:
         """Return the step with what the objective looks at of these models' passes, in float32."""
         if objective.needs_teacher and self.teacher is not None:
             features, logits = self.teacher(inputs)
@@ -74,7 +74,7 @@ def backward(forward: Forward, objective: Objective) -> Tensor:
 
 def train(
     model: nn.Module,
-    watchers: Watchers,
+    frozen: FrozenModels,
     objective: Objective,
     epoch: Callable[[], Batches],
     lr: float,
@@ -89,7 +89,7 @@ def train(
     `velocity`: one tensor for each trained parameter, changed in place. Raises `LossDiverged`.
     """
     start = time.perf_counter()
-    parameters = _pairs(model, watchers.teacher or model)
+    parameters = _pairs(model, frozen.teacher or model)
     optimiser = FusedSGD(parameters[0], lr, settings.momentum, settings.weight_decay, velocity)
     model.train()
     total = torch.zeros((), device=parameters[0][0].device)
@@ -97,7 +97,7 @@ def train(
     for _ in range(settings.epochs):
         for inputs, labels in epoch():
             forward = partial(
-                _forward, model, watchers, objective, inputs, labels, parameters, settings.precision
+                _forward, model, frozen, objective, inputs, labels, parameters, settings.precision
             )
             optimiser.zero_grad()
             with _bfloat16(inputs.device.type, settings.precision == "bf16"):
@@ -116,7 +116,7 @@ def train(
 
 def _forward(
     model: nn.Module,
-    watchers: Watchers,
+    frozen: FrozenModels,
     objective: Objective,
     inputs: Tensor,
     labels: Tensor,
@@ -139,7 +139,7 @@ def _forward(
     if not watched:
         return step
     with _bfloat16(inputs.device.type, precision == "bf16-teacher"):
-        return watchers.see(step, inputs, objective)
+        return frozen.forward(step, inputs, objective)
 
 
 def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -45,7 +45,7 @@ class Measures(Callback):
             cohort_of(run.config, number, run.config.analysis_clients), run.config.lr_at(number),
         )  # fmt: skip
         try:
-            entry = measure_round(run.node, models, self.words)
+            entry = measure_round(run.process, models, self.words)
         except UserError as reason:
             print(f"analysis of round {number} is left out: {reason}", flush=True)
             return

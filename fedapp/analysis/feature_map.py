@@ -20,7 +20,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.results.plots.rendering import INK, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.prototypes.uploads import CLASSES, PROTOTYPES
 from strategies.rounds.records import Task
 
@@ -50,8 +50,8 @@ def features_of(run: RunDirectory) -> Features:
         UserError: the run's clients have no models of their own, or did not keep them.
     """
     config = parse_config(run.config())
-    node = Node(config)
-    if node.personal is None:
+    process = ProcessContext(config)
+    if process.personal is None:
         raise UserError(
             f"the clients of run '{run.name}' share one model; `fedapp analyse {run.path} -m t-sne`"
             " maps its features"
@@ -61,7 +61,7 @@ def features_of(run: RunDirectory) -> Features:
     found = {
         client: features
         for client in range(config.num_clients)
-        if (features := _of_client(node, client, last, run.state_key())) is not None
+        if (features := _of_client(process, client, last, run.state_key())) is not None
     }
     if not found:
         raise UserError(
@@ -103,11 +103,11 @@ def _scatter(points: np.ndarray, features: Features, title: str) -> Figure:
 
 @torch.no_grad()
 def _of_client(
-    node: Node, client: int, last: int, key: str
+    process: ProcessContext, client: int, last: int, key: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return features and labels of a client's test images; None if it has stored no model."""
     task = Task(last, (client,), 0.0, "size", 1, state_key=key)
-    numpy_client = node.client(client, node.memory(client, task, last + 1))
+    numpy_client = process.client(client, process.memory(client, task, last + 1))
     try:
         stored = numpy_client.recalled
     except StateError as error:

@@ -22,7 +22,7 @@ from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.rounds.client_evaluation import summarise_clients
 
 OVERRIDABLE = ("data-dir", "download", "device", "threads", "beta", "tau", "batch-size")
@@ -47,14 +47,14 @@ def personalise(
     """
     run = RunDirectory.load(path)
     config = _configuration(run, overrides)
-    node = Node(config)
-    _load(node, run.path / "model.safetensors")
-    received = list(to_arrays(node.workplace.shared).values())
+    process = ProcessContext(config)
+    _load(process, run.path / "model.safetensors")
+    received = list(to_arrays(process.slot.shared).values())
     folder = _new_folder(export)
     asked: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
     rows: dict[int, dict[str, float]] = {}
     for client in range(config.num_clients):
-        own = node.client(client)
+        own = process.client(client)
         try:
             loss, count, scores = own.evaluate(received, asked)
         except LossDiverged as reason:
@@ -98,13 +98,13 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
     return config
 
 
-def _load(node: Node, path: Path) -> None:
+def _load(process: ProcessContext, path: Path) -> None:
     """Load a saved model; raises UserError if it is missing or does not fit."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        node.model.load_state_dict(load_file(path))
+        process.model.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the run has not saved a model yet") from None
     except (RuntimeError, SafetensorError) as error:

@@ -22,7 +22,7 @@ from fedapp.analysis.measures.epochs import stop_of, watched
 from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.measures.views import Arrays, Local, Stop, View, borrowed, load, look
 from fedapp.core.errors import UserError
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.records import Task
 
@@ -63,7 +63,9 @@ class Costs:
     diverged: list[int] = field(default_factory=list)
 
 
-def measure_round(node: Node, models: RoundModels, words: Sequence[str]) -> dict[str, Any]:
+def measure_round(
+    process: ProcessContext, models: RoundModels, words: Sequence[str]
+) -> dict[str, Any]:
     """Return the chosen measures of a round; the node's model is put back afterwards.
 
     Returns:
@@ -76,17 +78,17 @@ def measure_round(node: Node, models: RoundModels, words: Sequence[str]) -> dict
     """
     start = time.perf_counter()
     costs = Costs()
-    with borrowed(node):
-        result = None if models.result is None else _view(node, models.result)
-        received = _view(node, models.start.arrays)
-        measures = {word: MEASURES[word](node, received, result) for word in words}
+    with borrowed(process):
+        result = None if models.result is None else _view(process, models.result)
+        received = _view(process, models.start.arrays)
+        measures = {word: MEASURES[word](process, received, result) for word in words}
         rows: dict[str, list[Figures]] = {word: [] for word in measures}
         if any(measure.local for measure in measures.values()):
             follow = any(measure.epochs for measure in measures.values())
-            for local in _locals(node, models, received, costs, follow):
+            for local in _locals(process, models, received, costs, follow):
                 for word, measure in measures.items():
                     rows[word].append({"client": local.client, **measure.of_client(local)})
-        load(node, models.start.arrays if models.result is None else models.result)
+        load(process, models.start.arrays if models.result is None else models.result)
         found = {word: _summary(rows[word], measure) for word, measure in measures.items()}
     return {
         "round": models.server_round,
@@ -107,31 +109,31 @@ def cost_sentence(found: dict[str, Any]) -> str:
 
 
 def _locals(
-    node: Node, models: RoundModels, received: View, costs: Costs, follow: bool
+    process: ProcessContext, models: RoundModels, received: View, costs: Costs, follow: bool
 ) -> Iterator[Local]:
     """Train each client again from the received model, and give what its model shows.
 
     With `follow` after each epoch, too.
     """
-    counts = node.class_counts()[0]
+    counts = process.data.class_counts()[0]
     for client in models.clients:
-        path = [stop_of(received, node, models.start.arrays)] if follow else []
+        path = [stop_of(received, process, models.start.arrays)] if follow else []
         start = time.perf_counter()
         try:
-            _train(node, client, models, path)
+            _train(process, client, models, path)
         except LossDiverged:
             costs.diverged.append(client)
             continue
         finally:
             costs.seconds += time.perf_counter() - start
         costs.trained.append(client)
-        erased = node.dropped_class(client, models.server_round)
-        view = look(node)
-        path += [stop_of(view, node)] if follow else []
+        erased = process.data.dropped_class(client, models.server_round)
+        view = look(process)
+        path += [stop_of(view, process)] if follow else []
         yield Local(client, view, received, counts[client], erased, path)
 
 
-def _train(node: Node, client: int, models: RoundModels, path: list[Stop]) -> None:
+def _train(process: ProcessContext, client: int, models: RoundModels, path: list[Stop]) -> None:
     """Leave the client's trained model in the node's; the client's state stays as it is.
 
     A path that has its first stop gets those between the epochs.
@@ -143,12 +145,12 @@ def _train(node: Node, client: int, models: RoundModels, path: list[Stop]) -> No
     try:
         if start.missing:
             raise StateError(f"{start.missing} was not kept")
-        memory = node.memory(client, task, server_round)
+        memory = process.memory(client, task, server_round)
         memory = memory and replace(memory, missing="error")  # a fresh start would be another model
-        numpy_client = node.client(client, memory, start.extras)
+        numpy_client = process.client(client, memory, start.extras)
         if path:
-            epochs = int(node.config.local_epochs)
-            see = partial(_see, node, path)
+            epochs = int(process.config.local_epochs)
+            see = partial(_see, process, path)
             numpy_client.data = watched(numpy_client.data, epochs, see)
         arrays = [np.asarray(start.arrays[name]) for name in numpy_client.shared]
         numpy_client.fit(arrays, {"server_round": server_round, "lr": models.lr})
@@ -160,15 +162,15 @@ def _train(node: Node, client: int, models: RoundModels, path: list[Stop]) -> No
         ) from None
 
 
-def _see(node: Node, path: list[Stop]) -> None:
+def _see(process: ProcessContext, path: list[Stop]) -> None:
     """Add what the model shows between two epochs to a path; its training goes on as it was."""
-    path.append(stop_of(look(node), node))
-    node.model.train()
+    path.append(stop_of(look(process), process))
+    process.model.train()
 
 
-def _view(node: Node, arrays: Arrays) -> View:
-    load(node, arrays)
-    return look(node)
+def _view(process: ProcessContext, arrays: Arrays) -> View:
+    load(process, arrays)
+    return look(process)
 
 
 def _summary(rows: list[Figures], measure: Measure) -> dict[str, Any]:

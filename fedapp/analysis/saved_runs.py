@@ -20,7 +20,7 @@ from fedapp.core.errors import UserError
 from fedapp.results import checkpoint
 from fedapp.results import measures_file as store
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy, cohort_of
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
@@ -45,9 +45,9 @@ class SavedRun:
         changes = {key: value for key, value in asked.items() if value}
         self.run = run
         self.config = parse_config({**run.config(), **changes})
-        self.node = Node(self.config)
-        initial = to_arrays(self.node.workplace.shared)
-        key = run.state_key() if self.node.keeps else ""
+        self.process = ProcessContext(self.config)
+        initial = to_arrays(self.process.slot.shared)
+        key = run.state_key() if self.process.keeps else ""
         self.starts: Starts = {0: lambda: Start(initial, state_key=key), **self._saved()}
 
     def _saved(self) -> Starts:
@@ -56,10 +56,12 @@ class SavedRun:
         A method that evaluates another model than it trains on saves that one: no round's start.
         """
         found: Starts = {}
-        missing = "what the server remembers" if self.node.keeps else ""
+        missing = "what the server remembers" if self.process.keeps else ""
         final = self.run.path / "model.safetensors"
         rows = self.run.rounds()
-        trained_on = self.node.method.strategy.model_to_evaluate is ClientStrategy.model_to_evaluate
+        trained_on = (
+            self.process.method.strategy.model_to_evaluate is ClientStrategy.model_to_evaluate
+        )
         if final.exists() and rows and trained_on:
             found[rows[-1]["round"]] = lambda: Start(_read(final), missing=missing)
         for path in sorted(self.run.checkpoints.glob("round-*.safetensors")):
@@ -71,7 +73,9 @@ class SavedRun:
         """Return what the round after a checkpoint started from, as its strategy tells."""
 
         saved = checkpoint.load(path, self.config.fingerprint())
-        strategy = build_strategy(self.config, self.node, Federation({}, {}), self.run.state_key())
+        strategy = build_strategy(
+            self.config, self.process, Federation({}, {}), self.run.state_key()
+        )
         strategy.restore(saved.strategy)
         return Start.of(strategy, saved.arrays)
 
@@ -102,7 +106,7 @@ class SavedRun:
             cohort,
             self.config.lr_at(server_round),
         )
-        entry = measure_round(self.node, models, words)
+        entry = measure_round(self.process, models, words)
         store.add(self.run, entry)
         return entry
 

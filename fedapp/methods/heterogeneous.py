@@ -1,6 +1,6 @@
 """Rows of the method table whose clients have architectures of their own.
 
-Only these rows know which arguments their strategies and clients take from a node, beside
+Only these rows know which arguments their strategies and clients take from a process, beside
 configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
 """
 
@@ -33,19 +33,19 @@ from strategies.low_rank import LowRank
 from strategies.prototypes.training import FeatureGenerator, gaussian_embedding
 
 
-def _sizes(node: Any) -> dict[str, Any]:
+def _sizes(process: Any) -> dict[str, Any]:
     """Return the sizes of a table of prototypes, and of what one is the mean of."""
-    config = node.config
+    config = process.config
     return {
-        "num_classes": node.dataset.num_classes,
+        "num_classes": process.data.dataset.num_classes,
         "width": int(config.feature_dim),
         "passes": int(config.local_epochs) if config.proto_collect == "during" else 1,
     }
 
 
-def _server(node: Any) -> dict[str, Any]:
+def _server(process: Any) -> dict[str, Any]:
     """Return the random numbers and the optimiser of what a server trains."""
-    config = node.config
+    config = process.config
     return {
         "seed": torch_seed(config.seed, Stream.SERVER),
         "draw": lambda server_round: torch_rng(config.seed, Stream.SERVER, server_round),
@@ -54,73 +54,79 @@ def _server(node: Any) -> dict[str, Any]:
     }
 
 
-def _embedding_seed(node: Any) -> int:
+def _embedding_seed(process: Any) -> int:
     """Return the seed of what a server's embedding starts at, where it draws its own."""
-    return torch_seed(node.config.seed, Stream.SERVER, 0, 1)
+    return torch_seed(process.config.seed, Stream.SERVER, 0, 1)
 
 
-def _gaussian(node: Any) -> Any:
-    sizes = _sizes(node)
-    return gaussian_embedding(sizes["num_classes"], sizes["width"], _embedding_seed(node)).numpy()
+def _gaussian(process: Any) -> Any:
+    sizes = _sizes(process)
+    return gaussian_embedding(
+        sizes["num_classes"], sizes["width"], _embedding_seed(process)
+    ).numpy()
 
 
-def _feddor(node: Any) -> dict[str, Any]:
-    config, rows = node.config, node.personal.rows
+def _feddor(process: Any) -> dict[str, Any]:
+    config, rows = process.config, process.personal.rows
     embedding = rows
     if not config.feddor_oi_shared_seed:
-        seed = _embedding_seed(node)
-        embedding = node.personal.orthogonal(int(config.feature_dim), seed).numpy()
+        seed = _embedding_seed(process)
+        embedding = process.personal.orthogonal(int(config.feature_dim), seed).numpy()
     parts = {"rows": rows, "embedding": embedding, "start": config.feddor_generator}
-    return {**_sizes(node), **_server(node), **parts}
+    return {**_sizes(process), **_server(process), **parts}
 
 
-def _feddor_without_oi(node: Any) -> dict[str, Any]:
-    parts = {**_feddor(node), "embedding": _gaussian(node), "first_target": "none"}
+def _feddor_without_oi(process: Any) -> dict[str, Any]:
+    parts = {**_feddor(process), "embedding": _gaussian(process), "first_target": "none"}
     return parts if parts["start"] != "fitted" else {**parts, "start": "plain"}
 
 
-def _feddor_without_dor(node: Any) -> dict[str, Any]:
-    return {**_sizes(node), "first": node.personal.rows}
+def _feddor_without_dor(process: Any) -> dict[str, Any]:
+    return {**_sizes(process), "first": process.personal.rows}
 
 
-def _trained_prototypes(node: Any) -> dict[str, Any]:
-    return {**_sizes(node), **_server(node), "embedding": _gaussian(node)}
+def _trained_prototypes(process: Any) -> dict[str, Any]:
+    return {**_sizes(process), **_server(process), "embedding": _gaussian(process)}
 
 
-def _logits(node: Any) -> dict[str, Any]:
-    return {**_sizes(node), "width": node.dataset.num_classes}
+def _logits(process: Any) -> dict[str, Any]:
+    return {**_sizes(process), "width": process.data.dataset.num_classes}
 
 
-def _fedgh(node: Any) -> dict[str, Any]:
-    parts, group = _server(node), node.personal.group
+def _fedgh(process: Any) -> dict[str, Any]:
+    parts, group = _server(process), process.personal.group
     del parts["seed"]
-    headers = {width: node.personal.header(width) for width in sorted(set(group.hidden))}
-    return {**_sizes(node), **parts, "headers": headers, "hidden_of": group.hidden_of}
+    headers = {width: process.personal.header(width) for width in sorted(set(group.hidden))}
+    return {**_sizes(process), **parts, "headers": headers, "hidden_of": group.hidden_of}
 
 
-def _generator(node: Any) -> FeatureGenerator:
-    seed = torch_seed(node.config.seed, Stream.SERVER)
-    classes, width = node.dataset.num_classes, int(node.config.feature_dim)
+def _generator(process: Any) -> FeatureGenerator:
+    seed = torch_seed(process.config.seed, Stream.SERVER)
+    classes, width = process.data.dataset.num_classes, int(process.config.feature_dim)
     return FeatureGenerator(classes, width, _NOISE, _GENERATOR_WIDTH, seed)
 
 
-def _fedgen(node: Any) -> dict[str, Any]:
-    parts = _server(node)
-    return {"generator": _generator(node), "draw": parts["draw"], "batch_size": parts["batch_size"]}
+def _fedgen(process: Any) -> dict[str, Any]:
+    parts = _server(process)
+    return {
+        "generator": _generator(process),
+        "draw": parts["draw"],
+        "batch_size": parts["batch_size"],
+    }
 
 
-def _fedgen_client(node: Any) -> dict[str, Any]:
-    return {"generator": lambda: _generator(node), "noise": _NOISE}
+def _fedgen_client(process: Any) -> dict[str, Any]:
+    return {"generator": lambda: _generator(process), "noise": _NOISE}
 
 
-def _codec(node: Any) -> dict[str, Any]:
-    config = node.config
+def _codec(process: Any) -> dict[str, Any]:
+    config = process.config
     codec = LowRank(config.fedkd_energy_start, config.fedkd_energy_end, config.num_rounds)
     return {"compress": codec.compress, "decompress": codec.decompress}
 
 
-def _fedkd(node: Any) -> dict[str, Any]:
-    return {**_codec(node), "mentee": to_arrays(dict(node.model.mentee.named_parameters()))}
+def _fedkd(process: Any) -> dict[str, Any]:
+    return {**_codec(process), "mentee": to_arrays(dict(process.model.mentee.named_parameters()))}
 
 
 _NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1

@@ -55,7 +55,7 @@ class Stage:
     turns: bool = False  # whether its fixed rows and the bottleneck may be trained in turn
 
 
-def no_parts(node: Any) -> dict[str, Any]:
+def no_parts(process: Any) -> dict[str, Any]:
     """Return nothing: what most methods need of the app beyond their configuration keys."""
     return {}
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedapp.config.run_config import RunConfig
 from fedapp.core.files import plain
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.aggregate import Arrays
 from strategies.rounds.base import ClientStrategy
 
@@ -22,7 +22,7 @@ class ActiveRun:
 
     config: RunConfig
     directory: RunDirectory
-    node: Node  # the server's data and model
+    process: ProcessContext  # the server's data and model
     strategy: ClientStrategy
     first_round: int  # that this process runs; above 1 in a resumed run
     arrays: Arrays  # the newest global model, by tensor name: what the next round starts from

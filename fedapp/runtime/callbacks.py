@@ -32,7 +32,7 @@ class Evaluate(Callback):
         number = row["round"]
         due = number == run.last_round or number % run.config.eval_every == 0
         found = self._global_model(run) if due else None
-        method = run.node.method
+        method = run.process.method
         row["accuracy"], row["loss"] = self._headline(run, found)
         row["class_accuracy"] = found and found.class_accuracy
         if method.accuracy != GLOBAL and run.strategy.report.unevaluated:
@@ -42,17 +42,19 @@ class Evaluate(Callback):
 
     def _global_model(self, run: ActiveRun) -> Evaluation | None:
         """Test the model that the method evaluates; None if it has no global model to test."""
-        node = run.node
-        if node.method.accuracy != GLOBAL and not node.method.fine_tuned:
+        process = run.process
+        if process.method.accuracy != GLOBAL and not process.method.fine_tuned:
             return None
-        load_arrays(node.workplace.shared, run.strategy.model_to_evaluate(run.arrays))
-        return evaluate_classes(node.model, node.test_batches(), node.dataset.num_classes)
+        load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
+        return evaluate_classes(
+            process.model, process.data.test_batches(), process.data.dataset.num_classes
+        )
 
     def _headline(
         self, run: ActiveRun, found: Evaluation | None
     ) -> tuple[float | None, float | None]:
         """Return the round's accuracy and loss, of the model or models that the method is about."""
-        kind = run.node.method.accuracy
+        kind = run.process.method.accuracy
         if found is not None and kind == GLOBAL:
             return found.accuracy, found.loss
         clients = run.strategy.report.client_accuracy
@@ -95,16 +97,16 @@ class Console(Callback):
 
     def run_begins(self, run: ActiveRun) -> None:
         """Say what is about to be trained, and what clients keep."""
-        config, node = run.config, run.node
+        config, process = run.config, run.process
         print(
-            f"{config.method} on {config.dataset} with {node.title}: rounds {run.first_round}-"
+            f"{config.method} on {config.dataset} with {process.title}: rounds {run.first_round}-"
             f"{config.num_rounds}, lr {config.lr:g}, {config.local_epochs} local epochs, "
-            f"device {node.device}, run directory {run.directory.path}",
+            f"device {process.device}, run directory {run.directory.path}",
             flush=True,
         )
-        if node.keeps:
-            size, where = megabytes(node.state_bytes()), state_folder(config.state_dir)
-            print(f"clients keep: {node.keeps}; up to {size} in {where}", flush=True)
+        if process.keeps:
+            size, where = megabytes(process.state_bytes()), state_folder(config.state_dir)
+            print(f"clients keep: {process.keeps}; up to {size} in {where}", flush=True)
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Print a round's line."""
@@ -173,16 +175,16 @@ class FinalModel(Callback):
 
         It is loaded anew: that round may not have been evaluated, or not have run in this process.
         """
-        config, node = run.config, run.node
-        load_arrays(node.workplace.shared, run.strategy.model_to_evaluate(run.arrays))
+        config, process = run.config, run.process
+        load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
         metadata = {
             "method": config.method,
-            "model": node.title,
+            "model": process.title,
             "dataset": config.dataset,
-            "classes": " ".join(node.dataset.classes),
+            "classes": " ".join(process.data.dataset.classes),
             "fedapp": fedapp.__version__,
         }
-        tensors = node.model.state_dict() if node.personal is None else _server_tensors(run)
+        tensors = process.model.state_dict() if process.personal is None else _server_tensors(run)
         run.directory.save_model(tensors, metadata)
 
 

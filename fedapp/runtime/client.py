@@ -23,7 +23,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
-from fedapp.runtime.node import Node, open_node
+from fedapp.runtime.process import ProcessContext, open_process
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.rounds.client_evaluation import REINITIALISED
 from strategies.rounds.records import (
@@ -59,14 +59,14 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names, and return their models or exact partial sum."""
-    node, task, received, inbox = _opened(message, context)
+    process, task, received, inbox = _opened(message, context)
     state_dir = str(context.node_config.get("state-dir", ""))
     gathered = Gathered(received, task)
     for client in task.clients:
         try:
-            memory = node.memory(client, task, task.server_round, state_dir)
+            memory = process.memory(client, task, task.server_round, state_dir)
             with memory.state.locked() if memory else nullcontext():
-                numpy_client = node.client(client, memory, inbox)
+                numpy_client = process.client(client, memory, inbox)
                 update = numpy_client.work(
                     _ordered(received, numpy_client), task.server_round, task.lr
                 )
@@ -81,15 +81,15 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, made personal, on the own test split of the task's clients."""
-    node, task, received, inbox = _opened(message, context)
+    process, task, received, inbox = _opened(message, context)
     state_dir = str(context.node_config.get("state-dir", ""))
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
     config: dict[str, Scalar] = {"server_round": task.server_round, "lr": task.lr}
     for client in task.clients:
         try:
-            memory = node.memory(client, task, task.server_round + 1, state_dir)
-            numpy_client = node.client(client, memory, inbox)
+            memory = process.memory(client, task, task.server_round + 1, state_dir)
+            numpy_client = process.client(client, memory, inbox)
             loss, count, scores = numpy_client.evaluate(
                 list(_ordered(received, numpy_client).values()), config
             )
@@ -109,9 +109,9 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.query("labels")
 def labels(message: Message, context: Context) -> Message:
     """Say how many training images of each class the clients have that the message names."""
-    node = open_node(context.run_config, context.node_config)
+    process = open_process(context.run_config, context.node_config)
     asked: Any = message.content.config_records[TASK]["clients"]
-    counts, _, _ = node.class_counts()
+    counts, _, _ = process.data.class_counts()
     uploads = pack_uploads({client: {COUNTS: counts[client]} for client in asked})
     return Message(RecordDict({UPLOADS: uploads}), reply_to=message)
 
@@ -131,10 +131,12 @@ def forget(message: Message, context: Context) -> Message:
     return Message(RecordDict({"forgotten": ConfigRecord(left)}), reply_to=message)
 
 
-def _opened(message: Message, context: Context) -> tuple[Node, Task, Arrays, dict[str, Arrays]]:
+def _opened(
+    message: Message, context: Context
+) -> tuple[ProcessContext, Task, Arrays, dict[str, Arrays]]:
     """Return the node that a message is for, its task, the shared arrays and the named extras."""
     return (
-        open_node(context.run_config, context.node_config),
+        open_process(context.run_config, context.node_config),
         Task.from_record(message.content.config_records[TASK]),
         from_array_record(message.content.array_records[ARRAYS]),
         extra_records(message.content),

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from clients.training.local_training import LocalSettings
+from clients.training.model_slot import Tuning
 from clients.training.objective import Objective
 from clients.training.parts import ALL_BUT_ROWS, BOTTLENECK, ROWS
-from clients.training.workplace import Tuning
 from fedapp.config.fine_tuning import ALTERNATING
 from fedapp.config.run_config import RunConfig
 from fedapp.methods.row import Method

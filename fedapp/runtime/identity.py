@@ -15,14 +15,14 @@ import fedapp
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.initial import digest
-from fedapp.runtime.node import Node, open_node
+from fedapp.runtime.process import ProcessContext, open_process
 from strategies.rounds.records import PROTOCOL_VERSION
 
 IMAGES = "set of images"  # what a node says of its copy of the data
 
 
 def hosted_clients(context: Context, num_clients: int) -> list[int]:
-    """Return the clients of a node: node p of P hosts the clients c with c mod P = p.
+    """Return the clients of a process: node p of P hosts the clients c with c mod P = p.
 
     A virtual node with node-config `hosts="any"` has the data of all clients at hand.
     """
@@ -47,19 +47,19 @@ def describe(context: Context) -> dict[str, Any]:
     partition_id, num_partitions = _place(context.node_config)
     if context.run_config.get("partition") == "own":
         _check_own(context)
-    node = open_node(context.run_config, context.node_config)
-    clients = hosted_clients(context, node.config.num_clients)
+    process = open_process(context.run_config, context.node_config)
+    clients = hosted_clients(context, process.config.num_clients)
     return {
         "partition-id": partition_id,
         "num-partitions": num_partitions,
         "clients": clients,
         "hosts-any": hosts_any(context.node_config),
-        "examples": [len(node.partition.train[client]) for client in clients],
+        "examples": [len(process.data.partition.train[client]) for client in clients],
         "protocol": PROTOCOL_VERSION,
-        "configuration": node.config.fingerprint(),
-        "head": node.head_hash(),
-        **form(node),
-        "device": str(node.device),
+        "configuration": process.config.fingerprint(),
+        "head": process.head_hash(),
+        **form(process),
+        "device": str(process.device),
         "host": platform.node(),
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}, "
         f"numpy {np.__version__}",
@@ -77,18 +77,18 @@ def _check_own(context: Context) -> None:
         )
 
 
-def form(node: Node) -> dict[str, str]:
+def form(process: ProcessContext) -> dict[str, str]:
     """Return what the data of server and nodes must have in common, by names for a sentence.
 
     Where every client has images of its own, these are the form of the images and their classes.
     """
-    data = node.dataset
+    data = process.data.dataset
     size = f"{data.image_size}x{data.image_size}, {data.channels} channels"
     return {
         "list of classes": data.classes_hash(),
         "form of images": size,
-        **({} if node.config.partition == "own" else {IMAGES: node.data_hash}),
-        "initial model": digest(node.initial),
+        **({} if process.config.partition == "own" else {IMAGES: process.data.hash}),
+        "initial model": digest(process.initial),
     }
 
 

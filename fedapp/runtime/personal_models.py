@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clients.pair import Pair
 from clients.training.local_training import LocalSettings
-from clients.training.workplace import Workplace
+from clients.training.model_slot import ModelSlot
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, seeded, torch_seed
 from fedapp.data.datasets import Dataset
@@ -27,8 +27,8 @@ from fedapp.models.orthogonal import orthogonal_initialisation
 from fedapp.models.personal_heads import PersonalHead, build_personal_head
 
 
-class PersonalPlaces:
-    """The workplaces of a process, one for each pair of an architecture and a head."""
+class PersonalModelSlots:
+    """The model slots of a process, one for each pair of an architecture and a head."""
 
     def __init__(
         self,
@@ -44,18 +44,18 @@ class PersonalPlaces:
         self.config, self.method, self.kind = config, method, method.personal
         self.data, self.device, self.settings = data, device, settings
         self.group = find_group(config.model_group)
-        self._places: dict[tuple[str, int], Workplace] = {}
+        self._slots: dict[tuple[str, int], ModelSlot] = {}
 
-    def place(self, client: int) -> Workplace:
+    def slot(self, client: int) -> ModelSlot:
         """Return the models of one client's architecture and head."""
         key = self.group.architecture_of(client), self.group.hidden_of(client)
-        if key not in self._places:
+        if key not in self._slots:
             model = self.build(*key)
             own = self._build_for if self.config.init_per_client else None
-            self._places[key] = Workplace(
+            self._slots[key] = ModelSlot(
                 model, self.shared(model), self.settings, lambda: self.build(*key), build_for=own
             )
-        return self._places[key]
+        return self._slots[key]
 
     def build(self, architecture: str, hidden: int, draw: int = 0) -> nn.Module:
         """Build a model of one kind with the initial weights of a draw; 0 is everyone's."""

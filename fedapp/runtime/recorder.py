@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from fedapp.config.run_config import RunConfig
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callback import ActiveRun, Callback
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.summary import summarise
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import RoundDiverged, RoundFailed
@@ -23,20 +23,25 @@ class Recorder:
         self,
         directory: RunDirectory,
         config: RunConfig,
-        node: Node,
+        process: ProcessContext,
         started: float,
         callbacks: Sequence[Callback],
     ) -> None:
         """Note the partition; `started` is the monotonic time at which the ServerApp began."""
-        self.directory, self.config, self.node, self.started = directory, config, node, started
+        self.directory, self.config, self.process, self.started = (
+            directory,
+            config,
+            process,
+            started,
+        )
         self.callbacks = callbacks
-        directory.write_partition(*node.class_counts())
+        directory.write_partition(*process.data.class_counts())
 
     def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:
         """Start the clock of the rounds, which start from the model `arrays`."""
         now = time.monotonic()
         self.run = ActiveRun(
-            self.config, self.directory, self.node, strategy, first_round,
+            self.config, self.directory, self.process, strategy, first_round,
             from_array_record(arrays), self.started, now, now,
         )  # fmt: skip
         for callback in self.callbacks:

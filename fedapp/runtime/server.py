@@ -8,8 +8,8 @@ from fedapp.core.errors import UserError
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.identity import form
-from fedapp.runtime.node import Node
 from fedapp.runtime.preflight import forget, meet_nodes
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.base import ClientStrategy
@@ -19,12 +19,12 @@ from strategies.rounds.records import to_array_record
 
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     """Meet the nodes and run the rounds that are left."""
-    config, node = recorder.config, recorder.node
-    expected = {"configuration": config.fingerprint(), "head": node.head_hash(), **form(node)}
+    config, process = recorder.config, recorder.process
+    expected = {"configuration": config.fingerprint(), "head": process.head_hash(), **form(process)}
     federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
     state_key = _state_key(grid, federation, recorder, saved)
-    strategy = build_strategy(config, node, federation, state_key)
-    arrays, first_round = _starting_point(node, strategy, recorder.directory, saved)
+    strategy = build_strategy(config, process, federation, state_key)
+    arrays, first_round = _starting_point(process, strategy, recorder.directory, saved)
     recorder.begin(strategy, first_round, arrays)
     try:
         strategy.start(
@@ -58,17 +58,17 @@ def _state_key(
     if saved is not None:
         return run.state_key()
     old = run.earlier_state_key()
-    if old and recorder.node.keeps and not config.keep_state:
+    if old and recorder.process.keeps and not config.keep_state:
         forget(grid, federation, old)
     return run.new_state_key()
 
 
 def _starting_point(
-    node: Node, strategy: ClientStrategy, run: RunDirectory, saved: Checkpoint | None
+    process: ProcessContext, strategy: ClientStrategy, run: RunDirectory, saved: Checkpoint | None
 ) -> tuple[ArrayRecord, int]:
     """Return the model to start from and the first round: fresh, or from a checkpoint."""
     run.truncate_rounds(saved.server_round if saved else 0)
     if saved is None:
-        return to_array_record(to_arrays(node.workplace.shared)), 1
+        return to_array_record(to_arrays(process.slot.shared)), 1
     strategy.restore(saved.strategy)
     return to_array_record(saved.arrays), saved.server_round + 1

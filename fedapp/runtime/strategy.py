@@ -3,32 +3,32 @@
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import sample_clients
 from fedapp.methods.row import GLOBAL
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.robust import Rule
 
 
 def build_strategy(
-    config: RunConfig, node: Node, federation: Federation, state_key: str = ""
+    config: RunConfig, process: ProcessContext, federation: Federation, state_key: str = ""
 ) -> ClientStrategy:
     """Build the strategy that the method table names; clients store states under `state_key`."""
-    every = config.eval_every if node.method.accuracy != GLOBAL else 0
+    every = config.eval_every if process.method.accuracy != GLOBAL else 0
     every = config.num_rounds if config.finetune_epochs else every  # a stage after the last round
     values = config.flat()
-    return node.method.strategy(
+    return process.method.strategy(
         federation,
         cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
         lr=config.lr_at,
-        trained=[n for n, t in node.workplace.shared.items() if t.requires_grad],
+        trained=[n for n, t in process.slot.shared.items() if t.requires_grad],
         weights=config.weights,
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
         client_evaluation_every=config.client_eval_every or every,
-        state_key=state_key if node.keeps else "",
+        state_key=state_key if process.keeps else "",
         **_rule(config),
-        **{name: values[key] for name, key in node.method.options.items()},
-        **node.method.strategy_parts(node),
+        **{name: values[key] for name, key in process.method.options.items()},
+        **process.method.strategy_parts(process),
     )
 
 

@@ -12,7 +12,7 @@ from fedapp.results.plots.curves import GLOBAL_MODEL
 from fedapp.results.run_directory import best_round
 from fedapp.runtime.callback import ActiveRun
 from fedapp.runtime.evaluation import at_chance
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 _TESTED = {
     GLOBAL: GLOBAL_MODEL,
@@ -24,19 +24,19 @@ _CHANCE = "the final accuracy is no better than chance"
 
 def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
     """Return the figures of the whole run, a resumed run's earlier rounds included."""
-    config, node, rows = run.config, run.node, run.rows()
+    config, process, rows = run.config, run.process, run.rows()
     evaluated = [row for row in rows if row["accuracy"] is not None]
     best = best_round(rows)
     seconds = sum(row["seconds"] for row in rows)
     ok = status == "completed"
-    chance = ok and _at_chance(node, evaluated)
+    chance = ok and _at_chance(process, evaluated)
     return {
         "method": config.method,
         "dataset": config.dataset,
-        "model": node.title,
+        "model": process.title,
         "seed": config.seed,
         "rounds": len(rows),
-        "accuracy_of": _TESTED[node.method.accuracy],
+        "accuracy_of": _TESTED[process.method.accuracy],
         "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,
         "accuracy_best": best.get("accuracy"),
         "best_round": best.get("round"),
@@ -48,17 +48,17 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "images_per_second": sum(row["images"] for row in rows) / seconds if seconds else None,
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),
-        "device": str(node.device),
+        "device": str(process.device),
         "versions": _versions(),
         "command": shlex.join(["flwr", "run", ".", "-c", str(run.directory.path / "config.toml")]),
         **_last_clients(rows),
     }
 
 
-def _at_chance(node: Node, evaluated: list[dict[str, Any]]) -> bool:
+def _at_chance(process: ProcessContext, evaluated: list[dict[str, Any]]) -> bool:
     """Return whether the global model ended no better than a guess, as a diverged one does."""
-    is_global = node.method.accuracy == GLOBAL
-    labels = node.tested_labels()
+    is_global = process.method.accuracy == GLOBAL
+    labels = process.data.test_labels()
     return is_global and bool(evaluated) and at_chance(evaluated[-1]["accuracy"], labels)
 
 

@@ -6,7 +6,7 @@ So only one local model is in memory at a time, and a measure takes a class of a
 from typing import Any, ClassVar
 
 from fedapp.analysis.measures.views import Local, View
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 Figures = dict[str, float]
 
@@ -20,9 +20,9 @@ class Measure:
     epochs: ClassVar[bool] = False  # whether it looks at them after each epoch (`Local.path`)
     features: ClassVar[int] = 0  # how many features the model must have; 0: any number
 
-    def __init__(self, node: Node, received: View, result: View | None) -> None:
+    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
         """Take the model that the round's clients received, and the one they made, if known."""
-        self.node, self.received, self.result = node, received, result
+        self.process, self.received, self.result = process, received, result
 
     @property
     def newest(self) -> View:

@@ -12,12 +12,12 @@ import numpy as np
 
 from clients.training.arrays import to_arrays
 from clients.training.local_training import Batches
-from clients.training.workplace import ClientData
+from clients.training.model_slot import ClientData
 from fedapp.analysis.formulas.accuracy import in_local_accuracy, out_local_accuracy
 from fedapp.analysis.formulas.features import mean
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.views import Arrays, Local, Stop, View, borrowed, load, look
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 
 def watched(data: ClientData, epochs: int, see: Callable[[], None]) -> ClientData:
@@ -39,9 +39,9 @@ def watched(data: ClientData, epochs: int, see: Callable[[], None]) -> ClientDat
     return replace(data, training=training)
 
 
-def stop_of(view: View, node: Node, arrays: Arrays | None = None) -> Stop:
+def stop_of(view: View, process: ProcessContext, arrays: Arrays | None = None) -> Stop:
     """Return a stop of a model that gave the view: the node's, or one of these arrays."""
-    shared = node.workplace.shared
+    shared = process.slot.shared
     own = to_arrays(shared) if arrays is None else {name: arrays[name] for name in shared}
     return Stop(mean(view.right), view.class_accuracy, own)
 
@@ -53,14 +53,14 @@ class LocalTraining(Measure):
     source = "FedNTD (Lee et al. 2022), figure 6"
     epochs = True
 
-    def __init__(self, node: Node, received: View, result: View | None) -> None:
-        super().__init__(node, received, result)
+    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
+        super().__init__(process, received, result)
         self.sums: list[dict[str, np.ndarray]] = []
         self.weight = 0.0
 
     def of_client(self, local: Local) -> Figures:
         """Return the accuracies after each epoch; names end in how many epochs are done."""
-        uniform = self.node.config.weights == "uniform"
+        uniform = self.process.config.weights == "uniform"
         self._add(local, 1.0 if uniform else float(local.counts.sum()))
         figures: Figures = {}
         for epoch, stop in enumerate(local.path):
@@ -76,7 +76,7 @@ class LocalTraining(Measure):
 
         It is the global model that these clients would make with so many epochs by plain averaging.
         """
-        with borrowed(self.node):
+        with borrowed(self.process):
             return {f"mean_{e}": self._accuracy_of(total) for e, total in enumerate(self.sums)}
 
     def _add(self, local: Local, weight: float) -> None:
@@ -89,5 +89,5 @@ class LocalTraining(Measure):
 
     def _accuracy_of(self, total: Arrays) -> float:
         """Return the accuracy of a mean, which is loaded into the node's model."""
-        load(self.node, {n: (s / self.weight).astype(np.float32) for n, s in total.items()})
-        return mean(look(self.node).right)
+        load(self.process, {n: (s / self.weight).astype(np.float32) for n, s in total.items()})
+        return mean(look(self.process).right)

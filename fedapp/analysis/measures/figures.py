@@ -10,7 +10,7 @@ from fedapp.analysis.formulas.accuracy import in_local_accuracy, out_local_accur
 from fedapp.analysis.formulas.features import mean, split_mean
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.views import Local, View
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 _ORDERS = {"l1": 1, "l2": 2}  # of the norms of "divergence", by the end of its figures' names
 
@@ -21,8 +21,8 @@ class LocalAccuracy(Measure):
     title = "In-local and out-local accuracy"
     source = "FedNTD (Lee et al. 2022), section 3"
 
-    def __init__(self, node: Node, received: View, result: View | None) -> None:
-        super().__init__(node, received, result)
+    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
+        super().__init__(process, received, result)
         self.counts = np.zeros(len(received.head))
 
     def of_client(self, local: Local) -> Figures:
@@ -165,8 +165,8 @@ class Divergence(Measure):
         "FedNTD (Lee et al. 2022), section 5 and figure 8; Yin et al. 2018 (gradient diversity)"
     )
 
-    def __init__(self, node: Node, received: View, result: View | None) -> None:
-        super().__init__(node, received, result)
+    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
+        super().__init__(process, received, result)
         self.pairs: dict[str, list[tuple[float, float]]] = {norm: [] for norm in _ORDERS}
         self.diversity = on_weights.GradientDiversity()
 

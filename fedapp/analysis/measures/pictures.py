@@ -16,7 +16,7 @@ from fedapp.analysis.formulas.unit_circle import angles, density
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.views import Local, View
 from fedapp.core.rng import Stream, numpy_rng, torch_rng
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 LANDSCAPE_IMAGES = 500
 MAP_CLIENTS = 4  # local models that are shown beside the global one
@@ -31,13 +31,13 @@ class Landscape(Measure):
 
     def of_model(self) -> dict[str, Any]:
         """Return losses at random distances, and on a slice along the steepest directions."""
-        model = self.node.model.eval()
+        model = self.process.model.eval()
         inputs, labels = self._sample()
 
         def loss() -> torch.Tensor:
             return nn.functional.cross_entropy(model(inputs)[1], labels)
 
-        generator = torch_rng(self.node.config.seed, Stream.ANALYSIS)
+        generator = torch_rng(self.process.config.seed, Stream.ANALYSIS)
         rows = landscape.gaussian_losses(model, loss, generator)
         directions, curvatures = landscape.hessian_directions(model, loss, generator)
         return {
@@ -50,10 +50,12 @@ class Landscape(Measure):
 
     def _sample(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels drawn from the whole test set, on the device."""
-        batches = list(self.node.test_batches())
+        batches = list(self.process.data.test_batches())
         images = torch.cat([batch for batch, _ in batches])
         labels = torch.cat([batch for _, batch in batches])
-        chosen = torch.from_numpy(_sample_of(len(labels), LANDSCAPE_IMAGES, self.node.config.seed))
+        chosen = torch.from_numpy(
+            _sample_of(len(labels), LANDSCAPE_IMAGES, self.process.config.seed)
+        )
         chosen = chosen.to(labels.device)
         return images[chosen], labels[chosen]
 
@@ -66,9 +68,9 @@ class FeatureMap(Measure):
     images: ClassVar[int] = 300  # of the test set
     clients: ClassVar[float] = MAP_CLIENTS
 
-    def __init__(self, node: Node, received: View, result: View | None) -> None:
-        super().__init__(node, received, result)
-        self.chosen = _sample_of(len(received.labels), self.images, node.config.seed)
+    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
+        super().__init__(process, received, result)
+        self.chosen = _sample_of(len(received.labels), self.images, process.config.seed)
         self.seen = {"global": received.features[self.chosen]}
 
     def of_client(self, local: Local) -> Figures:
@@ -79,7 +81,7 @@ class FeatureMap(Measure):
 
     def of_model(self) -> dict[str, Any]:
         """Return the joint map: for each model its points [images, 2], and the images' labels."""
-        mapped = flat_map(np.concatenate(list(self.seen.values())), self.node.config.seed)
+        mapped = flat_map(np.concatenate(list(self.seen.values())), self.process.config.seed)
         parts = np.split(np.round(mapped.astype(float), 3), len(self.seen))
         return {
             "points": dict(zip(self.seen, parts, strict=True)),
@@ -102,8 +104,8 @@ class UnitCircle(Measure):
     source = "FedNTD (Lee et al. 2022), figure of features on a hypersphere"
     features = 2
 
-    def __init__(self, node: Node, received: View, result: View | None) -> None:
-        super().__init__(node, received, result)
+    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
+        super().__init__(process, received, result)
         self.densities = {"global": _by_class(received)}
         self.observed = {"global": np.arange(len(received.head))}
 

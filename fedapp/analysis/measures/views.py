@@ -15,7 +15,7 @@ import torch
 
 from clients.training.arrays import load_arrays, to_arrays
 from fedapp.analysis.formulas.accuracy import class_accuracy_of
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -69,10 +69,10 @@ class Local:
 
 
 @torch.no_grad()
-def look(node: Node) -> View:
+def look(process: ProcessContext) -> View:
     """Show the whole test set to the node's model as it is now."""
-    model = node.model.eval()
-    found = [(*model(inputs), labels) for inputs, labels in node.test_batches()]
+    model = process.model.eval()
+    found = [(*model(inputs), labels) for inputs, labels in process.data.test_batches()]
     features, logits, labels = (
         torch.cat([batch[part].float() if part < 2 else batch[part] for batch in found])
         for part in range(3)
@@ -88,19 +88,19 @@ def look(node: Node) -> View:
     )
 
 
-def load(node: Node, arrays: Arrays) -> None:
+def load(process: ProcessContext, arrays: Arrays) -> None:
     """Put the tensors that travel, by name, into the node's model."""
-    load_arrays(node.workplace.shared, arrays)
+    load_arrays(process.slot.shared, arrays)
 
 
 @contextmanager
-def borrowed(node: Node) -> Iterator[None]:
+def borrowed(process: ProcessContext) -> Iterator[None]:
     """Use the node's model for something else, with the threads of a client, and put it back."""
-    kept = {name: tensor.clone() for name, tensor in node.model.state_dict().items()}
+    kept = {name: tensor.clone() for name, tensor in process.model.state_dict().items()}
     threads = torch.get_num_threads()
-    torch.set_num_threads(node.config.threads or threads)
+    torch.set_num_threads(process.config.threads or threads)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        node.model.load_state_dict(kept)
+        process.model.load_state_dict(kept)

@@ -62,11 +62,11 @@ def _handle(message: Message, context: Context) -> tuple[bytes, bytes]:
     from flwr.common.serde import message_to_proto
 
     from fedapp.runtime.client import app
-    from fedapp.runtime.node import close_node
+    from fedapp.runtime.process import close_process
     from fedapp.runtime.run_data import forget_files
 
     if message.metadata.message_type == MessageType.QUERY:
-        close_node()  # a run begins, and the host may have other images than at the last one
+        close_process()  # a run begins, and the host may have other images than at the last one
         forget_files()
     try:
         return ANSWER, message_to_proto(app(message, context)).SerializeToString()

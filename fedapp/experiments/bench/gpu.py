@@ -16,7 +16,7 @@ from fedapp.experiments.bench.federated import measured_in_process, measured_wor
 from fedapp.experiments.bench.plan import Plan
 from fedapp.experiments.bench.precision import measure_precisions
 from fedapp.experiments.bench.tax import measure_tax, say
-from fedapp.runtime.node import close_node
+from fedapp.runtime.process import close_process
 
 MEMORY_ROUNDS = 20
 _PAPER_EPOCHS, _PAPER_ROUNDS, _PAPER_SECONDS = 3, 320, 20.4  # CIFAR-100, 10 clients per round
@@ -62,7 +62,7 @@ def measure_paper(project: Path, plan: Plan, device: str) -> dict[str, dict[str,
 def measure_memory(project: Path, plan: Plan) -> dict[str, Any]:
     """Return the peak of the GPU memory of a process over 20 rounds, and whether it grows."""
     workload = replace(plan.cost, rounds=MEMORY_ROUNDS)
-    close_node()
+    close_process()
     gc.collect()
     torch.cuda.empty_cache()  # of the runs before this one
     readings: list[int] = []

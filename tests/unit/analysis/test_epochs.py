@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from in_process import InProcessGrid, settings
 
-from clients.training.workplace import ClientData
+from clients.training.model_slot import ClientData
 from fedapp import server_app
 from fedapp.analysis.measures.epochs import watched
 from fedapp.analysis.rounds import RoundModels, measure_round
@@ -35,7 +35,7 @@ def round_of(folder, **changes):
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_it_goes_from_the_received_model_to_the_local_ones_and_their_mean(tmp_path, weights):
     saved, models = round_of(tmp_path, weights=weights, partition="lda", alpha=0.3)
-    found = measure_round(saved.node, models, ["local-training", "local-accuracy"])["measures"]
+    found = measure_round(saved.process, models, ["local-training", "local-accuracy"])["measures"]
     curves, ends = found["local-training"], found["local-accuracy"]
     assert len(curves["clients"]) == len(models.clients) == 5
     for row, other in zip(curves["clients"], ends["clients"], strict=True):
@@ -64,7 +64,7 @@ def test_watching_changes_no_bit_of_the_local_models(tmp_path, keys):
     saved, models = round_of(tmp_path, state_dir=str(tmp_path), **keys)
     models = replace(models, clients=models.clients[:1])
     plain, seen = (
-        measure_round(saved.node, models, words)["measures"]["drift"]
+        measure_round(saved.process, models, words)["measures"]["drift"]
         for words in (["drift"], ["drift", "local-training"])
     )
     assert plain == seen
@@ -72,7 +72,7 @@ def test_watching_changes_no_bit_of_the_local_models(tmp_path, keys):
 
 def test_an_epoch_in_the_middle_is_the_run_with_fewer_epochs(tmp_path):
     saved, models = round_of(tmp_path / "long")
-    found = measure_round(saved.node, models, ["local-training"])["measures"]["local-training"]
+    found = measure_round(saved.process, models, ["local-training"])["measures"]["local-training"]
     less, fewer = round_of(tmp_path / "short", local_epochs=2)
     short = measure_round(less.node, fewer, ["local-training"])["measures"]["local-training"]
     for part in ("mean", "std", "model"):
@@ -81,7 +81,7 @@ def test_an_epoch_in_the_middle_is_the_run_with_fewer_epochs(tmp_path):
 
 def test_a_client_that_diverges_leaves_nothing_in_the_mean(tmp_path):
     saved, models = round_of(tmp_path)
-    entry = measure_round(saved.node, replace(models, lr=1e12), ["local-training"])
+    entry = measure_round(saved.process, replace(models, lr=1e12), ["local-training"])
     assert entry["diverged"] == list(models.clients)
     assert entry["measures"]["local-training"]["model"] == {}
 

@@ -68,7 +68,7 @@ def test_a_run_measures_when_due_and_after_the_last_round(run):
 
 def test_measuring_during_a_run_and_after_it_gives_the_same_figures(run, saved):
     during = store.read(run)[0]["measures"]["alignment"]
-    after = measure_round(saved.node, round_models(saved, 2, clients=2), ["alignment"])
+    after = measure_round(saved.process, round_models(saved, 2, clients=2), ["alignment"])
     assert json.loads(json.dumps(after["measures"]["alignment"])) == during
 
 
@@ -76,20 +76,20 @@ def test_local_models_trained_again_average_to_the_model_that_the_run_kept(saved
     models = round_models(saved, 3)
     total, weight = None, 0
     for client in models.clients:
-        numpy_client = saved.node.client(client)
+        numpy_client = saved.process.client(client)
         arrays = [models.start.arrays[name] for name in numpy_client.shared]
         own, examples, _ = numpy_client.fit(arrays, {"server_round": 3, "lr": models.lr})
         parts = [examples * array.astype(np.float64) for array in own]
         total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
         weight += examples
-    for name, array in zip(saved.node.workplace.shared, total, strict=True):
+    for name, array in zip(saved.process.slot.shared, total, strict=True):
         np.testing.assert_allclose(array / weight, models.result[name], rtol=1e-6, atol=1e-7)
 
 
 def test_every_measure_gives_finite_figures_and_puts_the_model_back(saved):
-    before = {k: v.clone() for k, v in saved.node.model.state_dict().items()}
-    found = measure_round(saved.node, round_models(saved, 3, clients=2), QUICK.split())
-    for name, tensor in saved.node.model.state_dict().items():
+    before = {k: v.clone() for k, v in saved.process.model.state_dict().items()}
+    found = measure_round(saved.process, round_models(saved, 3, clients=2), QUICK.split())
+    for name, tensor in saved.process.model.state_dict().items():
         assert tensor.equal(before[name]), name
     for norm in ("l1", "l2"):  # two clients may be equally far
         del found["measures"]["divergence"]["model"][f"pearson_{norm}"]
@@ -103,13 +103,13 @@ def test_every_measure_gives_finite_figures_and_puts_the_model_back(saved):
 
 
 def test_gap_is_local_minus_received(saved):
-    found = measure_round(saved.node, round_models(saved, 2, clients=1), ["alignment"])
+    found = measure_round(saved.process, round_models(saved, 2, clients=1), ["alignment"])
     (row,) = found["measures"]["alignment"]["clients"]
     assert row["observed_gap"] == pytest.approx(row["observed"] - row["observed_received"])
 
 
 def test_measures_of_the_global_model_train_nobody(saved):
-    found = measure_round(saved.node, round_models(saved, 2), ["four-factors"])
+    found = measure_round(saved.process, round_models(saved, 2), ["four-factors"])
     assert found["clients"] == []
 
 
@@ -120,7 +120,7 @@ def test_a_round_whose_model_was_not_kept_is_refused_in_words(saved):
 
 def test_the_first_round_starts_from_the_seeds_model(saved):
     assert saved.measurable() == [1, 2, 3]
-    found = measure_round(saved.node, round_models(saved, 1, clients=1), ["divergence"])
+    found = measure_round(saved.process, round_models(saved, 1, clients=1), ["divergence"])
     mean = found["measures"]["divergence"]["mean"]
     assert mean["weight_divergence_l1"] > mean["weight_divergence_l2"] > 0
     assert mean["distribution_distance_l1"] > mean["distribution_distance_l2"] > 0
@@ -141,8 +141,8 @@ def test_store_keeps_other_measures_of_a_round_and_writes_a_table(tmp_path):
 
 def test_every_measure_has_a_plot_for_one_run_and_for_two(saved):
     words = [word for word in MEASURES if word not in PICTURES]
-    one = store_form(measure_round(saved.node, round_models(saved, 2, clients=2), words))
-    two = store_form(measure_round(saved.node, round_models(saved, 3, clients=2), words))
+    one = store_form(measure_round(saved.process, round_models(saved, 2, clients=2), words))
+    two = store_form(measure_round(saved.process, round_models(saved, 3, clients=2), words))
     for runs in ([("a", [one])], [("a", [one, two])], [("a", [one]), ("b", [two])]):
         figures = measure_plots.drawn(runs)
         assert set(figures) == set(words)
@@ -152,7 +152,7 @@ def test_every_measure_has_a_plot_for_one_run_and_for_two(saved):
 
 def test_pictures_are_measured_and_drawn(saved):
     entry = store_form(
-        measure_round(saved.node, round_models(saved, 2, clients=1), ["t-sne", "landscape"])
+        measure_round(saved.process, round_models(saved, 2, clients=1), ["t-sne", "landscape"])
     )
     points = entry["measures"]["t-sne"]["model"]["points"]
     assert [len(p) for p in points.values()] == [300, 300]
@@ -169,14 +169,14 @@ def test_pictures_are_measured_and_drawn(saved):
 
 
 def test_all_local_models_are_on_one_map_where_the_other_shows_four(saved):
-    view = look(saved.node)
-    maps = [kind(saved.node, view, None) for kind in (FeatureMap, LocalFeatureMap)]
+    view = look(saved.process)
+    maps = [kind(saved.process, view, None) for kind in (FeatureMap, LocalFeatureMap)]
     for client in range(6):
         for measure in maps:
             measure.of_client(Local(client, view, view, np.ones(10)))
     assert [len(measure.seen) for measure in maps] == [5, 7]
     entry = store_form(
-        measure_round(saved.node, round_models(saved, 2, clients=2), ["t-sne-locals"])
+        measure_round(saved.process, round_models(saved, 2, clients=2), ["t-sne-locals"])
     )
     points = entry["measures"]["t-sne-locals"]["model"]["points"]
     assert [len(p) for p in points.values()] == [150] * 3

@@ -9,7 +9,7 @@ from in_process import settings
 
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.federation import Federation
 
@@ -17,7 +17,7 @@ from strategies.rounds.federation import Federation
 @pytest.mark.parametrize("method", METHODS)
 def test_to_client_gives_what_the_numpy_client_gives(method):
     node_config = parse_config(settings(method=method))
-    node = Node(node_config)
+    node = ProcessContext(node_config)
     everyone = range(node_config.num_clients)
     federation = Federation(dict.fromkeys(everyone, 100), dict.fromkeys(everyone, 1))
     number = min(3, node_config.num_clients - 1)
@@ -30,22 +30,22 @@ def test_to_client_gives_what_the_numpy_client_gives(method):
     client = node.client(number, inbox=sent).to_client()
     assert isinstance(client, Client)
     reply = client.fit(FitIns(ndarrays_to_parameters(received), config))
-    assert reply.num_examples == examples == len(node.partition.train[number])
+    assert reply.num_examples == examples == len(node.data.partition.train[number])
     for own, other in zip(arrays, parameters_to_ndarrays(reply.parameters), strict=True):
         np.testing.assert_array_equal(own, other)
     assert reply.metrics["loss"] == metrics["loss"]
     judged = client.evaluate(EvaluateIns(ndarrays_to_parameters(arrays), {}))
     loss, count, more = numpy_client.evaluate(arrays, {})
     assert (judged.loss, judged.num_examples, judged.metrics) == (loss, count, more)
-    assert count == len(node.partition.test[number])
+    assert count == len(node.data.partition.test[number])
 
 
 def test_the_teacher_is_the_received_model_and_stays_it():
-    node = Node(parse_config(settings(method="feddr+")))
+    node = ProcessContext(parse_config(settings(method="feddr+")))
     client = node.client(0)
     received = [array + 0.01 for array in client.get_parameters({})]
     client.fit(received, {"server_round": 1, "lr": 0.1})
-    teacher = node.workplace.teacher
+    teacher = node.slot.teacher
     kept = [tensor for name, tensor in teacher.state_dict().items() if name in client.shared]
     for tensor, array in zip(kept, received, strict=True):
         assert torch.equal(tensor, torch.from_numpy(array))
@@ -54,7 +54,7 @@ def test_the_teacher_is_the_received_model_and_stays_it():
 
 
 def test_training_needs_no_global_random_numbers():
-    node = Node(parse_config(settings(method="fedntd")))
+    node = ProcessContext(parse_config(settings(method="fedntd")))
     received = node.client(0).get_parameters({})
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
@@ -67,6 +67,6 @@ def test_training_needs_no_global_random_numbers():
 
 
 def test_a_wrong_number_of_arrays_is_an_error():
-    client = Node(parse_config(settings())).client(0)
+    client = ProcessContext(parse_config(settings())).client(0)
     with pytest.raises(ValueError, match="received 1 arrays instead of 6"):
         client.set_parameters([np.zeros(3)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.training.local_training import LocalSettings, LossDiverged, Watchers, train
+from clients.training.local_training import FrozenModels, LocalSettings, LossDiverged, train
 from clients.training.objective import Objective
 from clients.training.sgd import FusedSGD
 from fedapp.models.model import build_model
@@ -47,7 +47,7 @@ def _epoch():
 def test_training_is_a_plain_pytorch_loop_bit_for_bit(clip_norm):
     model, plain = (build_model("cnn", "linear", 1, 8, 3, seed=5) for _ in range(2))
     settings = LocalSettings(epochs=2, momentum=0.9, weight_decay=1e-3, clip_norm=clip_norm)
-    result = train(model, Watchers(), Objective("ce"), _epoch(), 0.1, settings)
+    result = train(model, FrozenModels(), Objective("ce"), _epoch(), 0.1, settings)
     optimiser = torch.optim.SGD(plain.parameters(), 0.1, 0.9, weight_decay=1e-3, fused=True)
     losses = []
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_training_is_a_plain_pytorch_loop_bit_for_bit(clip_norm):
 def test_a_loss_that_is_not_finite_is_a_divergence():
     model = build_model("cnn", "linear", 1, 8, 3, seed=5)
     with pytest.raises(LossDiverged, match="after 4 steps at lr 1e\\+20"):
-        train(model, Watchers(), Objective("ce"), _epoch(), 1e20, LocalSettings(epochs=5))
+        train(model, FrozenModels(), Objective("ce"), _epoch(), 1e20, LocalSettings(epochs=5))
 
 
 def test_bf16_trains_close_to_fp32():
@@ -76,7 +76,9 @@ def test_bf16_trains_close_to_fp32():
     for precision in ("fp32", "bf16"):
         model = build_model("cnn", "linear", 1, 8, 3, seed=5)
         settings = LocalSettings(epochs=3, precision=precision)
-        losses[precision] = train(model, Watchers(), Objective("ce"), _epoch(), 0.05, settings).loss
+        losses[precision] = train(
+            model, FrozenModels(), Objective("ce"), _epoch(), 0.05, settings
+        ).loss
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
 
@@ -96,11 +98,11 @@ def test_a_teacher_in_bf16_changes_the_distillation_a_little_and_nothing_else(ob
         for frozen in (teacher, previous):
             frozen.requires_grad_(False).eval()
         settings = LocalSettings(epochs=3, precision=precision)
-        watchers = Watchers(teacher, previous)
-        result = train(own, watchers, objective, _epoch(), 0.05, settings)
+        frozen = FrozenModels(teacher, previous)
+        result = train(own, frozen, objective, _epoch(), 0.05, settings)
         assert all(tensor.dtype == torch.float32 for tensor in own.state_dict().values())
         plain = build_model("cnn", head, 1, 8, 3, seed=5)
-        train(plain, watchers, Objective("ce"), _epoch(), 0.05, settings)
+        train(plain, frozen, Objective("ce"), _epoch(), 0.05, settings)
         results[precision] = result.loss, [tensor.clone() for tensor in plain.state_dict().values()]
     assert results["bf16-teacher"][0] != results["fp32"][0]
     assert results["bf16-teacher"][0] == pytest.approx(results["fp32"][0], rel=0.01)

@@ -20,7 +20,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS, Head, build_head
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())
 PUBLISHED = VECTORS["losses"]
@@ -77,24 +77,24 @@ def test_the_head_of_fedfn_with_a_bias_has_the_published_loss():
     assert loss.item() == pytest.approx(PUBLISHED["FedFN_CE_withbias"], rel=1e-9)
 
 
-def node_of(method: str, **keys) -> Node:
-    return Node(parse_config(settings(method=method, **keys)))
+def node_of(method: str, **keys) -> ProcessContext:
+    return ProcessContext(parse_config(settings(method=method, **keys)))
 
 
 @pytest.mark.parametrize("method", ["fedfn", "fedexp+fn", "scaffold+fn", "fedfn-ft"])
 def test_a_bias_of_fedfns_head_is_trained_and_sent(method):
     plain, other = (node_of(method, fedfn_bias=bias) for bias in (False, True))
-    assert "head.bias" not in plain.workplace.shared
-    assert other.workplace.shared["head.bias"].requires_grad
+    assert "head.bias" not in plain.slot.shared
+    assert other.slot.shared["head.bias"].requires_grad
     assert torch.equal(plain.model.head.weight, other.model.head.weight)
 
 
 def test_fedetfs_scale_can_be_fixed_and_start_elsewhere():
     learned = node_of("fedetf", fedetf_scale_init=10.0)
-    assert learned.workplace.shared["head.scale"].item() == 10.0
+    assert learned.slot.shared["head.scale"].item() == 10.0
     fixed = node_of("fedetf", fedetf_scale_init=10.0, fedetf_learn_scale=False)
     assert fixed.model.head.scale == 10.0
-    assert "head.scale" not in fixed.workplace.shared
+    assert "head.scale" not in fixed.slot.shared
     images = torch.rand(3, 1, 8, 8)
     with torch.no_grad():
         assert torch.equal(learned.model(images)[1], fixed.model(images)[1])

@@ -15,12 +15,12 @@ from clients.fd import FDClient
 from clients.fedorgp import FedORGPClient
 from clients.prototype_client import PrototypeClient
 from clients.training.local_training import LocalSettings
+from clients.training.model_slot import ClientData, ModelSlot
 from clients.training.objective import Objective, Step
-from clients.training.workplace import ClientData, Workplace
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.batches.in_memory import batch_bounds
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.rounds.records import UPLOADS, from_array_record, to_array_record
 
 
@@ -88,7 +88,7 @@ def step_of(features: list, logits: list, labels: list) -> Step:
 def trained_on(kind: type[PrototypeClient], batches: list, **options: Any) -> PrototypeClient:
     """A client of three classes that has seen batches, each as `step_of` takes it."""
     model, counts = nn.Linear(2, 3), torch.tensor([2, 0, 1])
-    place = Workplace(model, {}, LocalSettings(1), lambda: model)
+    place = ModelSlot(model, {}, LocalSettings(1), lambda: model)
     nothing = dict.fromkeys(field.name for field in fields(ClientData))
     client = kind(
         place, 0, ClientData(**{**nothing, "class_counts": counts}), Objective(), **options
@@ -128,9 +128,9 @@ def test_collecting_during_training_gives_other_prototypes_and_the_same_bits_on_
 
 @pytest.mark.parametrize("method", ["feddor", "fedkd"])
 def test_clients_of_one_architecture_can_start_from_weights_of_their_own(method):
-    node = Node(parse_config(run(method=method, init_per_client=True)))
-    place = node.place(0)
-    assert place is node.place(2)
+    node = ProcessContext(parse_config(run(method=method, init_per_client=True)))
+    place = node.slot_of(0)
+    assert place is node.slot_of(2)
     first, again, third = (dict(place.initial(c).named_parameters()) for c in (0, 0, 2))
     equal = {name for name, value in first.items() if torch.equal(value, third[name])}
     assert all(torch.equal(value, again[name]) for name, value in first.items())
@@ -149,9 +149,9 @@ def test_clients_with_initial_weights_of_their_own_end_with_the_same_bits_on_any
 
 def first_epoch(**changes: Any) -> tuple[list[int], list[int], list[int]]:
     """The first client's batch sizes, labels in the order of an epoch, and in their own."""
-    node = Node(parse_config(run(**changes)))
+    node = ProcessContext(parse_config(run(**changes)))
     served = [labels for _, labels in node.client(0).data.training(1)()]
-    own = node.dataset.train_labels[node.partition.train[0]].tolist()
+    own = node.data.dataset.train_labels[node.data.partition.train[0]].tolist()
     return [len(labels) for labels in served], torch.cat(served).tolist(), own
 
 
@@ -173,7 +173,7 @@ def test_images_can_be_taken_in_their_order():
 
 def test_fedgen_can_ask_all_clients_for_their_labels_before_the_first_round():
     config = run(method="fedgen", participation=0.25, num_rounds=1)
-    counts = Node(parse_config(config)).class_counts()[0]
+    counts = ProcessContext(parse_config(config)).data.class_counts()[0]
     sent: list[set[str]] = []
 
     def watch(reply):
@@ -251,8 +251,8 @@ def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():
     with pytest.raises(UserError, match="those of model group 'tiny' are alike"):
         parse_config(run(method="fedproto", head_final_relu=True))
     config = run(method="fml", model_group="MHMG8-HtC4", head_final_relu=True, num_clients=1)
-    node = Node(parse_config(config))
-    pair, features = node.place(0).model, torch.randn(20, 16)
+    node = ProcessContext(parse_config(config))
+    pair, features = node.slot_of(0).model, torch.randn(20, 16)
     assert float(pair.head(features).detach().min()) == 0.0
     assert float(pair.mentee.head(features).detach().min()) < 0.0
     assert float(node.personal.header(0)(features).detach().min()) == 0.0

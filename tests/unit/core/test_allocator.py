@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.training.local_training import LocalSettings, Watchers, train
+from clients.training.local_training import FrozenModels, LocalSettings, train
 from clients.training.objective import Objective
 from fedapp.core.hardware import keep_memory
 from fedapp.models.model import build_model
@@ -50,7 +50,7 @@ def test_training_has_the_same_bits():
         torch.manual_seed(0)
         model = build_model("cnn", "linear", 3, 32, 10, seed=0)
         batch = torch.randn(20, 3, 32, 32), torch.arange(20) % 10
-        train(model, Watchers(), Objective(), lambda: [batch] * 3, 0.1, LocalSettings(1))
+        train(model, FrozenModels(), Objective(), lambda: [batch] * 3, 0.1, LocalSettings(1))
         return np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
 
     before = trained()

@@ -98,9 +98,9 @@ def test_the_hash_is_of_labels_draw_and_statistics():
 def test_nodes_of_one_process_compute_it_once(monkeypatch):
     calls = []
     monkeypatch.setattr(node_module, "data_hash", lambda *given: calls.append(given) or "hash")
-    node_module.close_node()
+    node_module.close_process()
     try:
         meet_nodes(InProcessGrid(settings(), 5), 10, {}, 5, lambda text: None)
     finally:
-        node_module.close_node()
+        node_module.close_process()
     assert len(calls) == 1

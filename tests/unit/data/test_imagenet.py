@@ -16,7 +16,7 @@ from fedapp.data.batches.serving import plain_batches, training_batches
 from fedapp.data.batches.streamed import AHEAD, StreamedBatches, decoded
 from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.readers.encoded import EncodedImages
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 WNIDS = [f"n{number:08d}" for number in range(102)]
 CPU = torch.device("cpu")
@@ -221,7 +221,7 @@ def test_a_client_trains_on_photos_as_on_any_other_images(folder):
         }
     )  # fmt: skip
     assert config.augmentation == "rrc flip"
-    node = Node(config)
+    node = ProcessContext(config)
     client = node.client(7)
     received = client.get_parameters({})
     arrays, examples, metrics = client.fit(received, {"server_round": 1, "lr": 0.001})

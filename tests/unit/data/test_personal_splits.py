@@ -11,7 +11,7 @@ from fedapp.data.datasets import load_dataset
 from fedapp.data.partition import personal_splits
 from fedapp.data.partition.personal_splits import dirichlet, least_size, pathological
 from fedapp.data.partition.table import Partition, make_partition
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 
 def labels_of(class_sizes: list[int]) -> np.ndarray:
@@ -139,14 +139,14 @@ def test_a_node_tests_on_what_the_clients_of_a_pool_hold_out():
     config = parse_config({"method": "fedavg", "partition": "pathological", "num-clients": 5})
     assert (config.pool_data, config.normalisation) == (True, "symmetric")
     assert (config.classes_per_client, config.partition_seed) == (2, 1)
-    node = Node(config)
-    tested = [(images, labels) for images, labels in node.test_batches()]
-    assert sum(len(labels) for _, labels in tested) == sum(map(len, node.partition.test))
+    node = ProcessContext(config)
+    tested = [(images, labels) for images, labels in node.data.test_batches()]
+    assert sum(len(labels) for _, labels in tested) == sum(map(len, node.data.partition.test))
     values = np.concatenate([images.numpy().ravel() for images, _ in tested])
     assert (values.min(), values.max()) == (-1, 1)
-    [(images, labels)] = node.test_batches(node.partition.test[2])
+    [(images, labels)] = node.data.test_batches(node.data.partition.test[2])
     pool = np.concatenate([load_dataset("digits").train_images, load_dataset("digits").test_images])
-    expected = pool[node.partition.test[2]][..., 0] / 127.5 - 1
+    expected = pool[node.data.partition.test[2]][..., 0] / 127.5 - 1
     assert np.allclose(images[:, 0].numpy(), expected, atol=1e-6)
     assert set(labels.tolist()) <= set(range(10))
-    assert len(node.class_counts()[0]) == 5
+    assert len(node.data.class_counts()[0]) == 5

@@ -5,7 +5,7 @@ from personal_runs import run
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 
 @pytest.mark.parametrize(
@@ -33,19 +33,19 @@ def test_images_whose_size_only_the_files_tell_are_looked_at_when_they_are_read(
     config = run(method="fedavg", batch_size=1, feature_dim="auto", model="mobilenet", bn="group")
     checked = parse_config(config)
     with pytest.raises(UserError, match="'mobilenet' on 8x8 images has BatchNorm"):
-        Node(checked.model_copy(update={"bn": "batch"}))
+        ProcessContext(checked.model_copy(update={"bn": "batch"}))
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_client_with_one_image_is_named_where_batchnorm_would_see_one_value(drop_last):
     keys = {"feature_dim": "auto", "model": "mobilenet", "drop_last": drop_last}
-    node = Node(parse_config(run(method="fedavg", **keys)))
-    node.partition.train[3] = node.partition.train[3][:1]
+    node = ProcessContext(parse_config(run(method="fedavg", **keys)))
+    node.data.partition.train[3] = node.data.partition.train[3][:1]
     with pytest.raises(UserError, match="client 3 has one training image in round 7, but model 'm"):
         node.client(3).data.training(7)
     keys["model"] = "cnn"
-    node = Node(parse_config(run(method="fedavg", **keys)))
-    node.partition.train[3] = node.partition.train[3][:1]
+    node = ProcessContext(parse_config(run(method="fedavg", **keys)))
+    node.data.partition.train[3] = node.data.partition.train[3][:1]
     assert [len(labels) for _, labels in node.client(3).data.training(7)()] == [1]
 
 
@@ -55,8 +55,8 @@ def test_a_client_with_one_image_is_named_where_batchnorm_would_see_one_value(dr
 )
 def test_a_single_test_image_is_none_where_batchnorm_would_see_one_value(keys, tested):
     keys = {"method": "fedavg", "feature_dim": "auto", "model": "mobilenet", **keys}
-    node = Node(parse_config(run(**keys)))
-    node.partition.test[3] = node.partition.test[3][:1]
+    node = ProcessContext(parse_config(run(**keys)))
+    node.data.partition.test[3] = node.data.partition.test[3][:1]
     client = node.client(3)
     _, examples, _ = client.evaluate(client.get_parameters({}), {"server_round": 1, "lr": 0.1})
     assert examples == tested

@@ -6,7 +6,7 @@ import torch
 from fedapp.config.resolve import parse_config
 from fedapp.data.batches.in_memory import ClientBatches
 from fedapp.data.partition.stochastic import dropped_class
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 LABELS = np.repeat([2, 3, 5, 7], 10)
 
@@ -41,14 +41,14 @@ def test_a_node_trains_stochastic_clients_without_the_dropped_class():
     config = parse_config(
         {"method": "fedavg", "stochastic-every": 10, "num-clients": 10, "shards": 4}
     )
-    node = Node(config)
+    node = ProcessContext(config)
     seen = {}
     for server_round in (1, 10, 11):
         client = node.client(3)
         batches = client.data.training(server_round)()
         seen[server_round] = set(torch.cat([labels for _, labels in batches]).tolist())
-    full = set(node.dataset.train_labels[node.partition.train[3]].tolist())
-    assert seen[1] == seen[10] == full - {node.dropped_class(3, 1)}
-    assert seen[11] == full - {node.dropped_class(3, 11)}
+    full = set(node.data.dataset.train_labels[node.data.partition.train[3]].tolist())
+    assert seen[1] == seen[10] == full - {node.data.dropped_class(3, 1)}
+    assert seen[11] == full - {node.data.dropped_class(3, 11)}
     # Aggregation keeps the weight of the whole client.
-    assert client.data.num_examples == len(node.partition.train[3])
+    assert client.data.num_examples == len(node.data.partition.train[3])

@@ -17,7 +17,7 @@ from fedapp.engines.launch import environment_for
 from fedapp.engines.resources import Resources
 from fedapp.experiments import jobs
 from fedapp.runtime import node
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 FULL = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.10 GiB of which 1.00 GiB is "
@@ -89,7 +89,7 @@ def test_a_server_without_memory_says_so_in_one_sentence(tmp_path, monkeypatch):
     def full(*_):
         raise FULL
 
-    monkeypatch.setattr(server_app, "Node", full)
+    monkeypatch.setattr(server_app, "ProcessContext", full)
     values = settings(output_dir=str(tmp_path))
     with pytest.raises(UserError) as caught:
         server_app.run(None, values, "", 0.0)
@@ -118,9 +118,9 @@ def test_float32_is_float32_in_convolutions_too_after_tf32():
 
 
 def test_every_node_sets_its_precision():
-    Node(parse_config(settings(precision="tf32")))
+    ProcessContext(parse_config(settings(precision="tf32")))
     assert torch.get_float32_matmul_precision() == "high"
-    Node(parse_config(settings()))
+    ProcessContext(parse_config(settings()))
     assert torch.get_float32_matmul_precision() == "highest"
 
 
@@ -129,17 +129,17 @@ def test_building_models_leaves_the_generators_of_gpus_alone(monkeypatch, method
     def touched(*_):
         raise AssertionError("a GPU's generator was seeded")
 
-    made = Node(parse_config(settings(method=method)))
+    made = ProcessContext(parse_config(settings(method=method)))
     monkeypatch.setattr(torch.cuda, "manual_seed_all", touched)
     monkeypatch.setattr(torch.cuda, "manual_seed", touched)
-    place = made.place(0)
+    place = made.slot_of(0)
     place.build()
     made.method.strategy_parts(made)
 
 
 def test_a_process_holds_one_node_at_a_time():
-    first = node.open_node(settings(), {})
-    assert node.open_node(settings(), {}) is first
-    node.open_node(settings(seed=1), {})
+    first = node.open_process(settings(), {})
+    assert node.open_process(settings(), {}) is first
+    node.open_process(settings(seed=1), {})
     assert len(node._opened) == 1
-    assert node.open_node(settings(), {}) is not first
+    assert node.open_process(settings(), {}) is not first

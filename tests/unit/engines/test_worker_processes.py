@@ -76,9 +76,9 @@ os.environ["FEDAPP_RUN_CONFIG"] = json.dumps(settings({changes}))
 torch._C._cuda_getDeviceCount = torch._C._cuda_init = lambda: sys.exit("CUDA was asked")
 import fedapp.engines.worker_preload
 before = "torchvision" in sys.modules
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from fedapp.config.resolve import parse_config
-Node(parse_config(settings(device="cpu", {changes})))
+ProcessContext(parse_config(settings(device="cpu", {changes})))
 print(before, "torchvision" in sys.modules)
 """
     done = subprocess.run(

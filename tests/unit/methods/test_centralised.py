@@ -9,7 +9,7 @@ from torch import nn
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 CENTRALISED = [name for name in METHODS if name.startswith("centralised")]
 RUN = {"num_rounds": 2, "weight_decay": 1e-3, "lr": 0.01, "local_epochs": "auto"}
@@ -21,7 +21,7 @@ def plain_loop(run, keep_momentum=True):
     The kernel is the app's: the last bits of another one grow within a few epochs.
     """
     config = parse_config(run)
-    node = Node(config)
+    node = ProcessContext(config)
     model = node.new_model().train()
     trained = [p for p in model.parameters() if p.requires_grad]
     for epoch in range(1, config.num_rounds + 1):
@@ -73,9 +73,9 @@ def test_keys_of_clients_and_partition_do_not_apply(method):
 
 
 def test_the_one_client_has_every_image_once():
-    node = Node(parse_config(settings(method="centralised", partition="shards")))
-    assert [sorted(part) for part in node.partition.train] == [list(range(1438))]
-    assert [sorted(part) for part in node.partition.test] == [list(range(359))]
+    node = ProcessContext(parse_config(settings(method="centralised", partition="shards")))
+    assert [sorted(part) for part in node.data.partition.train] == [list(range(1438))]
+    assert [sorted(part) for part in node.data.partition.test] == [list(range(359))]
 
 
 def test_a_regulariser_pulls_to_the_model_of_the_epochs_start():

@@ -15,7 +15,7 @@ from clients.feddyn import FedDynClient
 from clients.fednova import FedNovaClient
 from clients.training.local_training import LocalSettings
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.aggregate import UpdateRefused, weighted_mean
 from strategies.fedcurv import FedCurv
 from strategies.feddyn import FedDyn
@@ -100,7 +100,9 @@ def test_fednova_with_its_own_correction_differs_where_a_client_comes_back():
 
 def test_plain_fednova_keeps_nothing():
     run = settings(method="fednova", **RUN)
-    plain, own = (Node(parse_config({**run, "fednova-correction": c})) for c in ("none", "own"))
+    plain, own = (
+        ProcessContext(parse_config({**run, "fednova-correction": c})) for c in ("none", "own")
+    )
     assert (plain.keeps, own.keeps) == ("", "mean gradient")
     client = plain.client(3)
     assert not work(client).state
@@ -194,7 +196,7 @@ def test_fedcurv_round_one_is_fedavgs_bit_for_bit():
 
 
 def test_fedcurv_importance_is_the_mean_squared_mini_batch_gradient():
-    node = Node(parse_config(settings(method="fedcurv", fedcurv_samples=60, **RUN)))
+    node = ProcessContext(parse_config(settings(method="fedcurv", fedcurv_samples=60, **RUN)))
     client = node.client(3)
     update = work(client)
     batches = list(client.data.training(1)())[:2]  # 2 x 48 examples are the first 60 or more
@@ -215,7 +217,7 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
     """Without BatchNorm examples are alone; with it the others of the batch are looked at."""
     keys = {**RUN, "batch_size": 5, "fedcurv_samples": 6, "fedcurv_per_sample": True}
     keys |= {"model": "resnet10", "bn": bn, "num_clients": 100} if bn else {}
-    client = Node(parse_config(settings(method="fedcurv", **keys))).client(3)
+    client = ProcessContext(parse_config(settings(method="fedcurv", **keys))).client(3)
     client.prepare(1)
     u = client.importance()["head.weight"]
     squares = []
@@ -233,7 +235,7 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
 def sums_and_states(run):
     """Return a strategy at its end, and what each client keeps then by its number."""
     strategy = federate(run, state_key="run")[1]
-    node = Node(parse_config(run))
+    node = ProcessContext(parse_config(run))
     asked = Task(1, (), 0.05, "size", 1, 1, "run")
     later = run["num-rounds"] + 1
     states = {c: node.memory(c, asked, later).load() for c in range(run["num-clients"])}

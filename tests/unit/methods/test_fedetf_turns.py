@@ -8,7 +8,7 @@ from fedapp import server_app
 from fedapp.analysis.personalise import personalise
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 ETF = {"method": "fedetf-ft", "finetune_protocol": "fedetf", "bottleneck": 12}
 
@@ -16,13 +16,13 @@ ETF = {"method": "fedetf-ft", "finetune_protocol": "fedetf", "bottleneck": 12}
 def test_fedetf_trains_the_rows_and_the_layer_before_them_in_turn():
     """A local update of all but the rows, then turns of plain cross-entropy, written out."""
     run = settings(**ETF, finetune_turns=2, finetune_lr=0.02, fedetf_scale_init=4.0)
-    node = Node(parse_config(run))
+    node = ProcessContext(parse_config(run))
     client = node.client(3)
     client.evaluate(client.get_parameters({}), {"server_round": 2, "lr": 0.1})
     model, epoch = node.new_model(), client.data.tuning(2)
     rows, layer = model.head.weight, list(model.bottleneck.parameters())
     whole = [parameter for parameter in model.parameters() if parameter is not rows]
-    counts = node._class_counts[3].clamp(min=1)
+    counts = node.data._class_counts[3].clamp(min=1)
 
     def train(parameters, epochs, prior, lr, **more):
         for parameter in model.parameters():

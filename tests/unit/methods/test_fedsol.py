@@ -14,7 +14,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.row import ADD
 from fedapp.methods.table import METHODS
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 VECTOR = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"][
     "FedSOL_perturbation"
@@ -50,7 +50,9 @@ def test_the_first_step_of_a_round_is_fedavgs(adaptive):
     """The pull's gradient at the received model is a rounding error, which has no direction."""
     run = {"batch_size": 1000, "lr": 0.05, "dataset": "digits"}
     one, other = (
-        Node(parse_config(settings(method=method, fedsol_adaptive=adaptive, **run))).client(0)
+        ProcessContext(
+            parse_config(settings(method=method, fedsol_adaptive=adaptive, **run))
+        ).client(0)
         for method in ("fedsol", "fedavg")
     )
     received = [array + np.float32(0.02) for array in one.get_parameters({})]
@@ -62,7 +64,7 @@ def test_the_first_step_of_a_round_is_fedavgs(adaptive):
 
 
 def test_one_step_is_the_rule_written_in_plain_pytorch():
-    node = Node(parse_config(settings(method="fedsol", lr=0.05, momentum=0.0)))
+    node = ProcessContext(parse_config(settings(method="fedsol", lr=0.05, momentum=0.0)))
     client = node.client(0)
     received = client.get_parameters({})
     own, teacher = node.new_model(), node.new_model()
@@ -86,7 +88,7 @@ def test_one_step_is_the_rule_written_in_plain_pytorch():
     cross_entropy(own(images)[1], labels).backward()
     expected = [w - 0.05 * (p.grad + 1e-5 * w) for w, p in zip(kept, own.parameters(), strict=True)]
     objective = client.objective
-    for anchor, array in zip(node.workplace.teacher.parameters(), received, strict=True):
+    for anchor, array in zip(node.slot.teacher.parameters(), received, strict=True):
         assert np.array_equal(anchor.numpy(), array)
     client.data.__dict__["training"] = lambda server_round: lambda: [(images, labels)]
     client.train(1, 0.05, objective)

@@ -19,7 +19,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 TUNED = [name for name, row in METHODS.items() if row.fine_tuned]
 
@@ -45,7 +45,7 @@ def test_fine_tuning_gives_the_same_for_any_number_of_nodes_and_is_not_the_globa
 
 
 def node_of(method, **keys):
-    node = Node(parse_config(settings(method=method, **keys)))
+    node = ProcessContext(parse_config(settings(method=method, **keys)))
     return node, list(node.client(0).get_parameters({}))
 
 
@@ -87,7 +87,7 @@ def test_fine_tuning_is_plain_sgd_on_the_training_data():
 
 def test_losses_of_the_second_stage():
     def losses(method, **keys):
-        (tuning,) = node_of(method, **keys)[0].workplace.tuning
+        (tuning,) = node_of(method, **keys)[0].slot.tuning
         return tuning.objective
 
     dr, plus = losses("dr-ft"), losses("feddr+-ft")
@@ -109,8 +109,8 @@ def test_the_teacher_of_the_second_stage_is_the_received_model():
     node, received = node_of("dr-ft", finetune_loss="dr+")
     shifted = [array + 0.01 for array in received]
     node.client(0).evaluate(shifted, {"server_round": 1, "lr": 0.1})
-    for name, array in zip(node.workplace.shared, shifted, strict=True):
-        np.testing.assert_array_equal(node.workplace.teacher.state_dict()[name], array)
+    for name, array in zip(node.slot.shared, shifted, strict=True):
+        np.testing.assert_array_equal(node.slot.teacher.state_dict()[name], array)
 
 
 def test_without_fine_tuning_its_rate_is_left_open():
@@ -184,9 +184,9 @@ def test_a_client_that_diverges_is_named_and_the_others_are_counted():
         strategy.report.failures[0].reason
     )
     node, _ = node_of("fedavg-ft")
-    wild = replace(node.workplace.tuning[0], lr=1e12)
+    wild = replace(node.slot.tuning[0], lr=1e12)
     with pytest.raises(LossDiverged):
-        fine_tune(node.workplace, [wild], node._class_counts[0], node.client(0).data.tuning(1))
+        fine_tune(node.slot, [wild], node.data._class_counts[0], node.client(0).data.tuning(1))
 
 
 @pytest.fixture

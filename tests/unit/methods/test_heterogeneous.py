@@ -14,7 +14,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.prototypes.uploads import Upload
 from strategies.rounds.federation import Federation, RoundDiverged, RoundFailed, RoundReport
@@ -45,16 +45,16 @@ def test_a_resumed_federation_ends_with_the_same_bits_and_has_learnt(method):
     run_config = run(method=method, num_rounds=3, participation=0.5)
     whole, strategy = outcome(run_config, nodes=2)
     config = parse_config(run_config)
-    node = Node(config)
+    node = ProcessContext(config)
     grid = InProcessGrid(run_config, 2)
     federation = Federation(
-        {c: 100 + c % 2 for c in range(4)}, {c: len(node.partition.train[c]) for c in range(4)}
+        {c: 100 + c % 2 for c in range(4)}, {c: len(node.data.partition.train[c]) for c in range(4)}
     )
     key = uuid.uuid4().hex
-    arrays = to_array_record(to_arrays(node.workplace.shared))
+    arrays = to_array_record(to_arrays(node.slot.shared))
     saved = None
     for first, last in ((1, 2), (3, 3)):
-        part = build_strategy(config, Node(config), federation, key)
+        part = build_strategy(config, ProcessContext(config), federation, key)
         if saved is not None:
             part.restore(saved)
         arrays = part.start(grid, arrays, last, 5, first_round=first).arrays
@@ -191,11 +191,11 @@ def test_a_run_ends_when_no_node_answers():
 
 def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():
     config = parse_config(run(method="feddor"))
-    node = Node(config)
+    node = ProcessContext(config)
     rows = node.personal.rows
     np.testing.assert_allclose(rows @ rows.T, np.eye(10), atol=1e-5)
     for client in (0, 1):
-        head = node.place(client).model.head
+        head = node.slot_of(client).model.head
         np.testing.assert_array_equal(head.weight.detach().numpy(), rows)
     assert node.head_hash() != ""
 
@@ -229,12 +229,12 @@ def test_without_orthogonal_rows_the_generator_has_none_to_start_at():
 
 
 def test_clients_of_one_architecture_start_equal_and_of_two_do_not():
-    node = Node(parse_config(run(method="feddor")))
-    assert node.place(0) is node.place(2)
-    assert node.place(0) is not node.place(1)
-    other = Node(parse_config(run(method="feddor")))
+    node = ProcessContext(parse_config(run(method="feddor")))
+    assert node.slot_of(0) is node.slot_of(2)
+    assert node.slot_of(0) is not node.slot_of(1)
+    other = ProcessContext(parse_config(run(method="feddor")))
     for client in (0, 1):
-        own, again = (n.place(client).model.state_dict() for n in (node, other))
+        own, again = (n.slot_of(client).model.state_dict() for n in (node, other))
         assert_same(
             {name: t.numpy() for name, t in own.items()},
             {name: t.numpy() for name, t in again.items()},
@@ -242,9 +242,9 @@ def test_clients_of_one_architecture_start_equal_and_of_two_do_not():
 
 
 def test_the_size_of_all_models_is_known_before_they_are_built():
-    node = Node(parse_config(run(method="feddor")))
+    node = ProcessContext(parse_config(run(method="feddor")))
     real = [
-        sum(t.numel() * t.element_size() for t in node.place(c).model.state_dict().values())
+        sum(t.numel() * t.element_size() for t in node.slot_of(c).model.state_dict().values())
         for c in range(4)
     ]
     assert node.personal.bytes_of_all() == sum(real)
@@ -276,7 +276,7 @@ def test_what_clients_send_and_are_sent_does_not_depend_on_how_many_share_a_node
 
 def test_heads_of_four_shapes_run_where_heads_are_not_averaged():
     config = run(method="fedgh", model_group="Res34-HtC4", num_rounds=1)
-    node = Node(parse_config({**config, "num-clients": 4}))
+    node = ProcessContext(parse_config({**config, "num-clients": 4}))
     assert [node.personal.group.hidden_of(c) for c in range(4)] == [0, 512, 256, 128]
     strategy = build_strategy(
         node.config, node, Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from clients.pair import Pair, PairClient
 from clients.training.local_training import LocalSettings
+from clients.training.model_slot import ClientData, ModelSlot
 from clients.training.objective import Objective, Step
-from clients.training.workplace import ClientData, Workplace
 from fedapp.config.resolve import parse_config
 from fedapp.models import groups
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.feddor import FedDORWithoutGenerator
 from strategies.fedkd import FedKD
 from strategies.fedtgp import FedTGP
@@ -54,13 +54,13 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
     _, strategy = outcome(config, nodes=2, state_key="hidden")
     assert [result.client for result in strategy.report.results] == [0, 1, 2, 3]
     assert strategy.report.client_accuracy["client-count"] == 4
-    node = Node(parse_config(config))
+    node = ProcessContext(parse_config(config))
     for client, width in ((1, 24), (2, 12), (3, 6)):
         task = Task(1, (client,), 0.0, "size", 1, state_key="hidden")
         built = node.client(client, node.memory(client, task, 2))
         (name,) = (n for n in built.recalled if n.endswith("head.hidden.weight"))
         assert built.recalled[name].shape == (width, 16)
-        start = node.place(client).model.state_dict()[name].numpy()
+        start = node.slot_of(client).model.state_dict()[name].numpy()
         assert not np.array_equal(built.recalled[name], start)
 
 
@@ -120,7 +120,7 @@ class Steep(PairClient):
 
 def test_each_model_of_a_pair_has_its_own_gradients_clipped_to_ten():
     model = Pair(nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(2, 2))
-    place = Workplace(model, {}, LocalSettings(1), lambda: model)
+    place = ModelSlot(model, {}, LocalSettings(1), lambda: model)
     fields: dict[str, Any] = dict.fromkeys(ClientData.__dataclass_fields__)
     client = Steep(place, 0, ClientData(**fields), Objective())
     step = Step(torch.tensor([0]), torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(3, 2))

@@ -12,7 +12,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 ONE_MODEL = [name for name, row in METHODS.items() if row.personal is None]
 
@@ -84,14 +84,14 @@ def test_nodes_and_reply_order_change_no_bit(method):
 @pytest.mark.parametrize("method", [n for n, row in METHODS.items() if HEADS[row.head].frozen])
 def test_frozen_heads_stay_home_and_unchanged_also_with_weight_decay(method):
     config = parse_config(settings(method=method, weight_decay=0.1))
-    node = Node(config)
-    shared = {name for name in node.workplace.shared if name.startswith("head.")}
+    node = ProcessContext(config)
+    shared = {name for name in node.slot.shared if name.startswith("head.")}
     assert shared == ({"head.scale"} if "scale" in METHODS[method].also_sends else set())
     before = node.model.head.weight.detach().clone()
-    received = [tensor.detach().numpy().copy() for tensor in node.workplace.shared.values()]
+    received = [tensor.detach().numpy().copy() for tensor in node.slot.shared.values()]
     node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
     assert torch.equal(before, node.model.head.weight)
-    assert node.head_hash() == Node(config).head_hash() != ""
+    assert node.head_hash() == ProcessContext(config).head_hash() != ""
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
@@ -105,8 +105,8 @@ def test_weights_of_the_mean(weights):
         participation=1.0,
     )
     config = parse_config(run)
-    node = Node(config)
-    initial = [tensor.detach().numpy().copy() for tensor in node.workplace.shared.values()]
+    node = ProcessContext(config)
+    initial = [tensor.detach().numpy().copy() for tensor in node.slot.shared.values()]
     models, sizes = [], []
     for client in range(10):
         arrays, examples, _ = node.client(client).fit(initial, {"server_round": 1, "lr": config.lr})

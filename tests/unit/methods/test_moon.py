@@ -19,7 +19,7 @@ from fedapp.models.backbones import BACKBONES
 from fedapp.models.initial import load_initial
 from fedapp.models.model import build_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.rounds.records import Task
 
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
@@ -27,7 +27,7 @@ PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}
 
 
 def client_of(run, server_round, known=()):
-    node = Node(parse_config(run))
+    node = ProcessContext(parse_config(run))
     asked = Task(server_round, (3,), 0.05, "size", 100, 1, "run", known)
     return node, node.client(3, node.memory(3, asked, server_round))
 
@@ -150,14 +150,14 @@ def test_the_projection_head_is_averaged_saved_measured_and_started_from(tmp_pat
     saved = SavedRun(RunDirectory.load(tmp_path / "projected"), Places())
     assert saved.measure(2, ["drift"], 2)["measures"]["drift"]["mean"]["distance_observed"] > 0
     again = {**run, "initial-model": str(tmp_path / "projected"), "run-name": "on"}
-    started = Node(parse_config(again)).model.state_dict()
+    started = ProcessContext(parse_config(again)).model.state_dict()
     assert_same({n: started[n].numpy() for n in final}, final)
     for key, value, words in (
         ("bottleneck", 8, r"'bottleneck.2.weight' is \[8, 512\] and \[16, 512\]"),
         ("bottleneck-layers", 1, "'bottleneck.weight' is .* and nothing in the file"),
     ):
         with pytest.raises(UserError, match=words):
-            Node(parse_config({**again, key: value}))
+            ProcessContext(parse_config({**again, key: value}))
 
 
 def test_a_projection_head_on_weights_of_a_backbone_alone_is_new(tmp_path):

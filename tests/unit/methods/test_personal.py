@@ -17,7 +17,7 @@ from clients.training.sgd import FusedSGD
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
 from fedapp.models.model import build_model
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
 KEEPS = ["local", "local-etf", "local-dr", "fedper", "fedrep", "ditto"]
@@ -68,7 +68,7 @@ def test_displaced_weights_are_seen_under_autocast_and_so_are_the_old_ones_after
 
 
 def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch():
-    node = Node(parse_config(settings(method="per-fedavg", batch_size=16)))
+    node = ProcessContext(parse_config(settings(method="per-fedavg", batch_size=16)))
     client = node.client(0)
     received = client.get_parameters({})
     sent, _, report = client.fit(received, {"server_round": 2, "lr": 0.05})
@@ -96,10 +96,10 @@ def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch():
 
 def test_the_outer_rate_falls_with_the_local_one_unless_it_is_constant():
     run = {"method": "per-fedavg", "num_rounds": 1}
-    received = Node(parse_config(settings(**run))).client(0).get_parameters({})
+    received = ProcessContext(parse_config(settings(**run))).client(0).get_parameters({})
 
     def change(lr, **keys):
-        client = Node(parse_config(settings(**run, lr=0.05, **keys))).client(0)
+        client = ProcessContext(parse_config(settings(**run, lr=0.05, **keys))).client(0)
         sent = client.fit(received, {"server_round": 1, "lr": lr})[0]
         return sum(float(np.abs(a - b).sum()) for a, b in zip(sent, received, strict=True))
 
@@ -118,7 +118,7 @@ def test_with_one_client_nothing_is_lost_by_keeping_parts_at_home(method, tmp_pa
 
 
 def header(method):
-    digits = Node(parse_config(settings(method=method))).dataset
+    digits = ProcessContext(parse_config(settings(method=method))).data.dataset
     classes = f"10 ({digits.classes_hash()})"
     return {"method": method, "model": "cnn", "classes": classes, "seed": "0"}
 
@@ -151,7 +151,7 @@ def test_dittos_reference_mode_averages_the_personal_models():
 
 
 def test_fedrep_trains_its_parts_in_turn():
-    node = Node(parse_config(settings(method="fedrep", local_epochs=2)))
+    node = ProcessContext(parse_config(settings(method="fedrep", local_epochs=2)))
     client = node.client(0)
     received = client.get_parameters({})
     initial = [t.detach().clone() for t in node.new_model().parameters()]
@@ -201,10 +201,10 @@ def test_the_personal_part_survives_rounds_without_its_client_and_a_new_process(
         client.remember(update)
         return start, state.load(server_round + 1)
 
-    node = Node(config)
+    node = ProcessContext(config)
     received, first = step(node, 1)
     node.client(0).fit(received, {"server_round": 2, "lr": 0.05})  # another client in between
-    again = step(Node(config), 5)[1]
+    again = step(ProcessContext(config), 5)[1]
     assert differ(first, again)
     assert_same(step(node, 5)[1], again)  # the same round once more, in the first process
     with pytest.raises(StateError, match="trained before in this run but its state is gone"):
@@ -237,12 +237,12 @@ def test_a_regulariser_never_looks_at_another_clients_private_part(method, regul
 
 
 def test_the_pull_starts_from_the_clients_own_part_beside_the_received_one():
-    node = Node(parse_config(settings(method="fedper", regulariser="prox", beta=0.5)))
+    node = ProcessContext(parse_config(settings(method="fedper", regulariser="prox", beta=0.5)))
     received = node.client(0).get_parameters({})
     node.client(1).fit(received, {"server_round": 1, "lr": 0.1})
     node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
     for name, tensor in node.new_model().state_dict().items():
-        assert torch.equal(node.workplace.teacher.state_dict()[name], tensor)
+        assert torch.equal(node.slot.teacher.state_dict()[name], tensor)
 
 
 def test_only_the_named_part_trains_and_everything_is_put_back():

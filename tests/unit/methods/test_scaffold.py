@@ -69,12 +69,12 @@ def test_control_variates_of_a_frozen_head_do_not_exist():
 def test_the_servers_c_is_the_mean_of_all_clients_c_i():
     """After every client has trained, c = 1/N sum c_i: the invariant of the algorithm."""
     from fedapp.config.resolve import parse_config
-    from fedapp.runtime.node import Node
+    from fedapp.runtime.process import ProcessContext
     from strategies.rounds.records import Task
 
     run = settings(method="scaffold", num_rounds=4, lr=0.05, lr_schedule="constant")
     strategy = federate(run, state_key="run")[1]
-    node = Node(parse_config(run))
+    node = ProcessContext(parse_config(run))
     asked = Task(4, (), 0.05, "size", 1, 1, "run")
     own = [node.memory(client, asked, 5).load() or {} for client in range(10)]
     assert 5 < sum(map(bool, own)) <= 10

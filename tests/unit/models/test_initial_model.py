@@ -10,7 +10,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import build_model
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,9 @@ def weights(node):
 
 
 def test_a_run_starts_where_another_ended(finished):
-    start = weights(Node(parse_config(settings(method="fedavg", initial_model=str(finished)))))
+    start = weights(
+        ProcessContext(parse_config(settings(method="fedavg", initial_model=str(finished))))
+    )
     from safetensors.numpy import load_file
 
     assert_same(start, {name: load_file(finished / "model.safetensors")[name] for name in start})
@@ -40,17 +42,17 @@ def test_a_run_starts_where_another_ended(finished):
 
 @pytest.mark.parametrize("method", ["dr", "fedbabu", "spherefed"])
 def test_a_frozen_head_stays_the_methods_own(method, finished):
-    plain = Node(parse_config(settings(method=method)))
-    started = Node(parse_config(settings(method=method, initial_model=str(finished))))
+    plain = ProcessContext(parse_config(settings(method=method)))
+    started = ProcessContext(parse_config(settings(method=method, initial_model=str(finished))))
     assert plain.head_hash() == started.head_hash() != ""
     before, after = weights(plain), weights(started)
     assert not np.array_equal(before["extractor.0.weight"], after["extractor.0.weight"])
 
 
 def test_every_copy_in_a_process_starts_there(finished):
-    node = Node(parse_config(settings(method="ditto", initial_model=str(finished))))
+    node = ProcessContext(parse_config(settings(method="ditto", initial_model=str(finished))))
     for tensor, copy in zip(
-        node.model.parameters(), node.workplace.copy("initial").parameters(), strict=True
+        node.model.parameters(), node.slot.copy("initial").parameters(), strict=True
     ):
         assert torch.equal(tensor, copy)
 
@@ -94,7 +96,7 @@ def test_a_head_for_other_classes_is_new(finished):
 def test_what_cannot_be_used_is_named(tmp_path, finished):
     model = build_model("cnn", "linear", 1, 8, 10, seed=0)
     with pytest.raises(UserError, match="no such file or run directory"):
-        Node(parse_config(settings(initial_model="absent.safetensors")))
+        ProcessContext(parse_config(settings(initial_model="absent.safetensors")))
     for name, content in (("a.safetensors", b"rubbish"), ("a.pth", b"rubbish")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match="cannot be read as weights"):

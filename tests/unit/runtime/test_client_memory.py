@@ -22,8 +22,8 @@ from fedapp.methods.table import METHODS, kept_by_clients
 from fedapp.results.formatting import megabytes
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import node as node_module
-from fedapp.runtime.node import Node
 from fedapp.runtime.preflight import forget, meet_nodes
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.federation import Federation, RoundFailed
 from strategies.rounds.records import Task, from_array_record, to_array_record
@@ -62,23 +62,25 @@ def trained_client(node, server_round, known=False, remember=True):
 
 def recalled(config, server_round):
     """What a new process remembers of that client when `server_round` begins."""
-    node, number = Node(config), watched(config)
+    node, number = ProcessContext(config), watched(config)
     return node.memory(number, task(server_round, number, (number,)), server_round).load()
 
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_states_survive_a_file_another_process_and_rounds_without_the_client(method):
     config = parse_config(settings(**method, lr=0.05))
-    first, update = trained_client(Node(config), 1)
+    first, update = trained_client(ProcessContext(config), 1)
     stored = recalled(config, 2)
     assert sum(array.nbytes for array in stored.values()) == first.state_bytes() > 0
     for name, array in update.state.items():
         np.testing.assert_array_equal(stored[name], array)
     assert_same(stored, recalled(config, 7))
-    trained_client(Node(config), 7, known=True)
+    trained_client(ProcessContext(config), 7, known=True)
     second = recalled(config, 8)
     assert differ(stored, second)
-    trained_client(Node(config), 7, known=True)  # again: round 7 starts from round 1's state
+    trained_client(
+        ProcessContext(config), 7, known=True
+    )  # again: round 7 starts from round 1's state
     assert_same(second, recalled(config, 8))
 
 
@@ -86,11 +88,11 @@ def test_states_survive_a_file_another_process_and_rounds_without_the_client(met
 def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
     run = settings(**method, lr=0.05)
     with pytest.raises(StateError, match="has trained before in this run but its state is gone"):
-        trained_client(Node(parse_config(run)), 4, known=True, remember=False)
-    fresh = Node(parse_config({**run, "state-missing": "reinit"}))
+        trained_client(ProcessContext(parse_config(run)), 4, known=True, remember=False)
+    fresh = ProcessContext(parse_config({**run, "state-missing": "reinit"}))
     assert trained_client(fresh, 4, known=True)[1].reinitialised
     assert not trained_client(fresh, 5, known=True)[1].reinitialised
-    assert not trained_client(Node(fresh.config), 6)[1].reinitialised
+    assert not trained_client(ProcessContext(fresh.config), 6)[1].reinitialised
 
 
 def test_clients_that_start_afresh_are_named_in_the_rounds_metrics(tmp_path, monkeypatch, capsys):
@@ -106,8 +108,8 @@ def test_clients_that_start_afresh_are_named_in_the_rounds_metrics(tmp_path, mon
 
 def test_a_state_of_the_same_classes_in_another_order_is_refused():
     config = parse_config(settings(method="scaffold", lr=0.05))
-    trained_client(Node(config), 1)
-    other = Node(config)
+    trained_client(ProcessContext(config), 1)
+    other = ProcessContext(config)
     other.dataset = replace(other.dataset, classes=other.dataset.classes[::-1])
     with pytest.raises(StateError, match=r"has classes '10 \(\w+\)', but this run has '10 \("):
         other.memory(3, task(2, known=(3,)), 2).load()
@@ -118,14 +120,14 @@ def resumed(run, rounds, more, nodes=3):
     config, key = parse_config(run), uuid.uuid4().hex
 
     def part(first_round, last_round, arrays, saved):
-        node_module.close_node()
-        node = Node(config)
+        node_module.close_process()
+        node = ProcessContext(config)
         grid = InProcessGrid(run, nodes)
         federation = meet_nodes(grid, config.num_clients, {}, 5, lambda text: None)
         strategy = build_strategy(config, node, federation, key)
         if saved is not None:
             strategy.restore(saved)
-        arrays = arrays or {n: t.detach().numpy() for n, t in node.workplace.shared.items()}
+        arrays = arrays or {n: t.detach().numpy() for n, t in node.slot.shared.items()}
         result = strategy.start(
             grid, to_array_record(arrays), last_round, 60, first_round=first_round
         )
@@ -165,14 +167,14 @@ def test_the_disk_that_states_take_is_said_at_the_start(tmp_path, capsys):
     run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="kept",
                    keep_state=True)  # fmt: skip
     assert run_in_process(ROOT, run, Resources()) == 0
-    size = 2 * 10 * Node(parse_config(run)).client(0).state_bytes()
+    size = 2 * 10 * ProcessContext(parse_config(run)).client(0).state_bytes()
     assert f"clients keep: c_i; up to {megabytes(size)} in " in capsys.readouterr().out
 
 
 def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
     """A control variate that moved with a model the server never got would steer all later ones."""
     run = settings(method="scaffold", num_rounds=2, participation=1.0, lr=0.05)
-    original = Node.client
+    original = ProcessContext.client
 
     def wild(self, client, *more):
         built = original(self, client, *more)
@@ -186,10 +188,10 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
             built.finish = far_away
         return built
 
-    monkeypatch.setattr(Node, "client", wild)
+    monkeypatch.setattr(ProcessContext, "client", wild)
     _, strategy, _ = federate(run, state_key="run")
     assert [failure.client for failure in strategy.report.failures] == [4]
-    node = Node(parse_config(run))
+    node = ProcessContext(parse_config(run))
     assert node.memory(4, task(3, client=4), 3).load() is None
     assert node.memory(5, task(3, client=5), 3).load() is not None
 

@@ -4,12 +4,12 @@ import pytest
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 
 
 def sizes(**keys: object) -> list[int]:
-    node = Node(parse_config({"method": "fedavg", **keys}))
-    return [len(labels) for _, labels in node.test_batches()]
+    node = ProcessContext(parse_config({"method": "fedavg", **keys}))
+    return [len(labels) for _, labels in node.data.test_batches()]
 
 
 def test_batchnorm_sees_test_batches_of_the_size_asked_for():

@@ -134,7 +134,7 @@ def test_a_methods_own_numbers_are_in_every_round_and_at_the_tracker(
 
 def test_a_name_that_is_taken_is_said_before_data_are_read(train, monkeypatch):
     train(num_rounds=1)
-    monkeypatch.setattr(server_app, "Node", refuse)
+    monkeypatch.setattr(server_app, "ProcessContext", refuse)
     with pytest.raises(UserError, match="one already exists and is not empty; choose another"):
         train(num_rounds=1)
 

@@ -12,7 +12,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory, best_round
-from fedapp.runtime.node import Node
+from fedapp.runtime.process import ProcessContext
 from strategies.rounds.client_evaluation import summarise_clients
 
 HERE = {"output_dir": "", "run_name": "run", "participation": 1.0, "num_rounds": 3}
@@ -133,6 +133,6 @@ def test_a_client_whose_lost_state_is_evaluated_afresh_is_counted(tmp_path, monk
 @pytest.mark.parametrize(("method", "batches"), [("fedrep", 1), ("scaffold", 1), ("feddor", 0)])
 def test_a_single_image_is_a_batch_unless_networks_are_the_clients_own(method, batches):
     own = {"partition": "dirichlet", "num_clients": 4} if method == "feddor" else {}
-    node = Node(parse_config(settings(method=method, drop_last=True, **own)))
-    node.partition.train[0] = node.partition.train[0][:1]
+    node = ProcessContext(parse_config(settings(method=method, drop_last=True, **own)))
+    node.data.partition.train[0] = node.data.partition.train[0][:1]
     assert len(list(node.client(0).data.training(1)())) == batches

@@ -118,13 +118,13 @@ def test_a_node_that_never_answers_is_named():
     federation = meet_nodes(grid, 10, {}, 5, lambda text: None)
     assert federation.nodes[1] == 101
     from fedapp.config.resolve import parse_config
-    from fedapp.runtime.node import Node
+    from fedapp.runtime.process import ProcessContext
     from fedapp.runtime.strategy import build_strategy
 
     config = parse_config({**RUN, "tolerate-failures": True})
-    node = Node(config)
+    node = ProcessContext(config)
     strategy = build_strategy(config, node, federation)
-    arrays = to_array_record({n: t.detach().numpy() for n, t in node.workplace.shared.items()})
+    arrays = to_array_record({n: t.detach().numpy() for n, t in node.slot.shared.items()})
     strategy.start(grid, arrays, 1, timeout=2)
     assert [(f.client, f.reason) for f in strategy.report.failures] == [
         (1, "its node did not answer in time")

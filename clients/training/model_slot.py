@@ -25,7 +25,7 @@ class Tuning:
 
 
 @dataclass
-class Workplace:
+class ModelSlot:
     """What a process lends to each of its clients in turn: a model, and frozen copies of it."""
 
     model: nn.Module

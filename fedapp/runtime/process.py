@@ -1,0 +1,205 @@
+"""What a process keeps between messages: its data, one model, and the method's objective.
+
+It is built once per process and configuration and reused by every message, whether the process is a
+worker of a simulation, a SuperNode's app or the server. Client models are loaded into the one model
+in place, and the data stays on the device.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from clients.base import LocalClient
+from clients.state.listing import expected_bytes
+from clients.state.memory import Memory
+from clients.state.store import ClientState
+from clients.training.local_training import LocalSettings
+from clients.training.model_slot import ModelSlot
+from fedapp.config.model_checks import check_one_pixel
+from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
+from fedapp.core.hardware import choose_device, keep_memory, set_float32_precision
+from fedapp.core.paths import state_folder
+from fedapp.methods.table import find_method, kept_by_clients
+from fedapp.models.backbones import BACKBONES, needs_two
+from fedapp.models.initial import find_initial, load_initial
+from fedapp.models.model import Model, build_model, shared_tensors
+from fedapp.runtime.federated_data import BatchSettings, FederatedData
+from fedapp.runtime.fine_tuning import tuning_of
+from fedapp.runtime.personal_models import PersonalModelSlots
+from fedapp.runtime.run_data import draw_partition, prepared
+from strategies.rounds.records import Task
+
+_opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # this process's, by what it is for
+
+
+class ProcessContext:
+    """The data, the model and the clients of one process."""
+
+    def __init__(self, config: RunConfig, data_dir: str = "", own: int | None = None) -> None:
+        """Load the data and build the model.
+
+        `data_dir` overrides the configuration's; `own` is the client whose own data lies there.
+        """
+        keep_memory()
+        self.config = config
+        self.method = find_method(config.method)
+        self.device = choose_device(config.device)
+        set_float32_precision(config.precision)
+        folder = data_dir or config.data_dir
+        self.initial = find_initial(config.initial_model, folder, config.download)
+        dataset = prepared(config, data_dir)
+        partition = draw_partition(config, dataset, own)
+        one_model = self.method.personal is None
+        if one_model:
+            check_one_pixel(config, dataset.image_size)
+        self.data = FederatedData(
+            dataset, partition, batch_settings(config, one_model, dataset.image_size), self.device
+        )
+        self.settings = LocalSettings(
+            int(config.local_epochs), float(config.momentum), float(config.weight_decay),
+            config.clip_norm, config.precision,
+        )  # fmt: skip
+        self._values = config.flat()
+        self.keeps = kept_by_clients(self._values)
+        self._options = {
+            name: self._values[key] for name, key in self.method.client_options.items()
+        }
+        self.objective = self.method.objective(self._values)
+        self.model: Any = self.slot.model
+
+    @property
+    def title(self) -> str:
+        """The name of the model, or of the group of models."""
+        return self.config.model_group or self.config.model
+
+    def new_model(self) -> Model:
+        """Build the method's model with its initial weights."""
+        config, data = self.config, self.data.dataset
+        model = build_model(
+            config.model, self.method.head_kind(self._values), data.channels, data.image_size,
+            data.num_classes, config.seed, config.bn, self.device,
+            self.method.logit_scale(self._values), config.bottleneck, config.bottleneck_layers,
+        )  # fmt: skip
+        return load_initial(model, self.initial)
+
+    @cached_property
+    def slot(self) -> ModelSlot:
+        """The models of the first client, which are every client's unless they have their own."""
+        if self.personal is not None:
+            return self.personal.slot(0)
+        model = self.new_model()
+        shared = shared_tensors(model, self.method.sends)
+        tuning = tuning_of(self.config, self.method, self.objective, self.settings)
+        return ModelSlot(model, shared, self.settings, self.new_model, tuning)
+
+    def slot_of(self, client: int) -> ModelSlot:
+        """Return the models of one client's architecture."""
+        return self.slot if self.personal is None else self.personal.slot(client)
+
+    @cached_property
+    def personal(self) -> PersonalModelSlots | None:
+        """The models of clients with architectures of their own, if the method has such."""
+        if self.method.personal is None:
+            return None
+        return PersonalModelSlots(
+            self.config, self.method, self.data.dataset, self.device, self.settings
+        )
+
+    def client(
+        self,
+        client: int,
+        memory: Memory | None = None,
+        inbox: Mapping[str, dict[str, np.ndarray]] | None = None,
+    ) -> LocalClient:
+        """Return the NumPyClient of one client."""
+        data = self.data.client(client)
+        return self.method.client(
+            self.slot_of(client), client, data,
+            replace(self.objective, class_counts=data.class_counts),
+            memory, inbox, **self._options, **self.method.client_parts(self),
+        )  # fmt: skip
+
+    def memory(
+        self, client: int, task: Task, server_round: int, state_dir: str = ""
+    ) -> Memory | None:
+        """Return what a client keeps, as `server_round` sees it; None if it keeps nothing."""
+        if not self.keeps or not task.state_key:
+            return None
+        config, dataset = self.config, self.data.dataset
+        root = state_folder(state_dir or config.state_dir)
+        header = {
+            "method": config.method,
+            "model": config.model if self.personal is None else self.personal.name(client),
+            "classes": f"{dataset.num_classes} ({dataset.classes_hash()})",
+            "seed": str(config.seed),
+        }
+        state = ClientState(root, task.state_key, client, header)
+        return Memory(state, server_round, client in task.known, config.state_missing)
+
+    def state_bytes(self) -> int:
+        """Return how much disk the states of all clients take together, at most."""
+        if self.personal is not None:
+            return expected_bytes(1, self.personal.bytes_of_all())
+        return expected_bytes(self.config.num_clients, self.client(0).state_bytes())
+
+    def head_hash(self) -> str:
+        """Return a hash of the rows that every process rebuilds from the seed: a frozen head's.
+
+        Or those at which the heads of clients with models of their own start; empty without any.
+        """
+        if self.personal is not None:
+            rows = self.personal.rows if self.personal.kind.orthogonal else None
+        else:
+            head = self.model.head
+            rows = head.weight.detach().cpu().numpy() if head.frozen else None
+        return "" if rows is None else hashlib.sha256(rows.tobytes()).hexdigest()[:16]
+
+
+def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> BatchSettings:
+    """Return how a configuration's images become batches, for one model or one per client."""
+    own_statistics = one_model and BACKBONES[config.model].has_batch_norm and config.bn == "batch"
+    needs_pairs = one_model and needs_two(config.model, image_size, config.bn)
+    return BatchSettings(
+        seed=config.seed,
+        size=int(config.batch_size),
+        augmentation=config.augmentation,
+        drop_last=bool(config.drop_last),
+        alone=one_model,
+        shuffle=config.local_shuffle,
+        decode_threads=config.decode_threads,
+        test_size=int(config.test_batch_size) if own_statistics else 0,
+        dropped_every=config.stochastic_every,
+        dropped_from=config.stochastic_from,
+        two_images=config.model if needs_pairs else "",
+    )
+
+
+def open_process(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> ProcessContext:
+    """Return this process's context for a run configuration, building it at the first call."""
+    data_dir = str(node_config.get("data-dir", ""))
+    own = int(node_config["partition-id"]) if run_config.get("partition") == "own" else None
+    asked = tuple(sorted(run_config.items())), data_dir, own
+    if asked not in _opened:
+        close_process()  # its memory is needed
+        _opened[asked] = _open(*asked)
+    return _opened[asked]
+
+
+def close_process() -> None:
+    """Forget this process's context, with its data and models."""
+    _opened.clear()
+
+
+def _open(
+    run_config: tuple[tuple[str, Any], ...], data_dir: str, own: int | None
+) -> ProcessContext:
+    config = parse_config(dict(run_config))
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    return ProcessContext(config, data_dir, own)
