@@ -9,7 +9,7 @@ ARGS ?=
 BIN = .venv/bin
 PACKAGES = fedapp strategies clients
 
-.PHONY: help run test lint types format bench audit lock clean set-up
+.PHONY: help run test lint types format tables bench audit lock clean set-up
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ types: set-up ## mypy over the three packages
 format: set-up ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+tables: set-up ## write the tables of methods and keys anew: README, docs/methods.md, pyproject.toml
+	@$(BIN)/python docs/generate.py
 
 bench: set-up ## what federated rounds cost beside plain PyTorch training, as ratios
 	@$(BIN)/fedapp bench $(ARGS)

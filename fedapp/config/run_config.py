@@ -1,4 +1,4 @@
-"""RunConfig: the values of all keys of one run (`run_keys`, `method_keys`), as data.
+"""RunConfig: the values of all keys of one run (`run_keys`, and those of methods' rows), as data.
 
 `[tool.flwr.app.config]` in pyproject.toml lists the same keys with the same defaults (a test
 compares them). `resolve.parse_config` makes a RunConfig of what a user wrote.
@@ -8,13 +8,30 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedapp.config.method_keys import MethodKeys
-from fedapp.config.run_keys import KEEPING, LOCAL, kebab, marked_keys
+from pydantic import Field, create_model
+
+from fedapp.config.run_keys import KEEPING, LOCAL, RunKeys, kebab, marked_keys
+from fedapp.methods.table import method_keys
+
+if TYPE_CHECKING:
+
+    class _AllKeys(RunKeys):
+        def __getattr__(self, name: str) -> Any: ...  # the keys of methods, which are data
+
+else:
+    _AllKeys = create_model(
+        "_AllKeys",
+        __base__=RunKeys,
+        **{
+            name.replace("-", "_"): (key.kind, Field(key.default, description=key.meaning))
+            for name, key in method_keys().items()
+        },
+    )
 
 
-class RunConfig(MethodKeys):
+class RunConfig(_AllKeys):
     """The whole configuration of one run; every value is checked and none of it changes."""
 
     def flat(self) -> dict[str, Any]:

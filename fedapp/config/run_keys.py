@@ -8,21 +8,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedapp.core.keys import Auto, Count, Positive, Threads, Unsigned, Weight
+
 T = TypeVar("T")
 LOCAL, KEEPING, PLACE = "local", "keeping", "place"
 # Marks of keys in which a node may differ from the server, and a resumed run from what it was.
 Local = Annotated[T, LOCAL]  # where, how fast and how far a run goes
 Place = Annotated[T, LOCAL, PLACE]  # of these, what says something of the machine alone
 Keeping = Annotated[T, KEEPING]  # how its record is kept, which changes none of its results
-
-Auto = Literal["auto"]
-MOST = 1e30  # of any factor; float32 ends at 3.4e38, and Adam steps by a rate's tenfold
-Positive = Annotated[float, Field(gt=0, le=MOST)]
-Count = Annotated[int, Field(ge=1)]
-Unsigned = Annotated[int, Field(ge=0)]
-Threads = Annotated[int, Field(ge=0, le=1024)]
-Weight = Annotated[float, Field(ge=0, le=MOST)]
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def kebab(name: str) -> str:

@@ -34,7 +34,6 @@ CENTRALISED: dict[str, Method] = {
         "The same with the head random and frozen: body training",
         "Kim et al. 2023 (FedFN), centralised body training",
         head="frozen-random",
-        sends="theta",
         **_ONE_PLACE,
     ),
     "centralised+fn": Method(

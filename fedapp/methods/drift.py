@@ -3,12 +3,13 @@
 Clients of most of them keep something between rounds; what it is stands in `keeps`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from clients.fedcurv import FedCurvClient
 from clients.feddyn import FedDynClient
 from clients.fednova import FedNovaClient
 from clients.scaffold import ScaffoldClient
+from fedapp.core.keys import Count, Key, Positive, Weight
 from fedapp.methods.row import ADD, Method
 from strategies.fedcurv import FedCurv
 from strategies.feddyn import FedDyn
@@ -32,7 +33,6 @@ DRIFT: dict[str, Method] = {
         "SCAFFOLD with the head frozen",
         "Kim et al. 2023 (FedFN), table 2",
         head="frozen-random",
-        sends="theta",
         **_SCAFFOLD,
     ),
     "scaffold+fn": Method(
@@ -60,6 +60,13 @@ DRIFT: dict[str, Method] = {
         also_sends="a_i",
         keeps="mean gradient",
         keeps_with=("fednova-correction", "own"),
+        keys={
+            "fednova-correction": Key(
+                Literal["none", "own"],
+                "none",
+                "FedNova's gradients as they are, or less the client's own last mean one",
+            ),
+        },
     ),
     "feddyn": Method(
         "Dynamic regularisation: a linear term per client, uniform mean",
@@ -69,6 +76,9 @@ DRIFT: dict[str, Method] = {
         options={"alpha": "feddyn-alpha"},
         client_options={"alpha": "feddyn-alpha"},
         keeps="g_i",
+        keys={
+            "feddyn-alpha": Key(Positive, 0.1, "FedDyn's weight of the quadratic term"),
+        },
     ),
     "fedcurv": Method(
         "Parameters held where they mattered to the others",
@@ -84,5 +94,17 @@ DRIFT: dict[str, Method] = {
         },
         also_sends="u, u w",
         keeps="u_i, u_i w_i",
+        keys={
+            "fedcurv-lambda": Key(Weight, 1.0, "FedCurv's weight of the penalty"),
+            "fedcurv-samples": Key(
+                Count, 500, "training examples of a client that FedCurv measures importance on"
+            ),
+            "fedcurv-per-sample": Key(
+                bool, False, "importance by gradients of examples, not of mini-batches; slower"
+            ),
+            "fedcurv-accumulate": Key(
+                bool, False, "FedCurv's penalty by all clients so far, not by the last round's"
+            ),
+        },
     ),
 }

@@ -5,7 +5,9 @@ Each is made from the row of its global method, whose rounds it shares to the la
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
+from fedapp.core.keys import Auto, Count, Key, Positive, Unsigned
 from fedapp.methods.row import CLIENT_MEAN, Method
 
 _PAPER = {
@@ -18,6 +20,31 @@ _PAPER = {
     "fedfn": "FedFN appendix table 9",
     "dr": "FedDr+ table 14",
     "feddr+": "FedDr+ tables 5 and 14, algorithm 1",
+}
+
+FINE_TUNING_KEYS = {
+    "finetune-epochs": Key(
+        Unsigned | Auto, "auto", "of every client on the final model; auto: for methods X-ft only"
+    ),
+    "finetune-lr": Key(Positive | Auto, "auto", "of fine-tuning; auto: the protocol's"),
+    "finetune-protocol": Key(
+        Literal["auto", "feddr+", "fedfn", "fedetf"],
+        "auto",
+        "paper whose epochs and rates are auto; auto: the method's",
+    ),
+    "finetune-part": Key(
+        Literal["auto", "body", "head", "all", "alternating"],
+        "auto",
+        "of the model; auto: all but a frozen head; alternating: FedETF's turns too",
+    ),
+    "finetune-turns": Key(
+        Count, 20, "alternating: turns of 3 epochs of the head's rows, 3 of the bottleneck"
+    ),
+    "finetune-loss": Key(
+        Literal["auto", "own", "base", "base+fd", "dr", "dr+"],
+        "auto",
+        "own: as in training; base: no regulariser; base+fd: with FD; auto: own",
+    ),
 }
 
 

@@ -19,6 +19,7 @@ from clients.fml import FMLClient
 from clients.personal_model import PersonalClient
 from clients.training.arrays import to_arrays
 from fedapp.core.rng import Stream, torch_rng, torch_seed
+from fedapp.methods import heterogeneous_keys as keys
 from fedapp.methods.row import CLIENT_TOTAL, Method, PersonalModels
 from strategies.fd import FD
 from strategies.feddor import FedDOR, FedDORWithoutGenerator
@@ -158,13 +159,13 @@ def _row(title: str, source: str, **values: Any) -> Method:
 
 
 def _prototypes(
-    title: str, source: str, client: type[LocalClient], keys: dict[str, str], **values: Any
+    title: str, source: str, client: type[LocalClient], arguments: dict[str, str], **values: Any
 ) -> Method:
     """Return a row of a method whose clients upload prototypes, and receive a table of them.
 
-    `keys`: the client's arguments and their keys, beside those of all such methods.
+    `arguments`: the client's arguments and their keys, beside those of all such methods.
     """
-    usual = {"also_sends": "prototypes", "client_options": {**_COMPARES, **keys}}
+    usual = {"also_sends": "prototypes", "client_options": {**_COMPARES, **arguments}}
     return _row(title, source, client=client, **{**usual, **values})
 
 
@@ -175,6 +176,7 @@ HETEROGENEOUS: dict[str, Method] = {
         FedDORClient, _FEDDOR_CLIENT,
         strategy=FedDOR, strategy_parts=_feddor, personal=_COSINE,
         options={**_FEDDOR_SERVER, "first_target": "feddor-first-target"},
+        keys=keys.FEDDOR,
     ),
     "feddor-no-oi": _prototypes(
         "FedDOR without orthogonal initialisation",
@@ -196,6 +198,7 @@ HETEROGENEOUS: dict[str, Method] = {
         FedProtoClient, {"weight": "fedproto-lambda", "weighting": "fedproto-weighting"},
         strategy=FedProto, strategy_parts=_sizes, also_sends="prototypes, counts",
         options={"weighting": "fedproto-weighting", "memory": "fedproto-memory"},
+        keys=keys.FEDPROTO,
     ),
     "fedtgp": _prototypes(
         "Trained prototypes, separated by an adaptive margin",
@@ -204,6 +207,7 @@ HETEROGENEOUS: dict[str, Method] = {
         strategy=FedTGP, strategy_parts=_trained_prototypes,
         options={"epochs": "fedtgp-server-epochs", "rule": "fedtgp-margin",
                  "largest_margin": "fedtgp-tau"},
+        keys=keys.FEDTGP,
     ),
     "fedorgp": _prototypes(
         "Trained prototypes with orthogonality regularisation",
@@ -212,6 +216,7 @@ HETEROGENEOUS: dict[str, Method] = {
         strategy=FedORGP, strategy_parts=_trained_prototypes,
         options={"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma",
                  "reduction": "fedorgp-reduction"},
+        keys=keys.FEDORGP,
     ),
     "fedgh": _row(
         "A header for all, trained on the server with prototypes",
@@ -219,6 +224,7 @@ HETEROGENEOUS: dict[str, Method] = {
         strategy=FedGH, strategy_parts=_fedgh,
         options={"epochs": "fedgh-server-epochs", **_WHEN},
         client=FedGHClient, client_options=_COLLECTS, also_sends="prototypes, header",
+        keys=keys.FEDGH,
     ),
     "fedgen": _row(
         "Averaged heads and a generator of features",
@@ -229,6 +235,7 @@ HETEROGENEOUS: dict[str, Method] = {
         client=FedGenClient, client_parts=_fedgen_client,
         client_options={**_WHEN, "warmup": "fedgen-warmup-rounds"},
         personal=_SAME_HEADS, sends="head", also_sends="generator, label counts once",
+        keys=keys.FEDGEN,
     ),
     "fedkd": _row(
         "Mutual distillation with a mentee that travels compressed",
@@ -237,6 +244,7 @@ HETEROGENEOUS: dict[str, Method] = {
         client_options={**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"},
         personal=PersonalModels(beside=("mentee", "map")), also_sends="compressed mentee",
         keeps="personal model, mentee, map", scheduled="energy of compressed messages",
+        keys=keys.FEDKD,
     ),
     "lg-fedavg": _row(
         "Averaged heads on personal extractors",
@@ -248,6 +256,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "Jeong et al. 2018, arXiv 1811.11479",
         FDClient, {"weight": "fd-lambda"},
         strategy=FD, strategy_parts=_logits, also_sends="mean logits",
+        keys=keys.FD,
     ),
     "fml": _row(
         "Mutual distillation with an averaged meme model",
@@ -256,6 +265,7 @@ HETEROGENEOUS: dict[str, Method] = {
         client_options={**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"},
         personal=PersonalModels(beside=("mentee",)), sends="mentee",
         keeps="personal model, mentee",
+        keys=keys.FML,
     ),
     "local-hetero": _row("Every client alone", "reference"),
 }  # fmt: skip

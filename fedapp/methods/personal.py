@@ -7,6 +7,7 @@ from clients.ditto import DittoClient
 from clients.fedrep import FedRepClient
 from clients.per_fedavg import PerFedAvgClient
 from clients.personal import PersonalPartClient
+from fedapp.core.keys import Key, Positive, Unsigned, Weight
 from fedapp.methods.row import CLIENT_MEAN, Method
 
 PERSONAL: dict[str, Method] = {
@@ -27,6 +28,11 @@ PERSONAL: dict[str, Method] = {
         sends="nothing",
         keeps="model",
         accuracy=CLIENT_MEAN,
+        keys={
+            "local-etf-frozen": Key(
+                bool, True, "local-etf keeps the ETF as it is; or trains it from there"
+            ),
+        },
     ),
     "local-dr": Method(
         "Every client trains alone with dot-regression",
@@ -43,7 +49,7 @@ PERSONAL: dict[str, Method] = {
         "Shared body, personal head, trained together",
         "Arivazhagan et al. 2019, arXiv 1912.00818, algorithm 1",
         client=PersonalPartClient,
-        sends="theta",
+        sends="body",
         keeps="head",
         accuracy=CLIENT_MEAN,
     ),
@@ -51,7 +57,7 @@ PERSONAL: dict[str, Method] = {
         "Shared body, personal head, trained in turn",
         "Collins et al. 2021, ICML, algorithm 1",
         client=FedRepClient,
-        sends="theta",
+        sends="body",
         keeps="head",
         accuracy=CLIENT_MEAN,
     ),
@@ -66,6 +72,12 @@ PERSONAL: dict[str, Method] = {
         },
         keeps="personal model",
         accuracy=CLIENT_MEAN,
+        keys={
+            "ditto-lambda": Key(Weight, 0.75, "Ditto's pull of personal models to the global one"),
+            "ditto-reference": Key(
+                bool, False, "Ditto as its reference code: personal models are averaged"
+            ),
+        },
     ),
     "per-fedavg": Method(
         "Meta-learning, first order: one step makes the model personal",
@@ -78,5 +90,12 @@ PERSONAL: dict[str, Method] = {
             "adapt_epochs": "per-fedavg-adapt-epochs",
         },
         accuracy=CLIENT_MEAN,
+        keys={
+            "per-fedavg-beta": Key(Positive, 0.1, "Per-FedAvg's outer learning rate of round 1"),
+            "per-fedavg-constant": Key(bool, False, "keep it in all rounds, as the reference code"),
+            "per-fedavg-adapt-epochs": Key(
+                Unsigned, 0, "epochs of plain SGD before Per-FedAvg is evaluated; 0: one step"
+            ),
+        },
     ),
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from clients.base import LocalClient
 from clients.training.objective import LossOptions, Objective
+from fedapp.core.keys import Key
 from fedapp.models.heads import HeadKind, find_kind
 from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
@@ -75,9 +76,10 @@ class Method:
     client: type[LocalClient] = LocalClient
     scale_key: str = ""  # of what the head's logits are multiplied by, or of where that starts
     head_options: dict[str, str] = field(default_factory=dict)  # field of HeadKind -> key
+    keys: dict[str, Key] = field(default_factory=dict)  # its own run-config keys
     options: dict[str, str] = field(default_factory=dict)  # strategy's argument -> key
     client_options: dict[str, str] = field(default_factory=dict)  # client's argument -> key
-    sends: str = "w"  # what travels: w (the whole model), theta (without its head), head, nothing
+    sends: str = ""  # what travels: model, body (without its head), head, mentee, nothing
     also_sends: str = ""  # what travels beside it, from clients and from the server
     keeps: str = ""  # what a client keeps between rounds, in its state
     keeps_with: tuple[str, Value | str] = ("", "")  # only where this key has this value
@@ -92,6 +94,11 @@ class Method:
     scheduled: str = ""  # what of it, beside the learning rate, counts from num-rounds
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
     fixed: dict[str, Any] = field(default_factory=dict)  # keys that are so whatever is asked for
+
+    def __post_init__(self) -> None:
+        """Derive what travels where the row does not say it: a frozen head never does."""
+        if not self.sends:
+            object.__setattr__(self, "sends", "body" if find_kind(self.head).frozen else "model")
 
     def head_kind(self, values: Mapping[str, Any]) -> HeadKind:
         """Return the head, as a configuration (its values by key) wants it."""

@@ -6,30 +6,24 @@ methods` prints them.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from clients.fedalign import FedAlignClient
 from clients.fedgela import FrequencyScaledClient
 from clients.fedsol import FedSOLClient
 from clients.training.objective import REGULARISERS
 from fedapp.core.errors import UserError
+from fedapp.core.keys import Key, Positive, Share, Weight
 from fedapp.methods.centralised import CENTRALISED
 from fedapp.methods.drift import DRIFT
-from fedapp.methods.fine_tuned import fine_tuned
+from fedapp.methods.fine_tuned import FINE_TUNING_KEYS, fine_tuned
 from fedapp.methods.heterogeneous import HETEROGENEOUS
+from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.personal import PERSONAL
 from fedapp.methods.row import ADD, PERTURB, Method, Stage, Value
-from strategies.fedavgm import FedAvgM
-from strategies.fedexp import FedExP
-
-_FEDEXP: dict[str, Any] = {
-    "strategy": FedExP,
-    "options": {
-        "epsilon": "fedexp-epsilon",
-        "step": "fedexp-step",
-        "evaluate": "fedexp-evaluate",
-    },
-}
+from fedapp.methods.server import SERVER
 
 METHODS: dict[str, Method] = {
     "fedavg": Method("Federated averaging", "McMahan et al. 2017, AISTATS, algorithm 1"),
@@ -45,7 +39,6 @@ METHODS: dict[str, Method] = {
         "Body aggregated, head random and frozen",
         "Oh et al. 2022, ICLR, algorithm 1",
         head="frozen-random",
-        sends="theta",
         stage=Stage(part="all", factor=0.01),
     ),
     "dr": Method(
@@ -53,7 +46,6 @@ METHODS: dict[str, Method] = {
         "Yang et al. 2022, NeurIPS, equation 9; FedDr+ section 2.2",
         head="etf",
         loss="dr",
-        sends="theta",
     ),
     "feddr+": Method(
         "Dot-regression with feature distillation",
@@ -62,7 +54,6 @@ METHODS: dict[str, Method] = {
         loss="dr",
         regulariser="fd",
         defaults={"beta": 0.9},
-        sends="theta",
     ),
     "fedfn": Method(
         "Feature normalisation before the head",
@@ -70,6 +61,9 @@ METHODS: dict[str, Method] = {
         head="normalised-linear",
         head_options={"bias": "fedfn-bias"},
         stage=Stage(protocol="fedfn"),
+        keys={
+            "fedfn-bias": Key(bool, False, "the head of fedfn and X+fn has a bias"),
+        },
     ),
     "fedntd": Method(
         "Distillation of the not-true logits",
@@ -77,6 +71,11 @@ METHODS: dict[str, Method] = {
         regulariser="ntd",
         combine=ADD,
         defaults={"beta": 1.0, "tau": 1.0},
+        keys={
+            "ntd-tau-squared": Key(
+                bool, True, "NTD times tau squared, as in FedNTD's code; or as in its equation"
+            ),
+        },
     ),
     "fedntd-mse": Method(
         "Squared difference of the not-true logits",
@@ -91,6 +90,11 @@ METHODS: dict[str, Method] = {
         regulariser="kd-ntd",
         combine=ADD,
         defaults={"beta": 1.0, "tau": 1.0},
+        keys={
+            "kd-ntd-lambda": Key(
+                Annotated[float, Field(ge=0, le=1)], 0.5, "share of NTD in kd-ntd; the rest is KD"
+            ),
+        },
     ),
     "fedsol": Method(
         "Gradients where the pull to the global model is strong",
@@ -104,6 +108,15 @@ METHODS: dict[str, Method] = {
             "part": "fedsol-part",
         },
         defaults={"tau": 3.0},
+        keys={
+            "fedsol-rho": Key(Weight, 2.0, "FedSOL's length of the perturbation"),
+            "fedsol-adaptive": Key(
+                bool, True, "FedSOL moves weights as they differ from the received ones; or all"
+            ),
+            "fedsol-part": Key(
+                Literal["all", "body", "head"], "all", "what FedSOL perturbs of the model"
+            ),
+        },
     ),
     "fedalign": Method(
         "Alike stretch of features at full and part width of the last block",
@@ -111,14 +124,24 @@ METHODS: dict[str, Method] = {
         client=FedAlignClient,
         client_options={"mu": "fedalign-mu", "width": "fedalign-width"},
         models=("resnet10", "resnet18", "resnet18-imagenet-stem"),
+        keys={
+            "fedalign-mu": Key(Weight, 0.45, "FedAlign's weight of alignment"),
+            "fedalign-width": Key(Share, 0.25, "share of channels at FedAlign's part width"),
+        },
     ),
     "spherefed": Method(
         "Squared error of cosines to a frozen orthonormal head",
         "Dong et al. 2022, ECCV; mean over classes",
         head="orthonormal",
         loss="cosine-mse",
-        sends="theta",
         stage=Stage(factor=0.01),
+        keys={
+            "spherefed-reduction": Key(
+                Literal["mean", "sum-classes"],
+                "mean",
+                "SphereFed's squared error: mean over classes, or their sum",
+            ),
+        },
     ),
     "spherefed-ce": Method(
         "Cross-entropy of tau times the cosines",
@@ -126,7 +149,6 @@ METHODS: dict[str, Method] = {
         head="orthonormal",
         scale_key="tau",
         defaults={"tau": 1.0},
-        sends="theta",
         stage=Stage(protocol="fedfn"),
     ),
     "fedetf": Method(
@@ -136,9 +158,17 @@ METHODS: dict[str, Method] = {
         head_options={"learn_scale": "fedetf-learn-scale"},
         scale_key="fedetf-scale-init",
         loss="balanced-ce",
-        sends="theta",
         also_sends="scale",
         stage=Stage(turns=True),
+        keys={
+            "fedetf-missing": Key(
+                Literal["clamp", "exclude"],
+                "clamp",
+                "classes a FedETF client lacks: counted as 1, or not in its softmax",
+            ),
+            "fedetf-learn-scale": Key(bool, True, "FedETF learns the scale of its logits"),
+            "fedetf-scale-init": Key(Positive, 1.0, "where it starts, or what it stays at"),
+        },
     ),
     "fedgela": Method(
         "Simplex ETF scaled by each client's class frequencies",
@@ -146,8 +176,13 @@ METHODS: dict[str, Method] = {
         head="etf",
         head_options={"normalise": "fedgela-normalise"},
         loss="scaled-ce",
-        sends="theta",
         client=FrequencyScaledClient,
+        keys={
+            "fedgela-normalise": Key(bool, False, "FedGELA with features of norm 1"),
+            "fedgela-temperature": Key(
+                Positive, 1.0, "what FedGELA's logits are divided by in its loss"
+            ),
+        },
     ),
     "fedfr": Method(
         "Regularised feature norm",
@@ -157,31 +192,7 @@ METHODS: dict[str, Method] = {
         weight="mu",
         defaults={"mu": 0.005},
     ),
-    "fedexp": Method(
-        "Extrapolated mean",
-        "Jhunjhunwala et al. 2023, ICLR, equation 5",
-        **_FEDEXP,
-    ),
-    "fedavgm": Method(
-        "Server momentum",
-        "Hsu et al. 2019, arXiv 1909.06335",
-        strategy=FedAvgM,
-        options={"beta": "fedavgm-beta"},
-    ),
-    "fedexp+babu": Method(
-        "FedExP with the head frozen",
-        "Kim et al. 2023 (FedFN), table 2",
-        head="frozen-random",
-        **_FEDEXP,
-        sends="theta",
-    ),
-    "fedexp+fn": Method(
-        "FedExP with feature normalisation",
-        "Kim et al. 2023 (FedFN), table 2",
-        head="normalised-linear",
-        head_options={"bias": "fedfn-bias"},
-        **_FEDEXP,
-    ),
+    **SERVER,
     **DRIFT,
     **CENTRALISED,
     **PERSONAL,
@@ -189,6 +200,17 @@ METHODS: dict[str, Method] = {
 
 METHODS |= fine_tuned(METHODS)
 METHODS |= HETEROGENEOUS
+
+
+def method_keys() -> dict[str, Key]:
+    """Return the run-config keys of all methods by name; raises ValueError for two of one name."""
+    found: dict[str, Key] = {}
+    for keys in (*(row.keys for row in METHODS.values()), FINE_TUNING_KEYS, SHARED):
+        for name, key in keys.items():
+            if found.setdefault(name, key) is not key:
+                raise ValueError(f"two methods declare the key '{name}' differently")
+    return found
+
 
 # What a key means when neither the user, the method nor the data set says otherwise.
 FALLBACKS: dict[str, Value] = {

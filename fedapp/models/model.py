@@ -81,16 +81,16 @@ def _bottleneck(width: int, features: int, layers: int) -> nn.Module:
     return last if layers == 1 else nn.Sequential(nn.Linear(width, width), nn.ReLU(), last)
 
 
-def shared_tensors(model: Model, sends: str = "w") -> dict[str, Tensor]:
+def shared_tensors(model: Model, sends: str = "model") -> dict[str, Tensor]:
     """Return what travels, by name: of the floating tensors those that `sends` names.
 
-    "w": the whole model; "theta": without the head's weight and bias; "head": the head alone;
+    "model": all of it; "body": without the head's weight and bias; "head": the head alone;
     "nothing". A frozen head never travels: it is rebuilt from the seed wherever it is needed.
     Counters (BatchNorm's `num_batches_tracked`) have no mean and stay where they are.
     """
     if sends == "nothing":
         return {}
-    kept_back = ("head.weight", "head.bias") if model.head.frozen or sends == "theta" else ()
+    kept_back = ("head.weight", "head.bias") if model.head.frozen or sends == "body" else ()
     return {
         name: tensor
         for name, tensor in model.state_dict(keep_vars=True).items()

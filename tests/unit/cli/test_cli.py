@@ -37,7 +37,7 @@ def test_methods_lists_the_table_with_all_its_columns():
     assert set(table) >= {"fedavg", "fedprox", "fedbabu", "dr", "feddr+", "fedfn", "fedntd"}
     plus = table["feddr+"]
     assert (plus["head"], plus["loss"], plus["regulariser"]) == ("etf", "dr", "fd")
-    assert (plus["sends"], plus["defaults"]) == ("theta", "beta=0.9")
+    assert (plus["sends"], plus["defaults"]) == ("body", "beta=0.9")
     assert plus["source"].startswith("Kim et al.")
 
 

@@ -124,8 +124,8 @@ def test_the_table_is_whole():
         assert row.title, name
         assert row.source, name
         frozen = HEADS[row.head].frozen
-        assert row.sends in ("w", "theta", "head", "mentee", "nothing"), name
-        assert row.sends != "w" or not frozen, name
+        assert row.sends in ("model", "body", "head", "mentee", "nothing"), name
+        assert row.sends != "model" or not frozen, name
         assert ("scale" in row.also_sends) == HEADS[row.head].learn_scale, name
         assert set(row.defaults) <= {"beta", "mu", "tau", "local_epochs"}
         assert set(row.fixed) <= set(RunConfig.model_fields), name

@@ -1,0 +1,24 @@
+"""Types of configuration values, with their limits, and what declares one key."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+Auto = Literal["auto"]
+MOST = 1e30  # of any factor; float32 ends at 3.4e38, and Adam steps by a rate's tenfold
+Positive = Annotated[float, Field(gt=0, le=MOST)]
+Count = Annotated[int, Field(ge=1)]
+Unsigned = Annotated[int, Field(ge=0)]
+Threads = Annotated[int, Field(ge=0, le=1024)]
+Weight = Annotated[float, Field(ge=0, le=MOST)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A run-config key of a method: what its value may be, its default, and its help text."""
+
+    kind: Any  # a type of this module or any other that pydantic checks
+    default: Any
+    meaning: str

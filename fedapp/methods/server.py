@@ -1,0 +1,62 @@
+"""Rows of the method table whose server moves further than to the mean of the clients' models."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fedapp.core.keys import Key, Positive
+from fedapp.methods.row import Method
+from strategies.fedavgm import FedAvgM
+from strategies.fedexp import FedExP
+
+_FEDEXP: dict[str, Any] = {
+    "strategy": FedExP,
+    "options": {
+        "epsilon": "fedexp-epsilon",
+        "step": "fedexp-step",
+        "evaluate": "fedexp-evaluate",
+    },
+    "keys": {
+        "fedexp-epsilon": Key(Positive, 1e-3, "FedExP's epsilon in the step length"),
+        "fedexp-step": Key(
+            Literal["paper", "authors", "feddr+"],
+            "paper",
+            "FedExP's step length: its paper's, its code's, or FedDr+'s code's",
+        ),
+        "fedexp-evaluate": Key(
+            Literal["average", "last"],
+            "average",
+            "FedExP's model for tests: mean of the last two, or the last",
+        ),
+    },
+}
+
+SERVER: dict[str, Method] = {
+    "fedexp": Method(
+        "Extrapolated mean",
+        "Jhunjhunwala et al. 2023, ICLR, equation 5",
+        **_FEDEXP,
+    ),
+    "fedavgm": Method(
+        "Server momentum",
+        "Hsu et al. 2019, arXiv 1909.06335",
+        strategy=FedAvgM,
+        options={"beta": "fedavgm-beta"},
+        keys={
+            "fedavgm-beta": Key(Annotated[float, Field(ge=0, lt=1)], 0.7, "server momentum"),
+        },
+    ),
+    "fedexp+babu": Method(
+        "FedExP with the head frozen",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="frozen-random",
+        **_FEDEXP,
+    ),
+    "fedexp+fn": Method(
+        "FedExP with feature normalisation",
+        "Kim et al. 2023 (FedFN), table 2",
+        head="normalised-linear",
+        head_options={"bias": "fedfn-bias"},
+        **_FEDEXP,
+    ),
+}
