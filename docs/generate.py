@@ -34,10 +34,7 @@ def pages() -> dict[Path, str]:
     parts = {
         "pyproject.toml": (r"\[tool\.flwr\.app\.config\]\n(?:[^\n\[]+\n)*", keys()),
         "README.md": (r"\| method \| what it is \|\n(?:\|[^\n]*\n)*", methods()),
-        "docs/methods.md": (
-            r"\| method \| title \|[^\n]*\n(?:\|[^\n]*\n)*",
-            markdown_table() + "\n",
-        ),
+        "docs/methods.md": (columns, markdown_table() + "\n"),
     }
     found = {}
     for name, (pattern, table) in parts.items():

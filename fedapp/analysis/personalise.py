@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from clients.base import LocalClient, Scalar
 from clients.training.arrays import to_arrays
 from clients.training.local_training import LossDiverged
@@ -48,7 +50,7 @@ def personalise(
     run = RunDirectory.load(path)
     config = _configuration(run, overrides)
     process = ProcessContext(config)
-    _load(process, run.path / "model.safetensors")
+    load_weights(process.model, run.path / "model.safetensors")
     received = list(to_arrays(process.slot.shared).values())
     folder = _new_folder(export)
     asked: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
@@ -78,12 +80,7 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
                 f"{', '.join(OVERRIDABLE)}"
             )
     saved = run.config()
-    row = find_method(str(saved.get("method")))
-    if row.accuracy != GLOBAL and not row.fine_tuned:
-        raise UserError(
-            f"the clients of method '{saved['method']}' have models of their own; set keep-state "
-            "in the run and get them with `fedapp state export`"
-        )
+    check_global_model(str(saved.get("method")))
     values = {**saved, **overrides}
     if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
         kept = {*overrides, "finetune-protocol"}  # the run's own: a preset may have asked for it
@@ -98,13 +95,23 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
     return config
 
 
-def _load(process: ProcessContext, path: Path) -> None:
-    """Load a saved model; raises UserError if it is missing or does not fit."""
+def check_global_model(method: str) -> None:
+    """Raise UserError for a method that ends with its clients' models and no global one."""
+    row = find_method(method)
+    if row.accuracy != GLOBAL and not row.fine_tuned:
+        raise UserError(
+            f"the clients of method '{method}' have models of their own; set keep-state "
+            "in the run and get them with `fedapp state export`"
+        )
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a run's saved model; raises UserError if it is missing or does not fit."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        process.model.load_state_dict(load_file(path))
+        model.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the run has not saved a model yet") from None
     except (RuntimeError, SafetensorError) as error:

@@ -1,6 +1,6 @@
 """The run-config keys that every method shares, typed, with their limits and their meaning.
 
-`method_keys` adds the keys of single methods. The description of a field is its help text.
+A method's own keys are declared in its row. The description of a field is its help text.
 """
 
 from collections.abc import Mapping

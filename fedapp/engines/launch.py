@@ -7,6 +7,7 @@ process of its own.
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -36,11 +37,13 @@ def run(
     overrides: Mapping[str, Any],
     resources: Resources,
     engine: Engine | None = None,
+    output: int | None = None,
 ) -> int:
-    """Simulate one run to its end on worker processes or Ray, its log on this terminal.
+    """Simulate one run to its end on worker processes or Ray.
 
-    Returns 0 if it completed, 1 if it failed and 2 if its configuration is wrong; the process it
-    runs in ends when this one does, however that happens.
+    Its log goes to this terminal, or to `output`, a file descriptor. Returns 0 if it completed, 1
+    if it failed and 2 if its configuration is wrong; the process it runs in ends when this one
+    does, however that happens.
     """
     values = merge(project, overrides)
     task = {"values": values, "resources": asdict(resources), "engine": engine or default_engine()}
@@ -52,7 +55,8 @@ def run(
             [str(code), *_search_path(environment.get("PYTHONPATH", ""))]
         )
         # Ray's workers import from the working directory first: no second copy may be there.
-        return run_task("fedapp.engines.simulation", task, env=environment, cwd=home)
+        where = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
+        return run_task("fedapp.engines.simulation", task, env=environment, cwd=home, **where)
 
 
 def _search_path(text: str) -> list[str]:

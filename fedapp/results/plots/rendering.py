@@ -100,10 +100,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 @styled
-def png(figure: Figure) -> bytes:
-    """Render a figure as PNG on white, 150 dots per inch."""
+def png(figure: Figure, dpi: int = 150) -> bytes:
+    """Render a figure as PNG on white, `dpi` dots per inch."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, facecolor=PAPER)
+    figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAPER)
     return buffer.getvalue()
 
 

@@ -1,0 +1,197 @@
+"""`sweep`: many runs from Python, one for each combination of values and each seed."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedapp.config.overrides import is_file, read_overrides
+from fedapp.config.run_keys import kebab
+from fedapp.core.errors import UserError
+from fedapp.engines.resources import Engine, Resources
+from fedapp.engines.subprocesses import COMPLETED
+from fedapp.experiments import sweep as sweeps
+from fedapp.experiments.jobs import Runner, runner_for
+from fedapp.interface.notebook import Log, logged, relative, shown
+from fedapp.interface.rounds import to_frame
+from fedapp.interface.runs import Run
+from fedapp.interface.training import (
+    Preset,
+    app_folder,
+    find_engine,
+    preset_texts,
+    read_keys,
+    scalar,
+    train,
+)
+from fedapp.results import page
+from fedapp.results.plots import curves
+from fedapp.results.run_directory import Scalar
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep:
+    """The runs of a sweep.
+
+    Attributes:
+        path: the folder that holds the run directories and sweep.csv, absolute.
+        runs: the runs that began, in the order of the combinations, seeds innermost; `varied` of
+            each says what it is.
+        rows: one row per run, also of those that could not begin: the values, "status", "reason",
+            final and best accuracy as fractions, seconds.
+    """
+
+    path: Path
+    runs: list[Run]
+    rows: list[dict[str, Any]]
+
+    @property
+    def summary(self) -> list[dict[str, Any]]:
+        """One row per combination: mean and standard deviation over its completed seeds.
+
+        Accuracies are fractions, seconds those of one run; a deviation needs two seeds.
+        """
+        return sweeps.summarise(self.rows)
+
+    @property
+    def completed(self) -> bool:
+        """Whether all runs are completed."""
+        return all(row["status"] == "completed" for row in self.rows)
+
+    def plot(self) -> Figure:
+        """Return a figure of the test accuracy by round, a curve per combination.
+
+        A curve is the mean over the completed seeds, in the rounds that all of them evaluated.
+        """
+        found: dict[str, list[Run]] = {}
+        for each in self.runs:
+            if each.completed:
+                words = [f"{k}={v}" for k, v in each.varied.items() if k != "seed"]
+                found.setdefault(" ".join(words) or "all", []).append(each)
+        several = any(len(runs) > 1 for runs in found.values())
+        lines = [(name, _mean_rows(runs)) for name, runs in found.items()]
+        title = "Test accuracy, mean over seeds" if several else "Test accuracy"
+        return shown(curves.compare_curves(lines, title))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a data frame with a line per run; raises UserError without pandas."""
+        return to_frame(self.rows)
+
+    def __repr__(self) -> str:
+        done = sum(row["status"] == "completed" for row in self.rows)
+        return f"<Sweep {self.path.name}: {done} of {len(self.rows)} runs completed>"
+
+    def _repr_html_(self) -> str:
+        """Show the table of the command."""
+        failed = [f"{row['run']}: {row['reason']}" for row in self.rows if row["reason"]]
+        table = page.table(f"Sweep {relative(self.path)}", sweeps.readable(self.summary))
+        return table + "".join(page.paragraph(text) for text in failed)
+
+
+def sweep(
+    name: str,
+    vary: Mapping[str, Iterable[Scalar]] | None = None,
+    seeds: Iterable[int] = (0,),
+    jobs: int = 0,
+    *,
+    preset: Preset = None,
+    output_dir: str | Path = "runs",
+    engine: str | None = None,
+    **shared: Any,
+) -> Sweep:
+    """Run all combinations of values with all seeds; the same call again goes on.
+
+    All are checked before the first starts. A run that fails does not stop the others. An
+    interruption ends the runs that go on; with engine="in-process" it waits for the one that does.
+
+    Args:
+        name: of the folder OUTPUT_DIR/NAME for the run directories.
+        vary: for each run-config key, with underscores, the values to try.
+        seeds: of every combination.
+        jobs: runs at a time, each in one process; 0: one after the other, on `engine`.
+        preset: what all runs share, as for `run`.
+        output_dir: where the sweep's folder goes.
+        engine: as for `run`; only with jobs=0.
+        shared: run-config keys that all runs share, with underscores.
+
+    Raises:
+        UserError: the first combination that cannot work, or whose run directory is in the way.
+    """
+    chosen = find_engine(engine)
+    if jobs and chosen:
+        raise UserError("engine is for jobs=0; with jobs every run has a process of its own")
+    with app_folder() as app, logged() as log:
+        base, folder = _base(preset, shared), sweeps.sweep_folder(Path(output_dir), name)
+        planned = sweeps.plan(app, base, _values(vary or {}), _seeds(seeds), folder)
+        runner = runner_for(jobs) if jobs else _runner(chosen, log)
+        rows = sweeps.execute(app, planned, Resources(), runner, jobs)
+    began = [each for each in planned if (each.directory.path / "config.toml").is_file()]
+    runs = [Run(each.directory, {**each.varied, "seed": each.seed}) for each in began]
+    return Sweep(folder, runs, rows)
+
+
+def _base(preset: Preset, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all runs share; raises UserError for a key that the sweep sets itself."""
+    pairs = [text for text in preset_texts(preset) if not is_file(text)]
+    sweeps.refuse_own("preset", read_overrides(pairs))
+    sweeps.refuse_own("sweep", map(kebab, shared))
+    return read_keys(preset, shared, more=True)
+
+
+def _values(vary: Mapping[str, Iterable[Scalar]]) -> sweeps.Vary:
+    return sweeps.parse_vary([_vary_text(key, values) for key, values in vary.items()])
+
+
+def _seeds(seeds: Iterable[int]) -> list[int]:
+    return sweeps.parse_seeds(",".join(map(str, _listed("seeds", seeds))))
+
+
+def _runner(engine: Engine | None, log: Log) -> Runner:
+    """Return how one run after the other is started on an engine, its output in `log`."""
+
+    def runner(app: Path, values: Mapping[str, Any], resources: Resources) -> int:
+        log.mistake = ""
+        code = train(app, values, resources, engine, log)
+        if code != COMPLETED and log.mistake:
+            raise UserError(log.mistake)
+        return code
+
+    return runner
+
+
+def _vary_text(key: str, values: Iterable[Scalar]) -> str:
+    """Write the values of a key as `--vary` takes them, so that they are checked in one place."""
+    found = [scalar(value) for value in _listed(key, values)]
+    for value in found:
+        if not isinstance(value, str | int | float):
+            raise UserError(f"vary: {value!r} of '{key}' is not a word, number, True or False")
+    return f"{kebab(key)}={','.join(map(json.dumps, found))}"
+
+
+def _listed(what: str, values: Any) -> Sequence[Any]:
+    """Return values as a list; raises UserError for a single one."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UserError(f"{what} is {values!r} but must be a list of values")
+    return list(values)
+
+
+def _mean_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the mean accuracy of some runs by round, where all have one."""
+    found: dict[int, list[float]] = {}
+    for each in runs:
+        for row in each.directory.rounds():
+            if row.get("accuracy") is not None:
+                found.setdefault(row["round"], []).append(row["accuracy"])
+    return [
+        {"round": number, "accuracy": statistics.fmean(values)}
+        for number, values in sorted(found.items())
+        if len(values) == len(runs)
+    ]

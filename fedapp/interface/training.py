@@ -1,0 +1,193 @@
+"""`run`: one training from Python, on the engines of the command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import tomli_w
+import torch
+
+from fedapp.config.overrides import read_overrides
+from fedapp.config.resolve import load_run_config
+from fedapp.config.run_config import RunConfig
+from fedapp.config.run_keys import kebab
+from fedapp.core.errors import UserError
+from fedapp.core.files import plain
+from fedapp.engines import launch
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Engine, Resources
+from fedapp.engines.subprocesses import COMPLETED, INTERRUPTED
+from fedapp.interface.notebook import Log, logged, pipe_to
+from fedapp.interface.runs import Run
+from fedapp.results.folders import unnamed
+from fedapp.results.run_directory import RunDirectory
+
+Preset = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+
+_PACKAGES = Path(__file__).parents[2]  # the folder in which the app's packages lie
+_APP_TABLE = "[tool.flwr.app.config]"
+_COMPONENTS = {"serverapp": "fedapp.server_app:app", "clientapp": "fedapp.client_app:app"}
+
+
+class RunFailed(UserError):  # noqa: N818
+    """A run that began and did not complete; its sentence says why."""
+
+    def __init__(self, sentence: str, run: Run) -> None:
+        """Take the sentence and the run, whose directory has what it left."""
+        super().__init__(sentence)
+        self.run = run
+
+
+def run(
+    preset: Preset = None,
+    *,
+    engine: str | None = None,
+    workers: int = 0,
+    nodes: int = 0,
+    gpus: float = -1.0,
+    **keys: Any,
+) -> Run:
+    """Train one federation to its end, its log in this cell or terminal, and return it.
+
+    An interruption ends the run in good order and raises KeyboardInterrupt; its directory stays.
+
+    Args:
+        preset: what `-c` of the command takes: the name of a preset, a TOML file, or several.
+        engine: "workers" (processes of this machine), "ray" or "in-process"; None: workers, or ray
+            where RAY_ADDRESS is set. The result is the same, bit for bit.
+        workers: worker processes; 0: one per core, or four per GPU.
+        nodes: virtual SuperNodes; 0: one per worker.
+        gpus: share of a GPU that each worker has; -1: all GPUs, shared.
+        keys: run-config keys with underscores, which win over the preset: `num_rounds=5`,
+            `method="fedntd"`. `fedapp config` lists them.
+
+    Raises:
+        UserError: a key or a value that is wrong, or data that are not there; nothing was trained.
+        RunFailed: the run began and failed; its `run` has what was trained until then.
+    """
+    chosen, resources = find_engine(engine), find_resources(nodes, workers, gpus)
+    with app_folder() as app:
+        values = load_run_config(app, read_keys(preset, keys))
+        with _place(values) as path, logged() as log:
+            directory = RunDirectory(path)
+            before = _opened_at(directory)
+            code = train(app, values, resources, chosen, log)
+    if code == COMPLETED:
+        return Run(directory)
+    sentence = log.mistake or f"the run ended with exit code {code} before it was completed"
+    if _opened_at(directory) == before:
+        raise UserError(sentence)
+    raise RunFailed(sentence, Run(directory))
+
+
+def train(
+    app: Path, values: Mapping[str, Any], resources: Resources, engine: Engine | None, log: Log
+) -> int:
+    """Run one training with its output in `log`; returns the exit code.
+
+    Raises KeyboardInterrupt where the run was interrupted.
+    """
+    if engine == Engine.IN_PROCESS:
+        threads = torch.get_num_threads()
+        try:
+            return run_in_process(app, values, resources)
+        finally:
+            torch.set_num_threads(threads)  # the run has its own number, the notebook another
+    with pipe_to(log) as output:
+        code = launch.run(app, values, resources, engine, output)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
+
+
+def find_engine(name: str | None) -> Engine | None:
+    """Return the engine of a name; raises UserError if there is none."""
+    if name is None or name in list(Engine):
+        return None if name is None else Engine(name)
+    raise UserError(f"engine is {name!r} but must be one of {', '.join(Engine)}")
+
+
+def find_resources(nodes: int, workers: int, gpus: float) -> Resources:
+    """Return what a run may use; raises UserError for a number below its least."""
+    for name, value, least in (("nodes", nodes, 0), ("workers", workers, 0), ("gpus", gpus, -1)):
+        if value < least:
+            raise UserError(f"{name} is {value} but must be {least} (choose) or more")
+    return Resources(nodes, workers, gpus)
+
+
+def read_keys(preset: Preset, keys: Mapping[str, Any], more: bool = False) -> dict[str, Any]:
+    """Return the configuration that a user asks for, with kebab-case keys, unchecked.
+
+    `more` says that other keys will follow, as `read_overrides` needs to know.
+
+    Raises:
+        UserError: a preset or a file that cannot be read.
+    """
+    overrides = read_overrides(preset_texts(preset), more=more or bool(keys))
+    return {**overrides, **{kebab(key): scalar(value) for key, value in keys.items()}}
+
+
+def preset_texts(preset: Preset) -> list[str]:
+    """Return a preset, or several, as the texts that `-c` of the command takes."""
+    several = [] if preset is None else preset
+    return [str(p) for p in ([several] if isinstance(several, str | os.PathLike) else several)]
+
+
+@contextmanager
+def app_folder() -> Iterator[Path]:
+    """Give the folder of the app: this one, as for the command, if its pyproject.toml has defaults.
+
+    Else one that is made of the installed packages and RunConfig's defaults, and removed again.
+    """
+    file = Path("pyproject.toml")
+    if file.is_file() and _APP_TABLE in file.read_text(encoding="utf-8"):
+        yield Path(".")
+        return
+    with TemporaryDirectory(prefix="fedapp-") as made:
+        for package in ("fedapp", "strategies", "clients"):
+            (Path(made) / package).symlink_to(_PACKAGES / package)
+        app = {"config": RunConfig.model_validate({}).flat(), "components": _COMPONENTS}
+        text = tomli_w.dumps({"tool": {"flwr": {"app": app}}})
+        (Path(made) / file).write_text(text, encoding="utf-8")
+        yield Path(made)
+
+
+def scalar(value: Any) -> Any:
+    """Return a path as text and NumPy's numbers as Python's, which is what configurations hold."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else plain(value)
+
+
+@contextmanager
+def _place(values: dict[str, Any]) -> Iterator[Path]:
+    """Give the run's directory; one without a name gets a new folder, and its name in `values`.
+
+    So what the run's process writes is found without a search. Where no folder can be made, the
+    run says why; one in which nothing began is removed again.
+    """
+    if values["resume"] not in ("", "auto"):
+        yield Path(values["resume"]).resolve()
+        return
+    parent = Path(values["output-dir"]).resolve()
+    if values["run-name"] or values["resume"]:
+        yield parent / values["run-name"]
+        return
+    with suppress(OSError):
+        parent.mkdir(parents=True, exist_ok=True)
+        values["run-name"] = unnamed(parent, values).name
+    try:
+        yield parent / values["run-name"]
+    finally:
+        if values["run-name"]:
+            with suppress(OSError):
+                (parent / values["run-name"]).rmdir()
+
+
+def _opened_at(directory: RunDirectory) -> int:
+    """Return when a run last opened its directory, in nanoseconds; 0: never."""
+    file = directory.path / "config.toml"
+    return file.stat().st_mtime_ns if file.is_file() else 0
