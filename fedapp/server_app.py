@@ -5,6 +5,7 @@ run its rounds; `Recorder` writes down what happens. A mistake in the configurat
 with one sentence, before anything is trained.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -18,11 +19,13 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.analysis.callback import Analyst
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError, out_of_memory
+from fedapp.core.log import configure
 from fedapp.runtime.node import Node
 from fedapp.runtime.opening import check_name, opened_run
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.server import train
 
+log = logging.getLogger(__name__)
 app = ServerApp()
 
 
@@ -40,12 +43,13 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
     """Train, and leave a finished run directory behind, also when the rounds end early."""
+    configure()
     config = parse_config(run_config)
     check_name(config)
     try:
         node = Node(config, data_dir)  # before the directory: data that are not there leave none
         for note in node.partition.notes:
-            print(f"partition: {note}")
+            log.info("partition: %s", note)
         with (
             opened_run(config, run_config) as (directory, saved),
             closing(

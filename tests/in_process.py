@@ -71,7 +71,7 @@ def federate(
     for context in grid.contexts.values():
         context.node_config["hosts"] = hosts
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
-    federation = meet_nodes(grid, config.num_clients, expected, 5, lambda text: None)
+    federation = meet_nodes(grid, config.num_clients, expected, 5)
     key = state_key or uuid.uuid4().hex
     strategy = build_strategy(config, node, federation, key)
     history: list[dict[str, np.ndarray]] = []

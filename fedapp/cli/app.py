@@ -11,6 +11,7 @@ import typer
 from fedapp.cli import analysis, deployment, experiments, papers, results, run, tables
 from fedapp.cli.state import app as state_app
 from fedapp.core.errors import UserError
+from fedapp.core.log import configure
 from fedapp.engines.subprocesses import heed_signals
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ def main() -> None:
     """
     heed_signals()
     try:
+        configure()
         app()
     except UserError as mistake:
         print(f"fedapp: {mistake}", file=sys.stderr)

@@ -8,6 +8,7 @@ that differ between two equal runs. Each is closed here, once.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 Tensor: TypeAlias = Union[np.ndarray, "torch.Tensor"]
+log = logging.getLogger(__name__)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -41,7 +43,7 @@ def written(what: str, write: Callable[[], object]) -> bool:
     try:
         write()
     except OSError as error:
-        print(f"{what} not written: {error}", flush=True)
+        log.warning("%s not written: %s", what, error)
         return False
     return True
 

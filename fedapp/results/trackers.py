@@ -1,5 +1,6 @@
 """Where metrics go beside metrics.jsonl: an optional tracker that people already look at."""
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -7,6 +8,8 @@ from typing import Any, Protocol
 
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
@@ -130,7 +133,8 @@ class PatientTracker:
         except Exception as problem:
             reason = " ".join(str(problem).split()) or repr(problem)
             if not self.lost:
-                print(f"tracker '{self.name}' gets no more: {reason}; metrics.jsonl has all rounds")
+                lost = "tracker '%s' gets no more: %s; metrics.jsonl has all rounds"
+                log.warning(lost, self.name, reason)
             self.lost = True
 
 

@@ -4,6 +4,7 @@ Nothing of an earlier run is replaced before it is clear that this one may go on
 other process can come between: the directory is held from before it is read until the run ends.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import check_free, held
 from fedapp.results.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def opened_run(
             stack.enter_context(held(parent / name))
         saved = _earlier(parent / name, config) if config.resume else None
         if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
-            print(note, flush=True)
+            log.warning(note)
         run = RunDirectory.create(
             parent, name, config.flat(), resume=bool(config.resume), chosen=config.chosen(asked)
         )

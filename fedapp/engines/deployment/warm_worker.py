@@ -6,6 +6,7 @@ nobody has asked for half an hour. A training that nobody waits for any more is 
 answer dropped.
 """
 
+import logging
 import os
 import select
 import socket
@@ -16,8 +17,10 @@ from pathlib import Path
 from flwr.app import Context, Message, MessageType
 
 from fedapp.core.errors import UserError
+from fedapp.core.log import configure
 from fedapp.engines.deployment.warm import ANSWER, FAILURE, MISTAKE, receive, send
 
+log = logging.getLogger("fedapp.engines.deployment.warm_worker")  # run as __main__
 IDLE_SECONDS = 1800.0
 
 
@@ -35,7 +38,7 @@ def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> N
                 try:
                     _answer(connection)
                 except (OSError, EOFError) as error:
-                    print(f"warm worker: nobody took the answer ({error})", flush=True)
+                    log.warning("warm worker: nobody took the answer (%s)", error)
     except ProcessLookupError:
         return  # the parent had ended before it could be watched
     finally:
@@ -91,6 +94,7 @@ def _end_of(parent: int) -> list[int]:
 
 def main() -> None:
     """Serve the socket and the parent that the command line names."""
+    configure()
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     with socket.socket(fileno=descriptor) as listener:
         serve(listener, parent)

@@ -100,7 +100,7 @@ def test_nodes_of_one_process_compute_it_once(monkeypatch):
     monkeypatch.setattr(node_module, "data_hash", lambda *given: calls.append(given) or "hash")
     node_module.close_node()
     try:
-        meet_nodes(InProcessGrid(settings(), 5), 10, {}, 5, lambda text: None)
+        meet_nodes(InProcessGrid(settings(), 5), 10, {}, 5)
     finally:
         node_module.close_node()
     assert len(calls) == 1

@@ -99,7 +99,7 @@ def test_a_node_that_is_lost_before_round_1_may_come_back():
     grid = Returning()
     grid.lost = True
     expected: dict[str, str] = {}
-    federation = meet_nodes(grid, 10, expected, 30, lambda text: None)
+    federation = meet_nodes(grid, 10, expected, 30)
     assert set(federation.nodes.values()) == {100, 102, 103}
 
 
