@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.locks import lock_file
 from fedapp.core.paths import cache_folder
-
-Arrays = dict[str, np.ndarray]
 
 # Part of every key: raise it when what is stored, or how it is computed, changes.
 _VERSION = 1

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.locks import lock_file
 from fedapp.core.paths import absolute, cache_folder
-from fedapp.data.readers.cache import Arrays, cached_arrays, file_version
+from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.images import (
     channel_statistics,
     one_form,
