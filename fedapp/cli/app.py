@@ -12,7 +12,7 @@ from fedapp.cli import analysis, deployment, experiments, papers, results, run, 
 from fedapp.cli.state import app as state_app
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
-from fedapp.engines.subprocesses import heed_signals
+from fedapp.engines.subprocesses import install_signal_handlers
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +30,7 @@ def main() -> None:
 
     What Ctrl-C ends, SIGTERM ends in the same way.
     """
-    heed_signals()
+    install_signal_handlers()
     try:
         configure()
         app()

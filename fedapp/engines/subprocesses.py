@@ -22,7 +22,7 @@ _PATIENCE = 60.0  # seconds in which a process may end in good order
 _running: set["subprocess.Popen[str]"] = set()
 
 
-def heed_signals(act: Callable[[], object] | None = None) -> None:
+def install_signal_handlers(act: Callable[[], object] | None = None) -> None:
     """Let SIGINT and SIGTERM call `act`, or raise KeyboardInterrupt: in the main thread.
 
     After the first of them SIGTERM does nothing: a batch system may send it, and then who started
@@ -43,7 +43,7 @@ def run_task(module: str, task: Any, **options: Any) -> int:
     """Let a module of the app do a task in a process of its own; returns its exit code.
 
     Args:
-        module: what `python -m` runs; it begins with `heed_signals` and `take_task`.
+        module: what `python -m` runs; it begins with `install_signal_handlers` and `take_task`.
         task: what JSON can hold; other values are sent as their text.
         options: as `subprocess.Popen` takes them.
     """

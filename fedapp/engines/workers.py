@@ -23,7 +23,7 @@ from fedapp.core.hardware import gpu_names
 from fedapp.engines.apps import ConfiguredServerApp
 from fedapp.engines.in_process import InProcessGrid, answer, identify
 from fedapp.engines.resources import Resources, node_config
-from fedapp.engines.subprocesses import heed_signals
+from fedapp.engines.subprocesses import install_signal_handlers
 from fedapp.engines.worker_template import start_template, worker_context
 
 _PATIENCE = 1.0  # seconds that one look for replies may take
@@ -156,5 +156,5 @@ def run_on_workers(
     """Run the apps on worker processes of our own."""
     grid = WorkerGrid(server.run_config, resources, clientapp)
     checking.result()
-    heed_signals()  # the server notes that it was stopped
+    install_signal_handlers()  # the server notes that it was stopped
     server.main(grid, Context(1, 1, {}, RecordDict(), {}))

@@ -108,7 +108,7 @@ class MlflowTracker:
         self.mlflow.end_run()
 
 
-class PatientTracker:
+class SafeTracker:
     """A tracker whose troubles cost its own numbers, not the run; they are said once.
 
     After the first it gets no more: its library may have tried for minutes, and would every round.
@@ -157,7 +157,7 @@ TRACKERS: dict[str, Callable[[RunDirectory], Tracker]] = {
 
 def open_tracker(name: str, run: RunDirectory) -> Tracker:
     """Return the tracker a configuration names; raises UserError if its package is missing."""
-    return PatientTracker(name, TRACKERS[name](run))
+    return SafeTracker(name, TRACKERS[name](run))
 
 
 def _refused(tracker: str, problem: Exception, setting: str) -> UserError:

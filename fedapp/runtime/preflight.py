@@ -31,7 +31,7 @@ _EQUAL_COPY = (
 )
 
 
-def meet_nodes(
+def wait_for_nodes(
     grid: Grid,
     num_clients: int,
     expected: Mapping[str, str],

@@ -18,7 +18,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import at_once, run_apart, run_in_sight
+from fedapp.experiments.jobs import at_once, run_attached, run_in_subprocess
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
@@ -37,7 +37,7 @@ def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
             log.info("%s is finished, not run again", run.name)
             continue
         log.info("running %s", run.name)
-        run_in_sight(project, run.overrides, Resources())
+        run_attached(project, run.overrides, Resources())
     return result(cell, runs)
 
 
@@ -51,7 +51,7 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
     def one(run: PlannedRun) -> str:
         log.info("running %s", run.name)
         try:
-            code = run_apart(project, run.overrides, Resources())
+            code = run_in_subprocess(project, run.overrides, Resources())
         except UserError as mistake:
             return str(mistake)
         return f"exit code {code}, see its log" if code else ""

@@ -282,7 +282,7 @@ def test_with_jobs_a_run_that_fails_is_tried_once_and_the_other_cells_are_report
         return simulated(project, overrides, resources)
 
     assert reproduce("--jobs", "-1").exit_code == 2  # as the command line says wrong options
-    monkeypatch.setattr(reproducing, "run_apart", apart)
+    monkeypatch.setattr(reproducing, "run_in_subprocess", apart)
     simulated.statuses = {1: "interrupted"}
     cells = ["--cell", "fedprox cifar10 s=2", "--cell", "fedavg cifar10 s=2"]
     done = reproduce(*cells, "--seeds", "2", "--jobs", "1", "--json", "--output-dir", str(tmp_path))

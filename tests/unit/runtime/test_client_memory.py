@@ -23,7 +23,7 @@ from fedapp.results.formatting import megabytes
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import node as node_module
 from fedapp.runtime.node import Node
-from fedapp.runtime.preflight import forget, meet_nodes
+from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.federation import Federation, RoundFailed
 from strategies.rounds.records import Task, from_array_record, to_array_record
@@ -121,7 +121,7 @@ def resumed(run, rounds, more, nodes=3):
         node_module.close_node()
         node = Node(config)
         grid = InProcessGrid(run, nodes)
-        federation = meet_nodes(grid, config.num_clients, {}, 5)
+        federation = wait_for_nodes(grid, config.num_clients, {}, 5)
         strategy = build_strategy(config, node, federation, key)
         if saved is not None:
             strategy.restore(saved)

@@ -127,7 +127,7 @@ def test_the_tracker_is_closed_when_the_nodes_are_refused(train, tracker, monkey
     def refuse(*arguments):
         raise UserError("no node came")
 
-    monkeypatch.setattr(server, "meet_nodes", refuse)
+    monkeypatch.setattr(server, "wait_for_nodes", refuse)
     with pytest.raises(UserError, match="no node came"):
         train()
     assert tracker.closed == 1
@@ -196,7 +196,7 @@ def test_a_run_that_was_refused_before_its_first_round_can_be_started_anew(
         raise UserError("no node came")
 
     with monkeypatch.context() as patch:
-        patch.setattr(server, "meet_nodes", refused)
+        patch.setattr(server, "wait_for_nodes", refused)
         with pytest.raises(UserError, match="no node came"):
             train(lr=0.5)
     assert (tmp_path / "one" / "config.toml").exists()
