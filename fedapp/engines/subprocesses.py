@@ -86,14 +86,16 @@ def take_task(at_end_of_parent: Callable[[], object] | None = None) -> Any:
     When that one is gone, a thread calls `at_end_of_parent`, or does as if SIGTERM had come.
     """
     task = json.loads(sys.stdin.readline())
-    watch = threading.Thread(target=_watch, args=(at_end_of_parent or _end,), daemon=True)
-    watch.start()
+    call_after(lambda: os.read(sys.stdin.fileno(), 1), at_end_of_parent or _end)
     return task
 
 
-def _watch(act: Callable[[], object]) -> None:
-    os.read(sys.stdin.fileno(), 1)
-    act()
+def call_after(wait: Callable[[], object], act: Callable[[], object]) -> None:
+    """Let a thread call `act` when `wait` returns: when the process that started this one is gone.
+
+    Each kind of process has a way of its own to see that, which `wait` is.
+    """
+    threading.Thread(target=lambda: (wait(), act()), daemon=True).start()
 
 
 def _end() -> None:
