@@ -53,7 +53,7 @@ def configure() -> None:
 
 
 def _level() -> str:
-    wanted = os.environ.get("FEDAPP_LOG_LEVEL", "INFO").upper()
+    wanted = (os.environ.get("FEDAPP_LOG_LEVEL") or "INFO").upper()
     if wanted not in LEVELS:
         raise UserError(
             f"FEDAPP_LOG_LEVEL is '{wanted}' but must be one of {', '.join(LEVELS)}; ERROR shows "
