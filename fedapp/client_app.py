@@ -6,11 +6,15 @@ does neither and hands the message to a process that stays (`warm.py`). Whatever
 that process, the message is answered here instead, by the same handlers.
 """
 
+import logging
+
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
+from fedapp.core.log import configure
 
+log = logging.getLogger(__name__)
 WORKERS = ("plain", "warm")
 
 
@@ -19,6 +23,7 @@ class MessageApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer one message; raises what the handlers raise."""
+        configure()
         worker = context.node_config.get("worker", "plain")
         if worker not in WORKERS:
             raise UserError(f"node-config key 'worker' is {worker!r} but must be plain or warm")
@@ -28,7 +33,7 @@ class MessageApp(ClientApp):
             try:
                 return ask_worker(message, context)
             except WorkerLost as reason:
-                print(f"the warm worker is no help ({reason}): answering without it", flush=True)
+                log.warning("the warm worker is no help (%s): answering without it", reason)
         from fedapp.runtime.client import app as handlers  # imports torch
 
         return handlers(message, context)

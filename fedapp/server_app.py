@@ -5,6 +5,7 @@ run its rounds; `Recorder` writes down what happens. A mistake in the configurat
 with one sentence, before anything is trained.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from fedapp.analysis.callback import Measures
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, out_of_memory
+from fedapp.core.log import configure
 from fedapp.core.plugins import plugin
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
@@ -29,6 +31,7 @@ from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.server import train
 
+log = logging.getLogger(__name__)
 app = ServerApp()
 
 
@@ -46,15 +49,15 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
     """Train, and leave a finished run directory behind, also when the rounds end early."""
+    configure()
     config = parse_config(run_config)
     check_name(config)
     own = user_callbacks(config.callbacks)
     try:
-        process = ProcessContext(
-            config, data_dir
-        )  # before the directory: data that are not there leave none
+        # before the directory: data that are not there leave none
+        process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:
-            print(f"partition: {note}")
+            log.info("partition: %s", note)
         with (
             opened_run(config, run_config) as (directory, saved),
             closing(

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from strategies.aggregate import Arrays
 from strategies.prototypes.training import one_thread
-
-Arrays = dict[str, np.ndarray]
 
 _PARTS = (".u", ".s", ".v")
 

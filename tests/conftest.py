@@ -44,6 +44,14 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def console():
+    """Show what is logged, as the entry points of processes do."""
+    from fedapp.core.log import configure
+
+    configure()
+
+
 @pytest.fixture
 def handlers():
     """Put the handlers of signals back after a test that changes them."""

@@ -18,7 +18,7 @@ from clients.base import LocalClient
 from clients.update import Update
 from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import InProcessGrid
-from fedapp.runtime.preflight import meet_nodes
+from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.base import ClientStrategy
@@ -73,7 +73,7 @@ def federate(
     for context in grid.contexts.values():
         context.node_config["hosts"] = hosts
     expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
-    federation = meet_nodes(grid, config.num_clients, expected, 5, lambda text: None)
+    federation = wait_for_nodes(grid, config.num_clients, expected, 5)
     key = state_key or uuid.uuid4().hex
     strategy = build_strategy(config, node, federation, key)
     history: list[dict[str, np.ndarray]] = []

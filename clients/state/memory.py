@@ -7,7 +7,8 @@ replaced by a fresh one.
 
 from dataclasses import dataclass
 
-from clients.state.store import Arrays, ClientState, StateError
+from clients.arrays import Arrays
+from clients.state.store import ClientState, StateError
 
 REINIT = "reinit"
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialised
 
-Arrays = dict[str, np.ndarray]
+from clients.arrays import Arrays
 
 _FORMAT = 1
 CURRENT, PREVIOUS = "personal.safetensors", "personal.prev.safetensors"

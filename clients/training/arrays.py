@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Arrays = dict[str, np.ndarray]
+from clients.arrays import Arrays
 
 
 def floating(model: nn.Module) -> dict[str, Tensor]:

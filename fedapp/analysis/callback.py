@@ -5,6 +5,7 @@ always so in a simulation. Where it has not, measure on a machine that has, with
 The same holds for what clients keep between rounds.
 """
 
+import logging
 import time
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedapp.results import measures_file
 from fedapp.results.trackers import Tracker
 from fedapp.runtime.callback import ActiveRun, Callback
 from fedapp.runtime.strategy import cohort_of
+
+log = logging.getLogger(__name__)
 
 
 class Measures(Callback):
@@ -47,10 +50,10 @@ class Measures(Callback):
         try:
             entry = measure_round(run.process, models, self.words)
         except UserError as reason:
-            print(f"analysis of round {number} is left out: {reason}", flush=True)
+            log.info(f"analysis of round {number} is left out: {reason}")
             return
         written(f"analysis of round {number}", lambda: measures_file.add(run.directory, entry))
-        print(cost_sentence(entry), flush=True)
+        log.info(cost_sentence(entry))
         self.tracker.log({"round": number, **measures_file.figures(entry)})
         run.round_started = time.monotonic()  # its time is not the next round's
 

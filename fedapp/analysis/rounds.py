@@ -20,7 +20,8 @@ from fedapp.analysis.formulas.features import mean
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.epochs import stop_of, watched
 from fedapp.analysis.measures.table import MEASURES
-from fedapp.analysis.measures.views import Arrays, Local, Stop, View, borrowed, load, look
+from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, look
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.runtime.process import ProcessContext
 from strategies.rounds.base import ClientStrategy
@@ -32,7 +33,7 @@ class Start:
     """What a round starts from: the model and, for some methods, more than that."""
 
     arrays: Arrays
-    extras: Mapping[str, dict[str, np.ndarray]] = field(default_factory=dict)  # sent beside it
+    extras: Mapping[str, Arrays] = field(default_factory=dict)  # sent beside it
     known: tuple[int, ...] = ()  # clients that have trained before, so they must have a state
     state_key: str = ""  # under which clients keep their states; empty: they keep nothing
     missing: str = ""  # what is not known any more, in words; empty: nothing

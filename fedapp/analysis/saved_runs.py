@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clients.training.arrays import to_arrays
 from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config.resolve import parse_config
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.results import checkpoint
 from fedapp.results import measures_file as store
@@ -111,7 +110,7 @@ class SavedRun:
         return entry
 
 
-def _read(path: Any) -> dict[str, np.ndarray]:
+def _read(path: Any) -> Arrays:
     from safetensors.numpy import load_file
 
     return dict(load_file(path))

@@ -11,7 +11,8 @@ import typer
 from fedapp.cli import analysis, deployment, experiments, papers, results, run, tables
 from fedapp.cli.state import app as state_app
 from fedapp.core.errors import UserError
-from fedapp.engines.subprocesses import heed_signals
+from fedapp.core.log import configure
+from fedapp.engines.subprocesses import install_signal_handlers
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,8 +30,9 @@ def main() -> None:
 
     What Ctrl-C ends, SIGTERM ends in the same way.
     """
-    heed_signals()
+    install_signal_handlers()
     try:
+        configure()
         app()
     except UserError as mistake:
         print(f"fedapp: {mistake}", file=sys.stderr)

@@ -154,13 +154,13 @@ def _run(
     if len(able) < len(cells):
         _say(f"{len(cells) - len(able)} of {len(cells)} cells cannot run; --plan says why")
     if jobs:
-        run_ahead(able, request, project, _say, jobs)
+        run_ahead(able, request, project, jobs)
     rows = []
     for cell in able:
         if jobs:  # what did not finish there is reported, not tried again
             rows.append(result(cell, runs_of(cell, request)))
         else:
-            rows.append(run_cell(cell, request, project, _say))
+            rows.append(run_cell(cell, request, project))
         path = write_results(request.output_dir, rows)
     _show_results(rows, request, as_json)
     table = find_paper(able[0].paper).table(able[0].table)

@@ -22,7 +22,7 @@ from fedapp.config.checks import check_config
 from fedapp.config.fine_tuning import stage_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
-from fedapp.config.run_keys import kebab, sentence, whole_floats
+from fedapp.config.run_keys import kebab, sentence
 from fedapp.core.errors import UserError
 from fedapp.methods.table import FALLBACKS, check_regulariser, find_method
 
@@ -40,7 +40,7 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
             hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
             raise UserError(f"run-config key '{key}' does not exist; {hint}")
     try:
-        asked = RunConfig(**whole_floats(RunConfig, values))
+        asked = RunConfig(**values)
     except ValidationError as error:
         raise UserError(sentence(RunConfig, error)) from None
     return resolve(asked.model_copy(update=find_method(asked.method).fixed))

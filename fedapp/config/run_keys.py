@@ -3,8 +3,7 @@
 A method's own keys are declared in its row. The description of a field is its help text.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -211,16 +210,6 @@ def marked_keys(cls: type[BaseModel], *marks: str) -> frozenset[str]:
     return frozenset(
         kebab(name) for name, field in fields if any(mark in field.metadata for mark in marks)
     )
-
-
-def whole_floats(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a whole number stand for a float (lr=1), but not a float for a whole number."""
-    by_alias = {kebab(name): field for name, field in cls.model_fields.items()}
-    floats = {key for key, field in by_alias.items() if "float" in str(field.annotation)}
-    return {
-        key: float(value) if key in floats and type(value) is int else value
-        for key, value in values.items()
-    }
 
 
 def sentence(cls: type[BaseModel], error: ValidationError) -> str:

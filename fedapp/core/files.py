@@ -8,6 +8,7 @@ that differ between two equal runs. Each is closed here, once.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -20,14 +21,19 @@ if TYPE_CHECKING:
     import torch
 
 Tensor: TypeAlias = Union[np.ndarray, "torch.Tensor"]
+log = logging.getLogger(__name__)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that readers and crashes meet the old file or the new one."""
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Put `content` at `path` so that readers and crashes meet the old file or the new one.
+
+    `mode` is that of the file from its first byte on, less the user's umask.
+    """
     # A fixed suffix with the process id keeps the user's umask, which tempfile would not.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # left by a process that was killed
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -41,7 +47,7 @@ def written(what: str, write: Callable[[], object]) -> bool:
     try:
         write()
     except OSError as error:
-        print(f"{what} not written: {error}", flush=True)
+        log.warning("%s not written: %s", what, error)
         return False
     return True
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.data.readers.cache import Arrays, cached_arrays
+from fedapp.data.readers.cache import cached_arrays
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.hub import PREFIX, read_hub
 from fedapp.data.readers.imagenet import LAYOUT, read_imagenet100

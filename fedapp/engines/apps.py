@@ -3,12 +3,16 @@
 They are imported when they are called: Ray's workers, and processes that fork, import them anew.
 """
 
+import logging
 from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
 from fedapp.core.errors import UserError
+from fedapp.core.log import configure
 from fedapp.engines.resources import node_config
+
+log = logging.getLogger(__name__)
 
 
 class ConfiguredServerApp:
@@ -31,10 +35,11 @@ class ConfiguredServerApp:
     def main(self, grid: Any, context: Any) -> None:
         """Run the named app; a user's mistake becomes one sentence."""
         context.run_config = self.run_config
+        configure()
         try:
             resolve_name(self.reference)(grid, context)
         except UserError as mistake:
-            print(mistake, flush=True)
+            log.error(mistake)
         else:
             self.completed = True
 

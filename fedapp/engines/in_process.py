@@ -5,6 +5,7 @@ in this process. So a run starts as quickly as torch does, gives the same bits a
 real SuperNodes, and many of them can share a machine: what sweeps and quick studies want.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,11 +19,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config.resolve import load_run_config
 from fedapp.core.errors import UserError
+from fedapp.core.log import configure
 from fedapp.engines.resources import Resources
 from fedapp.runtime.client import app as client_app
 from fedapp.server_app import run as train
 from strategies.rounds.transport import exchange, set_message_id
 
+log = logging.getLogger(__name__)
 FIRST_NODE = 100
 _LONGEST = 7 * 86400.0  # seconds, where no timeout is given
 
@@ -103,11 +106,12 @@ def run_in_process(project: Path, overrides: Mapping[str, Any], resources: Resou
     `resources`, one if it is open; it changes no bit of the result.
     """
     started = time.monotonic()
+    configure()
     values = load_run_config(project, overrides)
     try:
         train(InProcessGrid(values, max(1, resources.nodes)), values, "", started)
     except UserError as mistake:
-        print(f"fedapp: {mistake}", flush=True)
+        log.error("fedapp: %s", mistake)
         return 1
     return 0
 

@@ -7,7 +7,7 @@ from typing import Any
 from fedapp.engines.apps import ConfiguredClientApp, ConfiguredServerApp
 from fedapp.engines.resources import Resources
 from fedapp.engines.shutdown import interrupted
-from fedapp.engines.subprocesses import heed_signals
+from fedapp.engines.subprocesses import install_signal_handlers
 
 
 def run_on_ray(
@@ -23,7 +23,7 @@ def run_on_ray(
             logging_level=logging.WARNING,
             log_to_driver=True,
         )
-        heed_signals(interrupted)  # Ray has an answer of its own to SIGTERM
+        install_signal_handlers(interrupted)  # Ray has an answer of its own to SIGTERM
     checking.result()
     from flwr.simulation import run_simulation  # imports Ray
 

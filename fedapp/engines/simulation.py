@@ -22,7 +22,7 @@ from fedapp.engines.subprocesses import (
     FAILED,
     INTERRUPTED,
     MISTAKE,
-    heed_signals,
+    install_signal_handlers,
     take_task,
 )
 from fedapp.engines.worker_template import start_template
@@ -72,7 +72,7 @@ def _check(values: Mapping[str, Any], on_ray: bool) -> None:
 
 def main() -> None:
     """Read the task, one line of JSON, from standard input, and do it."""
-    heed_signals(interrupted)
+    install_signal_handlers(interrupted)
     task = take_task(lambda: stop(FAILED))
     try:
         code = simulate(

@@ -22,7 +22,7 @@ _PATIENCE = 60.0  # seconds in which a process may end in good order
 _running: set["subprocess.Popen[str]"] = set()
 
 
-def heed_signals(act: Callable[[], object] | None = None) -> None:
+def install_signal_handlers(act: Callable[[], object] | None = None) -> None:
     """Let SIGINT and SIGTERM call `act`, or raise KeyboardInterrupt: in the main thread.
 
     After the first of them SIGTERM does nothing: a batch system may send it, and then who started
@@ -43,7 +43,7 @@ def run_task(module: str, task: Any, **options: Any) -> int:
     """Let a module of the app do a task in a process of its own; returns its exit code.
 
     Args:
-        module: what `python -m` runs; it begins with `heed_signals` and `take_task`.
+        module: what `python -m` runs; it begins with `install_signal_handlers` and `take_task`.
         task: what JSON can hold; other values are sent as their text.
         options: as `subprocess.Popen` takes them.
     """
@@ -86,14 +86,16 @@ def take_task(at_end_of_parent: Callable[[], object] | None = None) -> Any:
     When that one is gone, a thread calls `at_end_of_parent`, or does as if SIGTERM had come.
     """
     task = json.loads(sys.stdin.readline())
-    watch = threading.Thread(target=_watch, args=(at_end_of_parent or _end,), daemon=True)
-    watch.start()
+    call_after(lambda: os.read(sys.stdin.fileno(), 1), at_end_of_parent or _end)
     return task
 
 
-def _watch(act: Callable[[], object]) -> None:
-    os.read(sys.stdin.fileno(), 1)
-    act()
+def call_after(wait: Callable[[], object], act: Callable[[], object]) -> None:
+    """Let a thread call `act` when `wait` returns: when the process that started this one is gone.
+
+    Each kind of process has a way of its own to see that, which `wait` is.
+    """
+    threading.Thread(target=lambda: (wait(), act()), daemon=True).start()
 
 
 def _end() -> None:

@@ -8,7 +8,6 @@ beside the same imports of the server's: so they start together with it, and sha
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -23,7 +22,7 @@ from fedapp.core.hardware import gpu_names
 from fedapp.engines.apps import ConfiguredServerApp
 from fedapp.engines.in_process import InProcessGrid, answer, identify
 from fedapp.engines.resources import Resources, node_config
-from fedapp.engines.subprocesses import heed_signals
+from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import start_template, worker_context
 
 _PATIENCE = 1.0  # seconds that one look for replies may take
@@ -126,7 +125,9 @@ def _expired(message: Message) -> bool:
 def _work(connection: Connection, clientapp: str, threads: int, gpu: str | None) -> None:
     """Answer messages until the process that asks them ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the other process that ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    call_after(parent.join, lambda: os._exit(1))  # also in the middle of its work
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # CUDA has not started here
     import torch
@@ -142,19 +143,11 @@ def _work(connection: Connection, clientapp: str, threads: int, gpu: str | None)
             return
 
 
-def _end_with_parent() -> None:
-    """End this process, in the middle of its work, when the one that started it is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
 def run_on_workers(
     server: ConfiguredServerApp, clientapp: str, resources: Resources, checking: "Future[None]"
 ) -> None:
     """Run the apps on worker processes of our own."""
     grid = WorkerGrid(server.run_config, resources, clientapp)
     checking.result()
-    heed_signals()  # the server notes that it was stopped
+    install_signal_handlers()  # the server notes that it was stopped
     server.main(grid, Context(1, 1, {}, RecordDict(), {}))

@@ -1,7 +1,8 @@
 """Starting many runs: one after the other, or several at once in one process each.
 
-A small run on workers of its own leaves most of a machine idle. `run_apart` makes each run one
-process with one federation inside, with the same bits: as many train at once as there are cores.
+A small run on workers of its own leaves most of a machine idle. `run_in_subprocess` makes each run
+one process with one federation inside, with the same bits: as many train at once as there are
+cores.
 """
 
 import os
@@ -23,7 +24,7 @@ from fedapp.engines.subprocesses import (
     INTERRUPTED,
     MISTAKE,
     end_tasks,
-    heed_signals,
+    install_signal_handlers,
     run_task,
     take_task,
 )
@@ -38,7 +39,7 @@ def runner_for(jobs: int) -> Runner:
     """Return how runs are started: on workers, or (jobs above 0) each in one process."""
     if jobs < 0:
         raise UserError(f"--jobs is {jobs} but must be 0 (one after the other, on workers) or more")
-    return run_apart if jobs else run_in_sight
+    return run_in_subprocess if jobs else run_attached
 
 
 def at_once(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
@@ -61,7 +62,7 @@ def at_once(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[t
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def run_in_sight(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
+def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Run on worker processes, the output on stderr; returns the exit code.
 
     A run that was interrupted interrupts this process too: no other is to follow it.
@@ -73,7 +74,7 @@ def run_in_sight(project: Path, overrides: Mapping[str, Any], resources: Resourc
     return code
 
 
-def run_apart(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
+def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Run in one process, apart from this one; returns its exit code.
 
     Runs take the machine's GPUs in turn. What one prints goes to NAME.log beside the run directory.
@@ -115,8 +116,8 @@ def stdout_to_stderr() -> Iterator[None]:
 
 
 def main() -> None:
-    """Do the one run that `run_apart` gives this process."""
-    heed_signals()
+    """Do the one run that `run_in_subprocess` gives this process."""
+    install_signal_handlers()
     task = take_task()
     try:
         from fedapp.engines.in_process import run_in_process  # imports torch

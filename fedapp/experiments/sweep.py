@@ -7,8 +7,8 @@ a failed run does not stop the others, and the same command goes on where it sto
 
 import csv
 import io
+import logging
 import re
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +27,7 @@ from fedapp.results.comparison import Spread, aside
 from fedapp.results.folders import is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
 
+log = logging.getLogger(__name__)
 Vary = dict[str, tuple[Scalar, ...]]
 
 # A comma with an even number of each quote behind it, so outside of any.
@@ -161,10 +162,10 @@ def execute(
     waiting = [index for index, each in enumerate(runs) if not each.completed]
     write_csv(rows, table)
     done = len(runs) - len(waiting)
-    print(f"{len(runs)} runs, {done} completed before; results in {table}", file=sys.stderr)
+    log.info("%d runs, %d completed before; results in %s", len(runs), done, table)
 
     def one(index: int) -> str:
-        print(f"{runs[index].directory.name} starts", file=sys.stderr, flush=True)
+        log.info("%s starts", runs[index].directory.name)
         return _run_one(project, runs[index], resources, runner)
 
     for count, (index, problem) in enumerate(at_once(jobs, one, waiting), 1):
@@ -173,7 +174,7 @@ def execute(
         if problem:
             rows[index] |= {"status": "failed", "reason": problem}
         verdict = f"failed: {problem}" if problem else "completed"
-        print(f"[{count}/{len(waiting)}] {name} {verdict}", file=sys.stderr, flush=True)
+        log.info("[%d/%d] %s %s", count, len(waiting), name, verdict)
         write_csv(rows, table)
     return rows
 

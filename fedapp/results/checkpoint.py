@@ -8,9 +8,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.files import safetensors_bytes, write_atomically
 
@@ -23,8 +23,8 @@ class Checkpoint:
 
     server_round: int
     fingerprint: str  # of the configuration that made it
-    arrays: dict[str, np.ndarray]
-    strategy: dict[str, np.ndarray]
+    arrays: Arrays
+    strategy: Arrays
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -70,5 +70,5 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
     )
 
 
-def _part(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def _part(tensors: Arrays, prefix: str) -> Arrays:
     return {n.removeprefix(prefix): array for n, array in tensors.items() if n.startswith(prefix)}

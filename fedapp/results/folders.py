@@ -1,7 +1,7 @@
 """The folders of runs: how they are named, which are free, and one writer for each.
 
 Two processes that append to one metrics.jsonl spoil both runs, and a name that is taken must never
-cost what lies there. So a folder is held by a lock for as long as a run lasts, and is free only
+cost what lies there. So a folder is locked for as long as a run lasts, and is free only
 while it has nothing in it but what a run writes before its first round.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fedapp.core.errors import UserError
+from fedapp.core.locks import LockHeld, lock_file
 from fedapp.core.paths import expanded, folder_name, is_folder_name
 
 LOCK, CHECKPOINTS = ".lock", "checkpoints"
@@ -95,7 +96,7 @@ def unnamed(parent: Path, config: Mapping[str, object]) -> Path:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def lock_run(path: Path) -> Iterator[None]:
     """Make a run's folder if need be, and keep other processes from running in it.
 
     Where no lock can be had, on a file system without any, the run goes on without one. A folder
@@ -104,21 +105,17 @@ def held(path: Path) -> Iterator[None]:
     Raises:
         UserError: at once, when another process holds it.
     """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path / LOCK, timeout=0)
-    try:
+    is_run = False
+    with suppress(OSError):  # where nothing at all can be written, writing the first file says so
         path.mkdir(parents=True, exist_ok=True)
-        if (path / LOCK).exists() or is_free(path) or (path / "config.toml").is_file():
-            lock.acquire()
-    except Timeout:
-        raise UserError(
-            f"another process is running in run directory {path}; wait for it, end it, or choose "
-            "another run-name."
-        ) from None
-    except (OSError, NotImplementedError):
-        pass  # where nothing at all can be written, writing the first file says so
-    try:
+        is_run = (path / LOCK).exists() or is_free(path) or (path / "config.toml").is_file()
+    with ExitStack() as stack:
+        try:
+            if is_run:
+                stack.enter_context(lock_file(path / LOCK, wait=False))
+        except LockHeld:
+            raise UserError(
+                f"another process is running in run directory {path}; wait for it, end it, or "
+                "choose another run-name."
+            ) from None
         yield
-    finally:
-        lock.release()

@@ -1,5 +1,6 @@
 """Where metrics go beside metrics.jsonl: an optional tracker that people already look at."""
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -7,6 +8,8 @@ from typing import Any, Protocol
 
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
@@ -105,7 +108,7 @@ class MlflowTracker:
         self.mlflow.end_run()
 
 
-class PatientTracker:
+class SafeTracker:
     """A tracker whose troubles cost its own numbers, not the run; they are said once.
 
     After the first it gets no more: its library may have tried for minutes, and would every round.
@@ -130,7 +133,8 @@ class PatientTracker:
         except Exception as problem:
             reason = " ".join(str(problem).split()) or repr(problem)
             if not self.lost:
-                print(f"tracker '{self.name}' gets no more: {reason}; metrics.jsonl has all rounds")
+                lost = "tracker '%s' gets no more: %s; metrics.jsonl has all rounds"
+                log.warning(lost, self.name, reason)
             self.lost = True
 
 
@@ -153,7 +157,7 @@ TRACKERS: dict[str, Callable[[RunDirectory], Tracker]] = {
 
 def open_tracker(name: str, run: RunDirectory) -> Tracker:
     """Return the tracker a configuration names; raises UserError if its package is missing."""
-    return PatientTracker(name, TRACKERS[name](run))
+    return SafeTracker(name, TRACKERS[name](run))
 
 
 def _refused(tracker: str, problem: Exception, setting: str) -> UserError:

@@ -1,5 +1,6 @@
 """What fedapp itself does as a run goes on, each as one callback."""
 
+import logging
 import time
 import traceback
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from fedapp.results.report import write_report
 from fedapp.results.trackers import Tracker
 from fedapp.runtime.callback import ActiveRun, Callback
 from fedapp.runtime.evaluation import Evaluation, evaluate_classes
+
+log = logging.getLogger(__name__)
 
 
 class Evaluate(Callback):
@@ -98,21 +101,20 @@ class Console(Callback):
     def run_begins(self, run: ActiveRun) -> None:
         """Say what is about to be trained, and what clients keep."""
         config, process = run.config, run.process
-        print(
-            f"{config.method} on {config.dataset} with {process.title}: rounds {run.first_round}-"
-            f"{config.num_rounds}, lr {config.lr:g}, {config.local_epochs} local epochs, "
-            f"device {process.device}, run directory {run.directory.path}",
-            flush=True,
+        log.info(
+            f"{config.method} on {config.dataset} with {process.title}: rounds "
+            f"{run.first_round}-{config.num_rounds}, lr {config.lr:g}, {config.local_epochs} local "
+            f"epochs, device {process.device}, run directory {run.directory.path}"
         )
         if process.keeps:
             size, where = megabytes(process.state_bytes()), state_folder(config.state_dir)
-            print(f"clients keep: {process.keeps}; up to {size} in {where}", flush=True)
+            log.info(f"clients keep: {process.keeps}; up to {size} in {where}")
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Print a round's line."""
         elapsed = run.round_started - run.rounds_started
         line = progress.round_line(row, run.last_round, elapsed, first_round=run.first_round)
-        print(line, flush=True)
+        log.info(line)
 
 
 class Checkpoints(Callback):
@@ -209,7 +211,7 @@ class Report(Callback):
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the page from the run's files, then print the figures of the run."""
         written("report.html", lambda: write_report(run.directory.path))
-        print(progress.summary_text(summary, run.directory.path), flush=True)
+        log.info(progress.summary_text(summary, run.directory.path))
 
 
 class SafeCallback(Callback):
@@ -246,11 +248,8 @@ class SafeCallback(Callback):
         except Exception as error:
             self.failed = True
             place = traceback.extract_tb(error.__traceback__)[-1]
-            print(
-                f"callback '{self.name}' is not called any more: {error!r} in {place.filename}, "
-                f"line {place.lineno}",
-                flush=True,
-            )
+            where = f"{place.filename}, line {place.lineno}"
+            log.error(f"callback '{self.name}' is not called any more: {error!r} in {where}")
 
 
 def _server_tensors(run: ActiveRun) -> dict[str, torch.Tensor]:

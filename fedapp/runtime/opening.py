@@ -1,9 +1,10 @@
 """Opening the directory of a run: a new one, or an earlier one to go on from its last checkpoint.
 
 Nothing of an earlier run is replaced before it is clear that this one may go on from it, and no
-other process can come between: the directory is held from before it is read until the run ends.
+other process can come between: the directory is locked from before it is read until the run ends.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,8 +17,10 @@ from fedapp.core.paths import expanded
 from fedapp.methods.table import find_method
 from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
-from fedapp.results.folders import check_free, held
+from fedapp.results.folders import check_free, lock_run
 from fedapp.results.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -36,15 +39,15 @@ def opened_run(
     parent, name = _place(config)
     with ExitStack() as stack:
         if name:
-            stack.enter_context(held(parent / name))
+            stack.enter_context(lock_run(parent / name))
         saved = _earlier(parent / name, config) if config.resume else None
         if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
-            print(note, flush=True)
+            log.warning(note)
         run = RunDirectory.create(
             parent, name, config.flat(), resume=bool(config.resume), chosen=config.chosen(asked)
         )
         if not name:
-            stack.enter_context(held(run.path))
+            stack.enter_context(lock_run(run.path))
         yield run, saved
 
 

@@ -5,8 +5,9 @@ until every client of the run has a node that answers. A node that would train s
 the server thinks is refused by name.
 """
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -20,6 +21,7 @@ from strategies.rounds.records import PROTOCOL_VERSION, TASK
 from strategies.rounds.transport import exchange
 
 Identity = Mapping[str, Any]
+log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before a lost node is asked again
 _EQUAL_RUN = "both need the same app, run configuration and kind of data"
@@ -29,12 +31,11 @@ _EQUAL_COPY = (
 )
 
 
-def meet_nodes(
+def wait_for_nodes(
     grid: Grid,
     num_clients: int,
     expected: Mapping[str, str],
     timeout: float,
-    say: Callable[[str], None] = print,
 ) -> Federation:
     """Return the federation once every client has a node; raises UserError after `timeout` seconds.
 
@@ -62,7 +63,7 @@ def meet_nodes(
             else:
                 met.welcome(reply)
     total = sum(met.examples.values())
-    say(f"{len(known)} nodes host {num_clients} clients with {total} examples")
+    log.info("%d nodes host %d clients with %d examples", len(known), num_clients, total)
     pool = [met.pool[place] for place in sorted(met.pool)]
     return Federation(met.nodes, met.examples, pool)
 
@@ -137,7 +138,6 @@ def forget(
     federation: Federation,
     state_key: str,
     timeout: float = 10.0,
-    say: Callable[[str], None] = print,
 ) -> None:
     """Tell every node that a run is over, so that it removes what its clients kept.
 
@@ -152,9 +152,11 @@ def forget(
     for reply in exchange(grid, messages, timeout):
         silent.discard(reply.metadata.src_node_id)
         if reason := _left(reply):
-            say(f"node {reply.metadata.src_node_id} has not removed its clients' states: {reason}")
+            kept = "node %d has not removed its clients' states: %s"
+            log.warning(kept, reply.metadata.src_node_id, reason)
     if silent:
-        say(f"{len(silent)} nodes have not said in time whether they removed their clients' states")
+        unknown = "%d nodes have not said in time whether they removed their clients' states"
+        log.warning(unknown, len(silent))
 
 
 def _left(reply: Message) -> str:

@@ -8,7 +8,7 @@ from fedapp.core.errors import UserError
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.identity import form
-from fedapp.runtime.preflight import forget, meet_nodes
+from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.strategy import build_strategy
@@ -21,7 +21,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     """Meet the nodes and run the rounds that are left."""
     config, process = recorder.config, recorder.process
     expected = {"configuration": config.fingerprint(), "head": process.head_hash(), **form(process)}
-    federation = meet_nodes(grid, config.num_clients, expected, config.round_timeout)
+    federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
     state_key = _state_key(grid, federation, recorder, saved)
     strategy = build_strategy(config, process, federation, state_key)
     arrays, first_round = _starting_point(process, strategy, recorder.directory, saved)

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from strategies.aggregate import Arrays
+
 T = TypeVar("T")
 
 PROTOCOL_VERSION = 4
@@ -90,17 +92,17 @@ class ClientFailure:
     reason: str
 
 
-def to_array_record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+def to_array_record(arrays: Arrays) -> ArrayRecord:
     """Pack named arrays, C-contiguous, in a Flower record."""
     return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
 
 
-def from_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
+def from_array_record(record: ArrayRecord) -> Arrays:
     """Unpack a Flower record into named arrays; raises ValueError for bytes that are no array."""
     return {name: array.copy() for name, array in view_array_record(record).items()}
 
 
-def view_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
+def view_array_record(record: ArrayRecord) -> Arrays:
     """Unpack a Flower record into read-only arrays that lie in the record's own bytes.
 
     Raises ValueError for bytes that are no array.
@@ -108,7 +110,7 @@ def view_array_record(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: _view(name, array) for name, array in record.items()}
 
 
-def extra_records(content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
+def extra_records(content: RecordDict) -> dict[str, Arrays]:
     """Return every named group of arrays in a message but the shared model."""
     return {
         name: from_array_record(record)
@@ -124,7 +126,7 @@ def pack_uploads(uploads: Mapping[int, Mapping[str, np.ndarray]]) -> ArrayRecord
     )
 
 
-def unpack_uploads(record: ArrayRecord) -> dict[int, dict[str, np.ndarray]]:
+def unpack_uploads(record: ArrayRecord) -> dict[int, Arrays]:
     """Return the arrays of each client; raises ValueError for a name without a client."""
     return {client: from_array_record(own) for client, own in split_uploads(record).items()}
 

@@ -13,7 +13,7 @@ from fedapp.engines.launch import program
 from fedapp.engines.resources import Resources
 from fedapp.engines.subprocesses import INTERRUPTED
 from fedapp.experiments import sweep
-from fedapp.experiments.jobs import run_apart
+from fedapp.experiments.jobs import run_in_subprocess
 from fedapp.results.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_a_run_that_cannot_start_says_why(tmp_path):
     config = {**BASE, "dataset": "images", "data-dir": str(tmp_path / "none")}
     config |= {"output-dir": str(tmp_path), "run-name": "never"}
     with pytest.raises(UserError, match="none"):
-        run_apart(ROOT, config, Resources())
+        run_in_subprocess(ROOT, config, Resources())
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -16,7 +16,8 @@ from clients.training.model_slot import ClientData
 from fedapp.analysis.formulas.accuracy import in_local_accuracy, out_local_accuracy
 from fedapp.analysis.formulas.features import mean
 from fedapp.analysis.measures.base import Figures, Measure
-from fedapp.analysis.measures.views import Arrays, Local, Stop, View, borrowed, load, look
+from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, look
+from fedapp.core.arrays import Arrays
 from fedapp.runtime.process import ProcessContext
 
 
@@ -55,7 +56,7 @@ class LocalTraining(Measure):
 
     def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
         super().__init__(process, received, result)
-        self.sums: list[dict[str, np.ndarray]] = []
+        self.sums: list[Arrays] = []
         self.weight = 0.0
 
     def of_client(self, local: Local) -> Figures:

@@ -5,7 +5,7 @@ view of a thousand-class model on ten thousand images takes about 60 MB, so loca
 at one after the other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +15,8 @@ import torch
 
 from clients.training.arrays import load_arrays, to_arrays
 from fedapp.analysis.formulas.accuracy import class_accuracy_of
+from fedapp.core.arrays import Arrays
 from fedapp.runtime.process import ProcessContext
-
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class View:
     logits: np.ndarray  # [n, C]
     labels: np.ndarray  # [n]
     head: np.ndarray  # [C, d], the rows of the classifier
-    arrays: dict[str, np.ndarray]  # the trained parameters, by name
+    arrays: Arrays  # the trained parameters, by name
     normalised: bool  # whether the head normalises features
 
     @cached_property
@@ -48,7 +47,7 @@ class Stop:
 
     accuracy: float  # on the whole test set
     class_accuracy: np.ndarray  # [C]
-    arrays: dict[str, np.ndarray]  # the tensors that travel, by name
+    arrays: Arrays  # the tensors that travel, by name
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How samples are dealt to clients: the steps that splits share, and what a split is.
+"""How samples are assigned to clients: the steps that splits share, and what a split is.
 
 All of it works on labels and a seeded generator alone, so that a split can be printed, tested and
 repeated without loading an image.
@@ -50,20 +50,20 @@ def count_classes(train_labels: Indices, test_labels: Indices) -> int:
     return int(max(train_labels.max(initial=0), test_labels.max(initial=0))) + 1
 
 
-def deal_randomly(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[Indices]:
+def assign_randomly(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[Indices]:
     """Cut the shuffled samples into parts whose sizes differ by one at most."""
     return np.array_split(rng.permutation(len(labels)), num_clients)
 
 
-def deal_evenly(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[Indices]:
-    """Deal the shuffled samples, sorted by class, like cards: one to each client in turn."""
+def assign_evenly(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Assign the shuffled samples, sorted by class, one to each client in turn."""
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    # Left-over cards go to the first seats; shuffled seats keep low client ids from gaining by it.
+    # Left-over samples go to the first seats; shuffled seats keep low ids from gaining by it.
     return [order[seat::num_clients] for seat in rng.permutation(num_clients)]
 
 
-def deal_shards(
+def assign_shards(
     labels: Indices, assignment: Indices, rng: np.random.Generator, which: str
 ) -> list[Indices]:
     """Hand out the shards of each class at random to the clients listed for it."""
@@ -106,8 +106,8 @@ def draw_counts(
     return counts
 
 
-def deal_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Deal random samples of each class, as many as `counts` [clients, classes] says."""
+def assign_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
+    """Assign random samples of each class, as many as `counts` [clients, classes] says."""
     hands: list[list[Indices]] = [[] for _ in counts]
     for label in range(counts.shape[1]):
         members = rng.permutation(np.flatnonzero(labels == label))

@@ -1,8 +1,8 @@
 """The splits of the papers in which every client keeps a model of its own (FedDOR and others).
 
-Published training and test images are pooled, dealt to the clients, and each client's part is then
-cut into its own training and test split. Without pooling the same deals divide the training set,
-and each client's test part follows its training proportions, as in the other splits.
+Published training and test images are pooled and assigned to the clients, and each client's part is
+then cut into its own training and test split. Without pooling the same assignments divide the
+training set, and each client's test part follows its training proportions, as in the other splits.
 """
 
 import json
@@ -14,9 +14,9 @@ from fedapp.core.errors import UserError
 from fedapp.data.partition.assignment import (
     Indices,
     Partition,
+    assign_counts,
     check_clients,
     count_classes,
-    deal_counts,
     draw_counts,
     matching_test_parts,
 )
@@ -57,7 +57,7 @@ def pathological(
     left_out = np.flatnonzero((counts.sum(axis=0) == 0) & (class_sizes > 0))
     notes = [f"classes {left_out.tolist()} are left out: no client may take one more"]
     return Partition(
-        deal_counts(train_labels, counts, rng),
+        assign_counts(train_labels, counts, rng),
         matching_test_parts(test_labels, counts, rng),
         notes=tuple(notes[: len(left_out)]),
     )
@@ -124,7 +124,7 @@ def dirichlet(
         )
     note = f"the smallest client has {smallest} samples, not {wanted}, in the best of {MAX_DRAWS}"
     return Partition(
-        deal_counts(train_labels, best, rng),
+        assign_counts(train_labels, best, rng),
         matching_test_parts(test_labels, best, rng),
         notes=(f"{note} draws",) if smallest < wanted else (),
     )

@@ -11,12 +11,12 @@ from fedapp.core.errors import UserError
 from fedapp.data.partition.assignment import (
     Indices,
     Partition,
+    assign_counts,
+    assign_evenly,
+    assign_randomly,
+    assign_shards,
     check_clients,
     count_classes,
-    deal_counts,
-    deal_evenly,
-    deal_randomly,
-    deal_shards,
     draw_counts,
     matching_test_parts,
     quotas_by_largest_remainder,
@@ -43,8 +43,8 @@ def iid(
         UserError: fewer training samples than clients.
     """
     check_clients(train_labels, num_clients)
-    deal = deal_evenly if stratified else deal_randomly
-    return Partition(deal(train_labels, num_clients, rng), deal(test_labels, num_clients, rng))
+    assign = assign_evenly if stratified else assign_randomly
+    return Partition(assign(train_labels, num_clients, rng), assign(test_labels, num_clients, rng))
 
 
 def shards(
@@ -74,8 +74,8 @@ def shards(
     listed = np.repeat(np.arange(classes), total // classes)
     assignment = rng.permutation(listed).reshape(num_clients, shards_per_client)
     return Partition(
-        deal_shards(train_labels, assignment, rng, "training"),
-        deal_shards(test_labels, assignment, rng, "test"),
+        assign_shards(train_labels, assignment, rng, "training"),
+        assign_shards(test_labels, assignment, rng, "test"),
     )
 
 
@@ -107,7 +107,7 @@ def lda(
     for _ in range(MAX_DRAWS):
         counts = draw_counts(class_sizes, num_clients, alpha, rng, balance_cap)
         if counts.sum(axis=1).min() >= least:
-            train = deal_counts(train_labels, counts, rng)
+            train = assign_counts(train_labels, counts, rng)
             return Partition(train, matching_test_parts(test_labels, counts, rng))
     raise UserError(
         f"no LDA split with alpha = {alpha} gives each of {num_clients} clients {least} or more "

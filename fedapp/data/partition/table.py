@@ -18,7 +18,7 @@ __all__ = ["PARTITIONS", "Partition", "PartitionKind", "make_partition"]
 
 
 @dataclass(frozen=True)
-class Wish:
+class PartitionSpec:
     """What is asked of a split; each kind reads what it needs."""
 
     num_clients: int
@@ -34,52 +34,58 @@ class Wish:
 class PartitionKind:
     """One row of the table: what the split is, in a line, and how to draw it.
 
-    With `pools` a run pools training and test images before it deals them, unless told otherwise.
+    With `pools` a run pools training and test images before it assigns them, unless told otherwise.
     """
 
     description: str
-    draw: Callable[[Indices, Indices, Wish, np.random.Generator], Partition]
+    draw: Callable[[Indices, Indices, PartitionSpec, np.random.Generator], Partition]
     pools: bool = False
 
 
 PARTITIONS: dict[str, PartitionKind] = {
     "iid": PartitionKind(
         "equal random parts",
-        lambda train, test, w, rng: splits.iid(train, test, w.num_clients, rng),
+        lambda train, test, spec, rng: splits.iid(train, test, spec.num_clients, rng),
     ),
     "stratified": PartitionKind(
         "equal random parts with every class equally often",
-        lambda train, test, w, rng: splits.iid(train, test, w.num_clients, rng, stratified=True),
+        lambda train, test, spec, rng: splits.iid(
+            train, test, spec.num_clients, rng, stratified=True
+        ),
     ),
     "shards": PartitionKind(
         "`shards` one-class shards per client",
-        lambda train, test, w, rng: splits.shards(train, test, w.num_clients, w.shards, rng),
+        lambda train, test, spec, rng: splits.shards(
+            train, test, spec.num_clients, spec.shards, rng
+        ),
     ),
     "lda": PartitionKind(
         "class proportions from a Dirichlet distribution with concentration `alpha`",
-        lambda train, test, w, rng: splits.lda(
-            train, test, w.num_clients, w.alpha, rng, balance_cap=w.lda_cap
+        lambda train, test, spec, rng: splits.lda(
+            train, test, spec.num_clients, spec.alpha, rng, balance_cap=spec.lda_cap
         ),
     ),
     "unbalanced": PartitionKind(
         "random parts of log-normal sizes with deviation `unbalanced-sigma`",
-        lambda train, test, w, rng: splits.unbalanced(train, test, w.num_clients, w.sigma, rng),
+        lambda train, test, spec, rng: splits.unbalanced(
+            train, test, spec.num_clients, spec.sigma, rng
+        ),
     ),
     "own": PartitionKind(
         "every client has a data folder on its own host, the server one to test on",
-        lambda train, test, w, rng: splits.own(train, test, w.num_clients, w.own),
+        lambda train, test, spec, rng: splits.own(train, test, spec.num_clients, spec.own),
     ),
     "pathological": PartitionKind(
         "`classes-per-client` classes per client, of uneven sizes, 75 % of them to train on",
-        lambda train, test, w, rng: personal_splits.pathological(
-            train, test, w.num_clients, w.classes_per_client, rng
+        lambda train, test, spec, rng: personal_splits.pathological(
+            train, test, spec.num_clients, spec.classes_per_client, rng
         ),
         pools=True,
     ),
     "dirichlet": PartitionKind(
         "as lda, for clients with a model of their own: 128 samples or more, 75 % to train on",
-        lambda train, test, w, rng: personal_splits.dirichlet(
-            train, test, w.num_clients, w.alpha, rng
+        lambda train, test, spec, rng: personal_splits.dirichlet(
+            train, test, spec.num_clients, spec.alpha, rng
         ),
         pools=True,
     ),
@@ -113,8 +119,8 @@ def make_partition(
     if kind not in PARTITIONS:
         raise UserError(f"unknown partition '{kind}'; choose one of {', '.join(PARTITIONS)}")
     rng = np.random.default_rng(seed)
-    wish = Wish(num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own)
-    drawn = PARTITIONS[kind].draw(train_labels, test_labels, wish, rng)
+    spec = PartitionSpec(num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own)
+    drawn = PARTITIONS[kind].draw(train_labels, test_labels, spec, rng)
     if not pooled:
         return drawn
     train, test = personal_splits.hold_out(drawn.train, rng)

@@ -9,15 +9,15 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
+from fedapp.core.locks import lock_file
 from fedapp.core.paths import cache_folder
-
-Arrays = dict[str, np.ndarray]
 
 # Part of every key: raise it when what is stored, or how it is computed, changes.
 _VERSION = 1
@@ -48,7 +48,7 @@ def cached_arrays(
     folder = cache_folder() / f"{entry}-{_digest(versions)}"
     if (found := _read(folder)) is not None:
         return found
-    with exclusive(folder.parent / f"{entry}.lock"):
+    with lock_file(folder.parent / f"{entry}.lock"):
         if (found := _read(folder)) is not None:
             return found
         arrays = decode()
@@ -58,20 +58,6 @@ def cached_arrays(
         except OSError:
             return arrays
     return _read(folder) or arrays
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Let one process at a time in; all of them where no lock file can be made."""
-    from filelock import FileLock
-
-    with ExitStack() as stack:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(path))
-        except (OSError, NotImplementedError):
-            pass  # A read-only place: the work is done twice rather than not at all.
-        yield
 
 
 def _digest(texts: Iterable[str]) -> str:

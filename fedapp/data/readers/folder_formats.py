@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapp.data.readers.cache import Arrays
+from fedapp.core.arrays import Arrays
 from fedapp.data.readers.formats import damaged, text_lines
 from fedapp.data.readers.images import images_by_class, read_images
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.data.readers.cache import Arrays
 
 _IDX_KINDS = ("images-idx3", "labels-idx1")
 

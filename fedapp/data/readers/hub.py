@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
+from fedapp.core.locks import lock_file
 from fedapp.core.paths import absolute, cache_folder
-from fedapp.data.readers.cache import Arrays, cached_arrays, exclusive, file_version
+from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.images import (
     channel_statistics,
     one_form,
@@ -81,7 +83,7 @@ def _download(name: str, root: Path) -> None:
     Files that an interrupted download left are not fetched again.
     """
     hub = _library("huggingface_hub")
-    with exclusive(root.parent / f".{root.name}.lock"):
+    with lock_file(root.parent / f".{root.name}.lock"):
         if _is_whole(root):
             return  # another process was faster
         try:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
-from fedapp.data.readers.cache import Arrays, cached_arrays, file_version
+from fedapp.data.readers.cache import cached_arrays, file_version
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -182,7 +183,7 @@ def stack_photos(
     return images, grey
 
 
-def one_form(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> dict[str, np.ndarray]:
+def one_form(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> Arrays:
     """Return the images of each split, uint8 [n, H, W, 1] if all of all splits are greyscale.
 
     `pixels` holds what `stack_photos` returns; other images keep their three channels.

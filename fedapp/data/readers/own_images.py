@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
-from fedapp.data.readers.cache import Arrays, cached_arrays, file_version
+from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.images import (
     SPLITS,
     image_entries,

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
+from fedapp.core.locks import lock_file
 from fedapp.core.paths import absolute, cache_folder
-from fedapp.data.readers.cache import Arrays, cached_arrays, exclusive, file_version
+from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.folder_formats import CinicFormat, FlowersFormat, TinyImageNetFormat
 from fedapp.data.readers.formats import CifarFormat, FileFormat, IdxFormat, locate
 from fedapp.data.readers.images import channel_statistics
@@ -57,7 +59,7 @@ class PublicFiles:
             return
         import torchvision.datasets
 
-        with exclusive(root / f".{self.name}.lock"):
+        with lock_file(root / f".{self.name}.lock"):
             if locate(root, self.file_format):
                 return  # another process was faster
             try:

@@ -6,7 +6,6 @@ are made with mode 0600 from the first byte on, in a folder of mode 0700, and no
 """
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,12 +25,14 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedapp.core.errors import UserError
+from fedapp.core.files import write_atomically
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "superlink.crt", "superlink.key"
 # The SuperLink's own ServerApp process connects back over loopback, so its names are always in.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CA_DAYS = 3650
+_PRIVATE = 0o600
 _CLOCK_SLACK = timedelta(minutes=5)  # nodes whose clocks are a little behind must not refuse it
 
 
@@ -132,7 +133,7 @@ def _make_authority(folder: Path, start: datetime) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    _write_private(folder / CA_KEY, _pem(key))
+    write_atomically(folder / CA_KEY, _pem(key), _PRIVATE)
     (folder / CA_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
 
 
@@ -154,13 +155,14 @@ def _make_server_certificate(
         .add_extension(issued_by, critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    _write_private(folder / SERVER_KEY, _pem(key))
+    write_atomically(folder / SERVER_KEY, _pem(key), _PRIVATE)
     (folder / SERVER_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
 
 
 def _make_node_key(file: Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    write_atomically(file, secret, _PRIVATE)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     file.with_suffix(".pub").write_bytes(public + f" {file.name}\n".encode())
 
@@ -203,12 +205,3 @@ def _general_name(host: str) -> x509.GeneralName:
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write_private(file: Path, content: bytes) -> None:
-    """Write a private file that nobody else can open, not even before its mode is set."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(content)
-    temporary.replace(file)

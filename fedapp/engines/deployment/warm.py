@@ -3,7 +3,7 @@
 There is one worker per SuperNode and version of the app. The first message that finds none binds
 the socket and hands it to a new process, so nobody waits for a file to appear; messages queue in
 the socket until torch is imported. The folder has mode 0700 and belongs to this user, and the
-frames hold Flower's own protobuf messages: nothing is unpickled.
+frames hold the bytes of Flower's own protobuf messages: nothing is unpickled.
 """
 
 import fcntl
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -23,7 +24,7 @@ from flwr.app import Context, Message
 from fedapp.core.errors import UserError
 
 ANSWER, MISTAKE, FAILURE = b"a", b"m", b"f"  # what a worker's frame holds
-_LENGTH_BYTES = 8
+GONE = "it closed the connection"  # what an EOFError without words stands for
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of the run: it is answered elsewhere
@@ -43,38 +44,16 @@ def ask_worker(message: Message, context: Context) -> Message:
         from flwr.proto.message_pb2 import Message as ProtoMessage
 
         with _connection(_socket_path(context.node_id)) as connection:
-            send(connection, message_to_proto(message).SerializeToString())
-            send(connection, context_to_proto(context).SerializeToString())
-            kind, payload = receive(connection), receive(connection)
+            connection.send_bytes(message_to_proto(message).SerializeToString())
+            connection.send_bytes(context_to_proto(context).SerializeToString())
+            kind, payload = connection.recv_bytes(), connection.recv_bytes()
     except (OSError, EOFError, ImportError, ValueError) as error:
-        raise WorkerLost(str(error) or type(error).__name__) from error
+        raise WorkerLost(str(error) or GONE) from error
     if kind == MISTAKE:
         raise UserError(payload.decode())
     if kind == FAILURE:
         raise RuntimeError(payload.decode())
     return message_from_proto(ProtoMessage.FromString(payload))
-
-
-def send(connection: socket.socket, content: bytes) -> None:
-    """Send one frame: its length in 8 bytes, then the bytes."""
-    connection.sendall(len(content).to_bytes(_LENGTH_BYTES, "big"))
-    connection.sendall(content)
-
-
-def receive(connection: socket.socket) -> bytes:
-    """Receive one frame; raises EOFError when the other side has gone."""
-    return _exactly(connection, int.from_bytes(_exactly(connection, _LENGTH_BYTES), "big"))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    content = bytearray(size)
-    view = memoryview(content)
-    while len(view):
-        count = connection.recv_into(view)
-        if not count:
-            raise EOFError("it closed the connection")
-        view = view[count:]
-    return bytes(content)
 
 
 def _socket_path(node_id: int) -> Path:
@@ -97,17 +76,18 @@ def _app_folder() -> Path:
 
 
 @contextmanager
-def _connection(path: Path) -> Iterator[socket.socket]:
+def _connection(path: Path) -> Iterator[Connection]:
     """Connect to the worker at `path`; at most one process at a time starts one."""
-    with socket.socket(socket.AF_UNIX) as connection:
+    with socket.socket(socket.AF_UNIX) as near:
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                connection.connect(str(path))
+                near.connect(str(path))
             except (FileNotFoundError, ConnectionRefusedError):
                 _start_worker(path)
-                connection.connect(str(path))
-        yield connection
+                near.connect(str(path))
+        with Connection(near.detach()) as connection:
+            yield connection
 
 
 def _start_worker(path: Path) -> None:

@@ -6,18 +6,22 @@ nobody has asked for half an hour. A training that nobody waits for any more is 
 answer dropped.
 """
 
+import logging
 import os
 import select
 import socket
 import sys
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from flwr.app import Context, Message, MessageType
 
 from fedapp.core.errors import UserError
-from fedapp.engines.deployment.warm import ANSWER, FAILURE, MISTAKE, receive, send
+from fedapp.core.log import configure
+from fedapp.engines.deployment.warm import ANSWER, FAILURE, GONE, MISTAKE
 
+log = logging.getLogger("fedapp.engines.deployment.warm_worker")  # run as __main__
 IDLE_SECONDS = 1800.0
 
 
@@ -30,12 +34,11 @@ def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> N
             ready, _, _ = select.select(watched, [], [], idle)
             if ready != [listener.fileno()]:
                 return
-            connection, _ = listener.accept()
-            with connection:
+            with Connection(listener.accept()[0].detach()) as connection:
                 try:
                     _answer(connection)
                 except (OSError, EOFError) as error:
-                    print(f"warm worker: nobody took the answer ({error})", flush=True)
+                    log.warning("warm worker: nobody took the answer (%s)", str(error) or GONE)
     except ProcessLookupError:
         return  # the parent had ended before it could be watched
     finally:
@@ -45,16 +48,16 @@ def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> N
             path.unlink()
 
 
-def _answer(connection: socket.socket) -> None:
+def _answer(connection: Connection) -> None:
     from flwr.common.serde import context_from_proto, message_from_proto
     from flwr.proto.message_pb2 import Context as ProtoContext
     from flwr.proto.message_pb2 import Message as ProtoMessage
 
-    message = message_from_proto(ProtoMessage.FromString(receive(connection)))
-    context = context_from_proto(ProtoContext.FromString(receive(connection)))
+    message = message_from_proto(ProtoMessage.FromString(connection.recv_bytes()))
+    context = context_from_proto(ProtoContext.FromString(connection.recv_bytes()))
     kind, payload = _handle(message, context)
-    send(connection, kind)
-    send(connection, payload)
+    connection.send_bytes(kind)
+    connection.send_bytes(payload)
 
 
 def _handle(message: Message, context: Context) -> tuple[bytes, bytes]:
@@ -91,6 +94,7 @@ def _end_of(parent: int) -> list[int]:
 
 def main() -> None:
     """Serve the socket and the parent that the command line names."""
+    configure()
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     with socket.socket(fileno=descriptor) as listener:
         serve(listener, parent)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from fedapp.core.hardware import cores, gpu_count
@@ -80,7 +81,7 @@ class PeakMemory:
     """The most memory that all processes started inside the `with` block had at one time.
 
     Only pages of their own count: what they share (libraries, mapped data, Ray's object store)
-    does not. `megabytes` is None on systems without /proc.
+    does not, where the system tells it apart, as Linux does. `megabytes` is None without any.
     """
 
     megabytes: float | None = None
@@ -88,10 +89,10 @@ class PeakMemory:
     def __init__(self, interval: float = 0.5) -> None:
         self._interval = interval
         self._done = threading.Event()
-        self._mark = f"{_MARK}={uuid.uuid4()}"
+        self._mark = str(uuid.uuid4())
 
     def __enter__(self) -> "PeakMemory":
-        self._value = _environment_value(*self._mark.split("="))
+        self._value = _environment_value(_MARK, self._mark)
         self._value.__enter__()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -104,20 +105,20 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._done.wait(self._interval):
-            found = [_own_bytes(process, self._mark) for process in Path("/proc").glob("[0-9]*")]
+            found = [_own_bytes(process, self._mark) for process in psutil.process_iter()]
             if sum(found):
                 self.megabytes = max(self.megabytes or 0.0, sum(found) / 1e6)
 
 
-def _own_bytes(process: Path, mark: str) -> int:
+def _own_bytes(process: psutil.Process, mark: str) -> int:
     """Return the private resident bytes of a process that carries the mark, or 0."""
     try:
-        if mark.encode() not in (process / "environ").read_bytes().split(b"\0"):
+        if process.environ().get(_MARK) != mark:
             return 0
-        _, resident, shared, *_ = (process / "statm").read_text().split()
-    except OSError:  # another user's, or gone
+        memory = process.memory_info()
+    except (psutil.Error, OSError):  # another user's, or gone
         return 0
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return memory.rss - getattr(memory, "shared", 0)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import psutil
+
 from fedapp.config.resolve import load_run_config
 from fedapp.core.errors import UserError
 from fedapp.engines.launch import environment_for, program
@@ -101,21 +103,9 @@ def _children(pid: int) -> list[int]:
 
     They would train to the run's end without it.
     """
-    if not Path("/proc/self/stat").exists():  # a system without Linux's list of processes
-        with suppress(FileNotFoundError):
-            command = ["pgrep", "-P", str(pid)]
-            found = subprocess.run(command, capture_output=True, text=True, check=False)
-            return [int(word) for word in found.stdout.split()]
-        return []
-    processes = Path("/proc").glob("[0-9]*/stat")
-    return [int(file.parent.name) for file in processes if _parent_in(file) == pid]
-
-
-def _parent_in(status: Path) -> int | None:
-    """Return the parent that a process's status names; None if the process is gone."""
-    with suppress(OSError):
-        return int(status.read_text().rpartition(")")[2].split()[1])  # its name may have spaces
-    return None
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
 
 
 def free_port() -> int:

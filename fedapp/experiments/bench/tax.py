@@ -1,7 +1,7 @@
 """What federation costs: images per second of simulated rounds over those of a plain loop."""
 
+import logging
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fedapp.experiments.bench.superlink import run_with_superlink
 from fedapp.methods.table import METHODS
 from fedapp.models.groups import GROUPS
 
+log = logging.getLogger(__name__)
 Repeat = Mapping[str, Speed]  # by method
 
 
@@ -103,7 +104,7 @@ def rounded_median(values: Sequence[float]) -> float:
 
 def say(text: str) -> None:
     """Tell the waiting user what is measured; stdout is for the results."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+    log.info("bench: %s", text)
 
 
 def _rate(speed: Speed, plain: float) -> float:

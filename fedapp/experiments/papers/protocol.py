@@ -101,7 +101,7 @@ UNSTATED: dict[str, dict[str, float]] = {
     "feddor": {"momentum": 0.0, "weight_decay": 0.0},  # "SGD", and no more
 }
 UNSTATED_SEEDS = {"fedntd": 3}
-BALANCED_IID = {"feddr+", "fedfn"}  # both deal every class equally
+BALANCED_IID = {"feddr+", "fedfn"}  # both assign every class equally
 
 
 def split_method(name: str | None) -> tuple[str, str | None]:

@@ -7,8 +7,9 @@ results.csv, which keeps the cells of earlier calls.
 
 import csv
 import io
+import logging
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,30 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import at_once, run_apart, run_in_sight
+from fedapp.experiments.jobs import at_once, run_attached, run_in_subprocess
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
 from fedapp.results.run_directory import RunDirectory
 
+log = logging.getLogger(__name__)
 RESULTS = "results.csv"
 _KEY = ("paper", "table", "cell", "changes")
 
 
-def run_cell(
-    cell: Cell, request: Request, project: Path, say: Callable[[str], None]
-) -> dict[str, Any]:
+def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
     """Run every seed of a cell that has no finished run yet; returns its line of results."""
     runs = runs_of(cell, request)
     for run in runs:
         if finished(run) is not None:
-            say(f"{run.name} is finished, not run again")
+            log.info("%s is finished, not run again", run.name)
             continue
-        say(f"running {run.name}")
-        run_in_sight(project, run.overrides, Resources())
+        log.info("running %s", run.name)
+        run_attached(project, run.overrides, Resources())
     return result(cell, runs)
 
 
-def run_ahead(
-    cells: Sequence[Cell], request: Request, project: Path, say: Callable[[str], None], jobs: int
-) -> None:
+def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int) -> None:
     """Run the unfinished seeds of all cells, `jobs` at a time in processes of their own.
 
     A run that cannot start, or fails, is said and left unfinished.
@@ -51,15 +49,15 @@ def run_ahead(
     waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
 
     def one(run: PlannedRun) -> str:
-        say(f"running {run.name}")
+        log.info("running %s", run.name)
         try:
-            code = run_apart(project, run.overrides, Resources())
+            code = run_in_subprocess(project, run.overrides, Resources())
         except UserError as mistake:
             return str(mistake)
         return f"exit code {code}, see its log" if code else ""
 
     for count, (run, problem) in enumerate(at_once(jobs, one, waiting), 1):
-        say(f"[{count}/{len(waiting)}] {run.name} {problem or 'done'}")
+        log.info("[%d/%d] %s %s", count, len(waiting), run.name, problem or "done")
 
 
 def finished(run: PlannedRun) -> Summary | None:

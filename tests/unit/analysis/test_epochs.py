@@ -74,7 +74,7 @@ def test_an_epoch_in_the_middle_is_the_run_with_fewer_epochs(tmp_path):
     saved, models = round_of(tmp_path / "long")
     found = measure_round(saved.process, models, ["local-training"])["measures"]["local-training"]
     less, fewer = round_of(tmp_path / "short", local_epochs=2)
-    short = measure_round(less.node, fewer, ["local-training"])["measures"]["local-training"]
+    short = measure_round(less.process, fewer, ["local-training"])["measures"]["local-training"]
     for part in ("mean", "std", "model"):
         assert short[part].items() <= found[part].items()
 

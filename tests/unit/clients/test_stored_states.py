@@ -9,6 +9,7 @@ from threading import Barrier
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 from state_cases import CURRENT, HEADER, arrays, same
 from typer.testing import CliRunner
@@ -18,6 +19,7 @@ from clients.state.store import ClientState, StateError
 from fedapp.cli.app import app
 from fedapp.cli.state import state_folder
 from fedapp.core.errors import UserError
+from fedapp.core.files import safetensors_bytes
 
 
 @pytest.fixture
@@ -70,6 +72,14 @@ def test_an_exported_state_is_a_plain_safetensors_file(root, tmp_path):
     with pytest.raises(StateError, match="exists already"):
         export_state(root, "new", 0, target)
     assert same(load_file(target), arrays(2))
+
+
+def test_a_state_and_a_model_with_the_same_metadata_are_the_same_bytes(root):
+    """Two packages that know nothing of each other write the format, in one way."""
+    path = root / "new" / "0" / CURRENT
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    assert safetensors_bytes(arrays(2), metadata) == path.read_bytes()
 
 
 def test_the_state_of_a_crash_between_the_renames_can_be_exported(root, tmp_path):

@@ -15,7 +15,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import node as node_module
-from fedapp.runtime.preflight import meet_nodes
+from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.run_data import data_hash, load_partition
 
 CLASSES = ("cat", "dog")
@@ -100,7 +100,7 @@ def test_nodes_of_one_process_compute_it_once(monkeypatch):
     monkeypatch.setattr(node_module, "data_hash", lambda *given: calls.append(given) or "hash")
     node_module.close_process()
     try:
-        meet_nodes(InProcessGrid(settings(), 5), 10, {}, 5, lambda text: None)
+        wait_for_nodes(InProcessGrid(settings(), 5), 10, {}, 5)
     finally:
         node_module.close_process()
     assert len(calls) == 1

@@ -32,8 +32,8 @@ def test_pathological_clients_have_few_classes_and_no_sample_twice(classes, clie
     counts = parts.class_counts(labels, classes)
     assert ((counts > 0).sum(axis=1) <= per_client).all()
     assert counts.sum(axis=1).min() > 0
-    dealt = np.concatenate(parts.train)
-    assert len(np.unique(dealt)) == len(dealt)
+    assigned = np.concatenate(parts.train)
+    assert len(np.unique(assigned)) == len(assigned)
     # A class goes to somebody as a whole, or, when no client has a place left, to nobody.
     assert set(counts.sum(axis=0)) <= {0, 200}
     assert bool(parts.notes) == bool((counts.sum(axis=0) == 0).any())

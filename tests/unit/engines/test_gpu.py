@@ -69,7 +69,9 @@ def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
     for visible in ("2,5", "4"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         for name in "ab":
-            jobs.run_apart(Path(), {"output-dir": str(tmp_path), "run-name": name}, Resources())
+            jobs.run_in_subprocess(
+                Path(), {"output-dir": str(tmp_path), "run-name": name}, Resources()
+            )
     assert sorted(taken[:2]) == ["2", "5"]
     assert taken[2:] == ["4", "4"]
 

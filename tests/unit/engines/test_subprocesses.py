@@ -14,15 +14,15 @@ from waiting import wait_until
 from fedapp.cli import app as cli
 from fedapp.engines import launch
 from fedapp.engines.resources import Resources
-from fedapp.engines.subprocesses import INTERRUPTED, end_tasks, heed_signals, run_task
+from fedapp.engines.subprocesses import INTERRUPTED, end_tasks, install_signal_handlers, run_task
 from fedapp.experiments import jobs
 
 ROOT = Path(__file__).parents[3]
 CHILD = f"""
 import sys, time
 from pathlib import Path
-from fedapp.engines.subprocesses import heed_signals, take_task
-heed_signals()
+from fedapp.engines.subprocesses import install_signal_handlers, take_task
+install_signal_handlers()
 folder = Path(take_task())
 try:
     (folder / "started").touch()
@@ -33,8 +33,8 @@ except KeyboardInterrupt:
 """
 PARENT = """
 import sys
-from fedapp.engines.subprocesses import heed_signals, run_task
-heed_signals()
+from fedapp.engines.subprocesses import install_signal_handlers, run_task
+install_signal_handlers()
 sys.exit(run_task("child", sys.argv[1]))
 """
 
@@ -52,7 +52,7 @@ def wait_for(path: Path) -> None:
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_sigterm_does_what_ctrl_c_does_but_only_once(handlers, first):
-    heed_signals()
+    install_signal_handlers()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(first)
     signal.raise_signal(signal.SIGTERM)
@@ -103,4 +103,4 @@ def test_runs_beside_each_other_end_when_who_started_them_is_interrupted(monkeyp
 def test_no_run_follows_one_that_was_interrupted(monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_: INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):
-        jobs.run_in_sight(ROOT, {}, Resources())
+        jobs.run_attached(ROOT, {}, Resources())

@@ -1,5 +1,6 @@
 """The warm worker: the same answers, private, one per node, and gone when it should be."""
 
+import multiprocessing.connection
 import os
 import socket
 import stat
@@ -11,14 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from in_process import settings
 from PIL import Image
 
 from fedapp.client_app import app
 from fedapp.core.errors import UserError
-from fedapp.engines.deployment import warm, warm_worker
+from fedapp.engines.deployment import warm_worker
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
@@ -176,13 +177,22 @@ def test_the_process_ends_with_its_parent(folder):
     assert time.monotonic() - started < 55
 
 
-def test_frames_of_any_size_arrive_whole():
-    one, other = socket.socketpair()
-    content = os.urandom(3_000_000)
-    sender = threading.Thread(target=warm.send, args=(one, content))
-    sender.start()
-    assert warm.receive(other) == content
-    sender.join()
-    one.close()
-    with pytest.raises(EOFError):
-        warm.receive(other)
+def test_one_who_goes_away_costs_the_worker_nothing(in_thread, folder, capfd):
+    app(*question())
+    (path,) = folder.glob("*/*.sock")
+    with socket.socket(socket.AF_UNIX) as rude:
+        rude.connect(str(path))
+    assert identity(app(*question()))["clients"] == [0, 2, 4, 6, 8]
+    assert len(in_thread) == 1
+    assert "nobody took the answer (it closed the connection)" in capfd.readouterr().out
+
+
+def test_messages_of_any_size_arrive_whole_and_nothing_is_unpickled(in_thread, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("unpickled")
+
+    monkeypatch.setattr(multiprocessing.connection._ForkingPickler, "loads", refuse)
+    message, context = question()
+    context.state["large"] = ConfigRecord({"bytes": os.urandom(3_000_000)})
+    assert identity(app(message, context))["clients"] == [0, 2, 4, 6, 8]
+    assert len(in_thread) == 1

@@ -156,7 +156,6 @@ def test_aggregation_is_measured_beside_copying(monkeypatch):
     assert machine.memory_bandwidth(megabytes=1, repeats=1) > 0
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_peak_memory_is_that_of_the_processes_started_meanwhile():
     hold = "import time; kept = bytearray(60_000_000); time.sleep(0.6)"
     with machine.PeakMemory(0.05) as memory:

@@ -163,7 +163,7 @@ def test_a_copy_that_fits_two_data_sets_is_refused(tmp_path, monkeypatch):
 
 def test_runs_are_compared_with_the_published_number(simulated, tmp_path):
     request = Request(tmp_path, scale=0.5, seeds=3)
-    row = run_cell(cell(), request, tmp_path, print)
+    row = run_cell(cell(), request, tmp_path)
     assert [run["num-rounds"] for run in simulated.calls] == [100] * 3
     assert (row["published mean"], row["mean"]) == (40.14, pytest.approx(42.0))
     assert row["std"] == pytest.approx(2.0)  # of 40, 42 and 44
@@ -174,13 +174,13 @@ def test_runs_are_compared_with_the_published_number(simulated, tmp_path):
 
 def test_a_metric_other_than_accuracy_is_read_from_the_summary(simulated, tmp_path):
     found = cell("fedavg cifar10 s=2", "table1-sharding-forgetting")
-    row = run_cell(found, Request(tmp_path, seeds=1), tmp_path, print)
+    row = run_cell(found, Request(tmp_path, seeds=1), tmp_path)
     assert (row["metric"], row["mean"], row["std"]) == ("forgetting", 0.5, None)
 
 
 def test_finished_runs_are_not_run_again_and_missing_seeds_are_added(simulated, tmp_path):
-    run_cell(cell(), Request(tmp_path, seeds=2), tmp_path, print)
-    row = run_cell(cell(), Request(tmp_path, seeds=3), tmp_path, print)
+    run_cell(cell(), Request(tmp_path, seeds=2), tmp_path)
+    row = run_cell(cell(), Request(tmp_path, seeds=3), tmp_path)
     assert [run["seed"] for run in simulated.calls] == [0, 1, 2]
     assert row["seeds"] == "0 1 2"
 
@@ -188,10 +188,10 @@ def test_finished_runs_are_not_run_again_and_missing_seeds_are_added(simulated, 
 def test_an_interrupted_run_goes_on_and_a_diverged_one_is_a_result(simulated, tmp_path):
     simulated.statuses = {0: "interrupted", 1: "failed"}
     request = Request(tmp_path, seeds=3)
-    row = run_cell(cell(), request, tmp_path, print)
+    row = run_cell(cell(), request, tmp_path)
     assert (row["unfinished seeds"], row["diverged seeds"], row["seeds"]) == ("0", "1", "2")
     simulated.statuses = {1: "failed"}
-    row = run_cell(cell(), request, tmp_path, print)
+    row = run_cell(cell(), request, tmp_path)
     assert [run["seed"] for run in simulated.calls] == [0, 1, 2, 0]
     assert all(run["resume"] == "auto" for run in simulated.calls)
     assert (row["unfinished seeds"], row["diverged seeds"], row["seeds"]) == ("", "1", "0 2")
@@ -199,7 +199,7 @@ def test_an_interrupted_run_goes_on_and_a_diverged_one_is_a_result(simulated, tm
 
 def test_a_run_of_another_configuration_is_never_taken_for_this_one(simulated, tmp_path):
     request = Request(tmp_path, seeds=1)
-    run_cell(cell(), request, tmp_path, print)
+    run_cell(cell(), request, tmp_path)
     (run,) = runs_of(cell(), request)
     config = run.directory / "config.toml"
     config.write_text(config.read_text().replace("lr = 0.01", "lr = 0.02"))
@@ -216,7 +216,7 @@ def test_a_cell_without_runs_has_the_published_number_alone(tmp_path):
 def test_results_keep_the_cells_of_earlier_calls(simulated, tmp_path):
     def saved(words, scale):
         request = Request(tmp_path, scale=scale, seeds=1)
-        return write_results(tmp_path, [run_cell(cell(words), request, tmp_path, print)])
+        return write_results(tmp_path, [run_cell(cell(words), request, tmp_path)])
 
     saved("fedavg cifar10 s=2", 0.1)
     saved("fedntd cifar10 s=2", 0.1)
@@ -282,7 +282,7 @@ def test_with_jobs_a_run_that_fails_is_tried_once_and_the_other_cells_are_report
         return simulated(project, overrides, resources)
 
     assert reproduce("--jobs", "-1").exit_code == 2  # as the command line says wrong options
-    monkeypatch.setattr(reproducing, "run_apart", apart)
+    monkeypatch.setattr(reproducing, "run_in_subprocess", apart)
     simulated.statuses = {1: "interrupted"}
     cells = ["--cell", "fedprox cifar10 s=2", "--cell", "fedavg cifar10 s=2"]
     done = reproduce(*cells, "--seeds", "2", "--jobs", "1", "--json", "--output-dir", str(tmp_path))

@@ -58,7 +58,7 @@ def test_jobs_are_processes_of_their_own(monkeypatch):
     monkeypatch.setattr(sweeps.sweeps, "execute", lambda *arguments: list(arguments))
     made = sweep("jobs", {"method": ["fedavg"]}, seeds=[4], jobs=2, num_rounds=1)
     _, planned, _, runner, jobs = made.rows
-    assert (runner.__name__, jobs) == ("run_apart", 2)
+    assert (runner.__name__, jobs) == ("run_in_subprocess", 2)
     assert planned[0].config["seed"] == 4
     assert made.runs == []
 

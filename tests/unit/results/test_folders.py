@@ -7,7 +7,7 @@ import pytest
 
 from clients.state.store import client_folder
 from fedapp.core.errors import UserError
-from fedapp.results.folders import LOCK, held
+from fedapp.results.folders import LOCK, lock_run
 from fedapp.results.run_directory import RunDirectory
 
 CONFIG = {"method": "fedavg", "dataset": "digits", "lr": 0.05}
@@ -28,7 +28,7 @@ def test_a_run_that_has_not_done_anything_leaves_its_name_free(run, tmp_path):
     run.write_partition([[1]], ["cat"])
     run.state_key()
     run.truncate_rounds(0)
-    with held(run.path):
+    with lock_run(run.path):
         again = RunDirectory.create(tmp_path, "one", {**CONFIG, "lr": 0.1})
     assert again.config()["lr"] == 0.1
 
@@ -55,24 +55,24 @@ def test_the_configuration_of_something_else_is_not_replaced(tmp_path):
 def test_one_process_at_a_time_runs_in_a_folder(tmp_path):
     path = tmp_path / "runs" / "one"
     said = pytest.raises(UserError, match=rf"another process is running in .* {path}; wait for it")
-    with held(path), said, held(path):
+    with lock_run(path), said, lock_run(path):
         pass
-    with held(path):
+    with lock_run(path):
         assert RunDirectory.create(path.parent, "one", CONFIG).path == path
 
 
-def test_a_folder_whose_first_file_is_being_written_is_held(tmp_path):
+def test_a_folder_whose_first_file_is_being_written_is_lock_run(tmp_path):
     path = tmp_path / "one"
-    with held(path):
+    with lock_run(path):
         (path / "checkpoints").mkdir()
         (path / ".config.toml.7.tmp").write_text("method = ")
-        with pytest.raises(UserError, match="another process is running"), held(path):
+        with pytest.raises(UserError, match="another process is running"), lock_run(path):
             pass
 
 
 def test_a_folder_of_something_else_gets_no_lock(tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"cat")
-    with held(tmp_path):
+    with lock_run(tmp_path):
         pass
     assert not (tmp_path / LOCK).exists()
 
@@ -83,7 +83,7 @@ def test_a_place_without_locks_can_be_used(tmp_path, monkeypatch, problem):
         raise problem
 
     monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
-    with held(tmp_path / "one"):
+    with lock_run(tmp_path / "one"):
         assert (tmp_path / "one").is_dir()
 
 

@@ -22,7 +22,7 @@ from fedapp.methods.table import METHODS, kept_by_clients
 from fedapp.results.formatting import megabytes
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import node as node_module
-from fedapp.runtime.preflight import forget, meet_nodes
+from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.federation import Federation, RoundFailed
@@ -123,7 +123,7 @@ def resumed(run, rounds, more, nodes=3):
         node_module.close_process()
         node = ProcessContext(config)
         grid = InProcessGrid(run, nodes)
-        federation = meet_nodes(grid, config.num_clients, {}, 5, lambda text: None)
+        federation = wait_for_nodes(grid, config.num_clients, {}, 5)
         strategy = build_strategy(config, node, federation, key)
         if saved is not None:
             strategy.restore(saved)
@@ -216,10 +216,11 @@ def test_states_that_a_node_could_not_remove_are_said(tmp_path, monkeypatch, cap
     assert ("has not removed its clients' states" in text) == bool(said)
 
 
-def test_nodes_that_are_silent_at_the_end_are_counted(monkeypatch):
+def test_nodes_that_are_silent_at_the_end_are_counted(monkeypatch, capsys):
     values = settings(method="scaffold")
-    grid, heard = InProcessGrid(values, 3), []
+    grid = InProcessGrid(values, 3)
     monkeypatch.setattr(grid, "pull_messages", lambda ids: [])
     federation = Federation({client: 100 + client % 3 for client in range(10)}, {})
-    forget(grid, federation, "run", 0.05, heard.append)
-    assert heard == ["3 nodes have not said in time whether they removed their clients' states"]
+    forget(grid, federation, "run", 0.05)
+    said = "3 nodes have not said in time whether they removed their clients' states\n"
+    assert capsys.readouterr().out == said

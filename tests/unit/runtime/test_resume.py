@@ -12,7 +12,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import trackers
-from fedapp.results.folders import held
+from fedapp.results.folders import lock_run
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import server
 from fedapp.runtime.opening import changed_schedule
@@ -127,7 +127,7 @@ def test_the_tracker_is_closed_when_the_nodes_are_refused(train, tracker, monkey
     def refuse(*arguments):
         raise UserError("no node came")
 
-    monkeypatch.setattr(server, "meet_nodes", refuse)
+    monkeypatch.setattr(server, "wait_for_nodes", refuse)
     with pytest.raises(UserError, match="no node came"):
         train()
     assert tracker.closed == 1
@@ -196,7 +196,7 @@ def test_a_run_that_was_refused_before_its_first_round_can_be_started_anew(
         raise UserError("no node came")
 
     with monkeypatch.context() as patch:
-        patch.setattr(server, "meet_nodes", refused)
+        patch.setattr(server, "wait_for_nodes", refused)
         with pytest.raises(UserError, match="no node came"):
             train(lr=0.5)
     assert (tmp_path / "one" / "config.toml").exists()
@@ -205,7 +205,10 @@ def test_a_run_that_was_refused_before_its_first_round_can_be_started_anew(
 
 def test_a_second_process_in_a_run_directory_is_refused_and_changes_nothing(train, tmp_path):
     before = files(train(num_rounds=1).path)
-    with held(tmp_path / "one"), pytest.raises(UserError, match="another process is running in"):
+    with (
+        lock_run(tmp_path / "one"),
+        pytest.raises(UserError, match="another process is running in"),
+    ):
         train(num_rounds=2, resume="auto")
     assert files(tmp_path / "one") == before
 

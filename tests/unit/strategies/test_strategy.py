@@ -16,7 +16,7 @@ from in_process import (
 from clients.training.local_training import LossDiverged
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size, sample_clients
-from fedapp.runtime.preflight import meet_nodes
+from fedapp.runtime.preflight import wait_for_nodes
 from strategies.rounds.federation import Federation, RoundFailed
 from strategies.rounds.records import (
     ARRAYS,
@@ -115,7 +115,7 @@ def test_a_node_that_never_answers_is_named():
             return [r for r in replies if r.metadata.src_node_id != 101 or REPORT not in r.content]
 
     grid = Silent({**RUN, "tolerate-failures": True}, nodes=10)
-    federation = meet_nodes(grid, 10, {}, 5, lambda text: None)
+    federation = wait_for_nodes(grid, 10, {}, 5)
     assert federation.nodes[1] == 101
     from fedapp.config.resolve import parse_config
     from fedapp.runtime.process import ProcessContext
@@ -136,18 +136,18 @@ def test_preflight_refuses_other_configurations_and_missing_nodes():
     with pytest.raises(
         UserError, match=r"node 10\d \(partition \d on .*\) has another configuration"
     ):
-        meet_nodes(grid, 10, {"configuration": "0000"}, 5, lambda text: None)
+        wait_for_nodes(grid, 10, {"configuration": "0000"}, 5)
     grid.contexts.pop(101)
     sentence = r"5 of 10 clients have no node \(first: client 1\).* or raise round-timeout"
     with pytest.raises(UserError, match=sentence):
-        meet_nodes(grid, 10, {}, 0.3, lambda text: None)
+        wait_for_nodes(grid, 10, {}, 0.3)
 
 
 def test_two_nodes_with_one_partition_are_refused():
     grid = ShuffledGrid(settings(), nodes=2)
     grid.contexts[101].node_config["partition-id"] = 0
     with pytest.raises(UserError, match="give every SuperNode a partition-id of its own"):
-        meet_nodes(grid, 10, {}, 5, lambda text: None)
+        wait_for_nodes(grid, 10, {}, 5)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddor", "fedrep"])
@@ -167,20 +167,20 @@ def test_all_nodes_of_a_pool_are_waited_for():
     grid = ShuffledGrid(settings(), nodes=3)
     for context in grid.contexts.values():
         context.node_config["hosts"] = "any"
-    assert list(meet_nodes(grid, 10, {}, 5, lambda text: None).pool) == [100, 101, 102]
+    assert list(wait_for_nodes(grid, 10, {}, 5).pool) == [100, 101, 102]
     grid.contexts.pop(101)
     with pytest.raises(UserError, match="2 of 3 virtual nodes have answered: raise round-timeout"):
-        meet_nodes(grid, 10, {}, 0.3, lambda text: None)
+        wait_for_nodes(grid, 10, {}, 0.3)
     grid.contexts[100].node_config["hosts"] = "all"
     with pytest.raises(UserError, match="'hosts' is 'all' but must be own or any"):
-        meet_nodes(grid, 10, {}, 5, lambda text: None)
+        wait_for_nodes(grid, 10, {}, 5)
 
 
 def test_a_node_without_a_place_says_how_to_give_it_one():
     grid = ShuffledGrid(settings(), nodes=1)
     grid.contexts[100].node_config.clear()
     with pytest.raises(UserError, match="partition-id=0 num-partitions=4"):
-        meet_nodes(grid, 10, {}, 5, lambda text: None)
+        wait_for_nodes(grid, 10, {}, 5)
 
 
 def test_cohorts_depend_on_seed_and_round_only():

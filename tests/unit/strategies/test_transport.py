@@ -7,7 +7,7 @@ from flwr.server.superlink.linkstate.utils import create_message_error_unavailab
 from in_process import settings
 
 from fedapp.engines.in_process import InProcessGrid
-from fedapp.runtime.preflight import meet_nodes
+from fedapp.runtime.preflight import wait_for_nodes
 from strategies.rounds.transport import exchange
 
 
@@ -99,7 +99,7 @@ def test_a_node_that_is_lost_before_round_1_may_come_back():
     grid = Returning()
     grid.lost = True
     expected: dict[str, str] = {}
-    federation = meet_nodes(grid, 10, expected, 30, lambda text: None)
+    federation = wait_for_nodes(grid, 10, expected, 30)
     assert set(federation.nodes.values()) == {100, 102, 103}
 
 
