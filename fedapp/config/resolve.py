@@ -20,6 +20,7 @@ from fedapp.config.auto import (
 )
 from fedapp.config.checks import check_config
 from fedapp.config.fine_tuning import stage_settings
+from fedapp.config.overrides import read_overrides
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
 from fedapp.config.run_keys import kebab, sentence
@@ -33,6 +34,7 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     Raises:
         UserError: a key does not exist, a value is out of its range, or values do not fit together.
     """
+    values = with_extension_keys(values)
     known = {kebab(name) for name in RunConfig.model_fields}
     for key in values:
         if key not in known:
@@ -44,6 +46,16 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     except ValidationError as error:
         raise UserError(sentence(RunConfig, error)) from None
     return resolve(asked.model_copy(update=find_method(asked.method).fixed))
+
+
+def with_extension_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration in which the pairs of the key `extension-keys` are keys of their own.
+
+    Flower refuses keys that pyproject.toml does not list, so they come in one of its texts.
+    """
+    found = {key: value for key, value in values.items() if key != "extension-keys"}
+    text = values.get("extension-keys", "")
+    return {**found, **read_overrides([text])} if isinstance(text, str) and text.strip() else found
 
 
 def load_run_config(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:

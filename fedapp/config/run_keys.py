@@ -175,6 +175,9 @@ class RunKeys(BaseModel):
     callbacks: Keeping[str] = Field(
         "", description="own callbacks: installed names, or module:Class, separated by spaces"
     )
+    extension_keys: str = Field(
+        "", description="keys of installed extensions, for plain flwr run: 'own-mu=0.1 own-part=3'"
+    )
     round_timeout: Keeping[Positive] = Field(
         3600.0, description="seconds a round waits for its nodes"
     )

@@ -4,12 +4,16 @@ A package names what it adds in its entry points; a script that has no package n
 `module:Class`.
 """
 
+import logging
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, TypeVar
 
 from fedapp.core.errors import UserError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @cache
@@ -41,3 +45,24 @@ def plugin(group: str, name: str, kind: type) -> Any:
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise UserError(f"{what} '{name}' is not a subclass of {kind.__module__}.{kind.__name__}")
     return found()
+
+
+def extend(table: dict[str, T], group: str, kind: type[T]) -> None:
+    """Add the rows of installed packages to a table, under the names of their entry points.
+
+    A row that cannot be imported, is not a `kind`, or has a name that is taken is left out, with a
+    warning: one broken package does not stop the runs that make no use of it.
+    """
+    for name, entry in installed(group).items():
+        what = f"{group} '{name}' ({entry.value})"
+        try:
+            row = entry.load()
+        except Exception as error:
+            log.warning("%s is left out: it cannot be imported: %r", what, error)
+            continue
+        if not isinstance(row, kind):
+            log.warning("%s is left out: it is a %s, no %s", what, type(row), kind)
+        elif name in table:
+            log.warning("%s is left out: the name is taken", what)
+        else:
+            table[name] = row

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from fedapp.core.errors import UserError
-
-if TYPE_CHECKING:
-    pass
+from fedapp.core.plugins import extend
 
 NormLayer = Callable[[int], nn.Module]
 
@@ -204,3 +202,5 @@ BACKBONES: dict[str, BackboneInfo] = {
     # with the 7x7 stem also for small images
     "resnet18-imagenet-stem": BackboneInfo(partial(_resnet, 2, small_image_below=0), 512, True, 32),
 }
+
+extend(BACKBONES, "fedapp.models", BackboneInfo)
