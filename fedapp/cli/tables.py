@@ -49,7 +49,7 @@ def datasets(as_json: AsJson = False) -> None:
 
     Example: fedapp datasets
     """
-    from fedapp.data.datasets import DATASETS  # imports PyTorch
+    from fedapp.config.extensions import DATASETS  # imports PyTorch
 
     rows = [
         {

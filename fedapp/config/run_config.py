@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model
 
+from fedapp.config import extensions  # noqa: F401  (methods may have keys)
 from fedapp.config.run_keys import KEEPING, LOCAL, RunKeys, kebab, marked_keys
 from fedapp.methods.table import method_keys
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.core.plugins import extend
 from fedapp.data.readers.cache import cached_arrays
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.hub import PREFIX, read_hub
@@ -263,5 +262,3 @@ DATASETS: dict[str, DatasetInfo] = {
         _read_images,
     ),
 }  # fmt: skip
-
-extend(DATASETS, "fedapp.datasets", DatasetInfo)

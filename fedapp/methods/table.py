@@ -16,7 +16,6 @@ from clients.fedsol import FedSOLClient
 from clients.training.objective import REGULARISERS
 from fedapp.core.errors import UserError
 from fedapp.core.keys import Key, Positive, Share, Weight
-from fedapp.core.plugins import extend
 from fedapp.methods.centralised import CENTRALISED
 from fedapp.methods.drift import DRIFT
 from fedapp.methods.fine_tuned import FINE_TUNING_KEYS, fine_tuned
@@ -201,7 +200,6 @@ METHODS: dict[str, Method] = {
 
 METHODS |= fine_tuned(METHODS)
 METHODS |= HETEROGENEOUS
-extend(METHODS, "fedapp.methods", Method)
 
 
 def method_keys() -> dict[str, Key]:

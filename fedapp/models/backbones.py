@@ -15,7 +15,6 @@ from typing import Any
 from torch import nn
 
 from fedapp.core.errors import UserError
-from fedapp.core.plugins import extend
 
 NormLayer = Callable[[int], nn.Module]
 
@@ -202,5 +201,3 @@ BACKBONES: dict[str, BackboneInfo] = {
     # with the 7x7 stem also for small images
     "resnet18-imagenet-stem": BackboneInfo(partial(_resnet, 2, small_image_below=0), 512, True, 32),
 }
-
-extend(BACKBONES, "fedapp.models", BackboneInfo)

@@ -1,0 +1,81 @@
+"""A package of its own adds a method, a data set, a backbone and a callback, and nothing is edited.
+
+The example is installed into a folder and trained with in a simulation and on two real SuperNodes.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from deployment.federation import ROOT
+from safetensors.numpy import load_file
+
+from fedapp.engines.launch import program
+
+RUN = {
+    "method": "fedmargin", "dataset": "stripes", "model": "mlp", "num_clients": 2, "shards": 2,
+    "participation": 1.0, "num_rounds": 2, "local_epochs": 1, "lr": 0.5, "threads": 1,
+    "callbacks": "update-size",
+}  # fmt: skip
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install the example into a folder of this test, and let processes find it there."""
+    source, site = tmp_path / "source", tmp_path / "site"
+    shutil.copytree(ROOT / "examples" / "own_method", source, ignore=shutil.ignore_patterns("__*"))
+    command = [program("uv"), "pip", "install", "--python", sys.executable, "--no-deps"]
+    subprocess.run([*command, "--target", str(site), str(source)], check=True)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    return site
+
+
+def fedapp(*arguments: str) -> str:
+    done = subprocess.run(
+        [program("fedapp"), *arguments], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_own_method_trains_in_a_simulation_and_on_real_nodes(
+    installed, new_federation, tmp_path
+):
+    listed = {row["method"]: row for row in json.loads(fedapp("methods", "--json"))}
+    assert listed["fedmargin"]["client"] == "BoundedClient"
+    keys = {row["key"]: row for row in json.loads(fedapp("config", "--json"))}
+    assert keys["fedmargin-step"]["value"] == 1.0
+
+    pairs = [f"{k.replace('_', '-')}={v!r}" for k, v in RUN.items()]
+    simulated = f"fedmargin-step=0.8 output-dir='{tmp_path / 'simulated'}' run-name='one'"
+    fedapp("run", "--workers", "2", "-c", " ".join(pairs), "-c", simulated)
+
+    made = new_federation()
+    made.start_superlink()
+    made.register(0, 1)
+    made.start_node(0)
+    made.start_node(1)
+    log = made.run("real", **RUN, extension_keys="fedmargin-step=0.8")
+    assert made.status() == "finished:completed", log
+
+    own = load_file(tmp_path / "simulated" / "one" / "model.safetensors")
+    real = load_file(made.directory("real") / "model.safetensors")
+    assert own.keys() == real.keys()
+    assert all(np.array_equal(own[name], real[name]) for name in own)
+    for row in made.rows("real"):
+        assert row["server_step"] == pytest.approx(0.8)
+        assert row["update_size"] > 0
+
+
+def test_a_package_that_cannot_be_imported_is_left_out_with_its_reason(installed):
+    (installed / "own_method" / "data.py").write_text("import no_such_library\n")
+    done = subprocess.run(
+        [program("fedapp"), "datasets"], capture_output=True, text=True, cwd=ROOT, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'stripes' (own_method.data:STRIPES) is left out" in done.stdout + done.stderr
+    assert "no_such_library" in done.stdout + done.stderr
