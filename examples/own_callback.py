@@ -16,7 +16,7 @@ class WorstClass(Callback):
         if row["class_accuracy"] is None:
             return  # this round was not evaluated
         worst = min(range(len(row["class_accuracy"])), key=row["class_accuracy"].__getitem__)
-        row["worst_class"] = run.node.data.dataset.classes[worst]
+        row["worst_class"] = run.process.data.dataset.classes[worst]
         row["worst_class_accuracy"] = row["class_accuracy"][worst]
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ def break_client(monkeypatch: Any, clients: set[int], error: Exception) -> None:
     def broken(self: ProcessContext, client: int, *more: Any) -> Any:
         numpy_client = original(self, client, *more)
         if client in clients:
-            monkeypatch.setattr(numpy_client, "fit", lambda *_: (_ for _ in ()).throw(error))
+            monkeypatch.setattr(numpy_client, "work", lambda *_: (_ for _ in ()).throw(error))
         return numpy_client
 
     monkeypatch.setattr(ProcessContext, "client", broken)

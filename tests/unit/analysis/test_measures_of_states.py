@@ -38,14 +38,14 @@ METHODS = [
 def trainings(monkeypatch):
     """Collect the models of every training, by round and client."""
     found = defaultdict(list)
-    fit = LocalClient.fit
+    work = LocalClient.work
 
-    def noted(self, parameters, config):
-        done = fit(self, parameters, config)
-        found[config["server_round"], self.client].append(hashed(done[0]))
-        return done
+    def noted(self, received, server_round, lr):
+        update = work(self, received, server_round, lr)
+        found[server_round, self.client].append(hashed(list(update.shared.values())))
+        return update
 
-    monkeypatch.setattr(LocalClient, "fit", noted)
+    monkeypatch.setattr(LocalClient, "work", noted)
     return found
 
 

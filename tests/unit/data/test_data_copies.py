@@ -14,7 +14,8 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import node as node_module
+from fedapp.runtime import federated_data
+from fedapp.runtime import process as process_module
 from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.run_data import data_hash, load_partition
 
@@ -97,10 +98,10 @@ def test_the_hash_is_of_labels_draw_and_statistics():
 
 def test_nodes_of_one_process_compute_it_once(monkeypatch):
     calls = []
-    monkeypatch.setattr(node_module, "data_hash", lambda *given: calls.append(given) or "hash")
-    node_module.close_process()
+    monkeypatch.setattr(federated_data, "data_hash", lambda *given: calls.append(given) or "hash")
+    process_module.close_process()
     try:
         wait_for_nodes(InProcessGrid(settings(), 5), 10, {}, 5)
     finally:
-        node_module.close_process()
+        process_module.close_process()
     assert len(calls) == 1

@@ -16,7 +16,7 @@ from fedapp.engines.deployment import doctor
 from fedapp.engines.launch import environment_for
 from fedapp.engines.resources import Resources
 from fedapp.experiments import jobs
-from fedapp.runtime import node
+from fedapp.runtime import process
 from fedapp.runtime.process import ProcessContext
 
 FULL = torch.OutOfMemoryError(
@@ -77,10 +77,10 @@ def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
 
 
 def test_a_client_without_memory_says_so_in_one_sentence(monkeypatch):
-    def fit(*_):
+    def work(*_):
         raise FULL
 
-    monkeypatch.setattr(LocalClient, "fit", fit)
+    monkeypatch.setattr(LocalClient, "work", work)
     with pytest.raises(Exception, match="memory is full") as caught:
         federate(settings(num_rounds=1))
     assert SENTENCE in str(caught.value)
@@ -140,8 +140,8 @@ def test_building_models_leaves_the_generators_of_gpus_alone(monkeypatch, method
 
 
 def test_a_process_holds_one_node_at_a_time():
-    first = node.open_process(settings(), {})
-    assert node.open_process(settings(), {}) is first
-    node.open_process(settings(seed=1), {})
-    assert len(node._opened) == 1
-    assert node.open_process(settings(), {}) is not first
+    first = process.open_process(settings(), {})
+    assert process.open_process(settings(), {}) is first
+    process.open_process(settings(seed=1), {})
+    assert len(process._opened) == 1
+    assert process.open_process(settings(), {}) is not first

@@ -21,7 +21,7 @@ from fedapp.engines.resources import Resources
 from fedapp.methods.table import METHODS, kept_by_clients
 from fedapp.results.formatting import megabytes
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import node as node_module
+from fedapp.runtime import process as process_module
 from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
@@ -110,7 +110,7 @@ def test_a_state_of_the_same_classes_in_another_order_is_refused():
     config = parse_config(settings(method="scaffold", lr=0.05))
     trained_client(ProcessContext(config), 1)
     other = ProcessContext(config)
-    other.dataset = replace(other.dataset, classes=other.dataset.classes[::-1])
+    other.data.dataset = replace(other.data.dataset, classes=other.data.dataset.classes[::-1])
     with pytest.raises(StateError, match=r"has classes '10 \(\w+\)', but this run has '10 \("):
         other.memory(3, task(2, known=(3,)), 2).load()
 
@@ -120,7 +120,7 @@ def resumed(run, rounds, more, nodes=3):
     config, key = parse_config(run), uuid.uuid4().hex
 
     def part(first_round, last_round, arrays, saved):
-        node_module.close_process()
+        process_module.close_process()
         node = ProcessContext(config)
         grid = InProcessGrid(run, nodes)
         federation = wait_for_nodes(grid, config.num_clients, {}, 5)
