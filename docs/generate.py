@@ -1,7 +1,8 @@
 """Write the tables that are made from the method table and the configuration: `make tables`.
 
-They are the run-config keys in pyproject.toml, and the tables of methods in README.md and
-docs/methods.md. With --check nothing is written, and the exit code says whether anything differs.
+They are the run-config keys in pyproject.toml, the tables of methods in README.md and
+docs/methods.md, and the names of methods in the table of docs/security.md. With --check nothing is
+written, and the exit code says whether anything differs.
 """
 
 import re
@@ -12,9 +13,24 @@ import tomli_w
 
 from fedapp.cli.listing import markdown_table
 from fedapp.config.run_config import RunConfig
-from fedapp.methods import METHODS
+from fedapp.methods import METHODS, Method
+from fedapp.models.heads import find_kind
 
 ROOT = Path(__file__).parents[1]
+SENT = {  # what a row sends, and sends beside it -> a row of docs/security.md
+    ("model", ""): "the whole model",
+    ("model", "a_i"): "the same and its number of steps",
+    ("model", "u, u w"): "the same and the weights' importance",
+    ("nothing", "prototypes"): "class prototypes, no model",
+    ("nothing", "prototypes, header"): "class prototypes, no model",
+    ("nothing", "prototypes, counts"): "prototypes with counts",
+    ("nothing", "mean logits"): "mean logits of each class, no model",
+    ("nothing", "compressed mentee"): "a small model that it trains beside its own",
+    ("mentee", ""): "a small model that it trains beside its own",
+    ("head", ""): "the head alone",
+    ("head", "generator, label counts once"): "the head and, once, label counts",
+    ("nothing", ""): "nothing",
+}
 
 
 def keys() -> str:
@@ -26,6 +42,34 @@ def methods() -> str:
     """Return the README's table: what each method is."""
     rows = [f"| `{name}` | {row.title} |" for name, row in METHODS.items()]
     return "\n".join(["| method | what it is |", "|---|---|", *rows, ""])
+
+
+def sent(row: Method) -> str:
+    """Return the first cell of the row of docs/security.md that says what a method reveals."""
+    if row.fixed.get("num_clients") == 1:
+        return "model or body, of one client that has all images"
+    if "control variates" in row.also_sends:
+        return "model or body, and control variates"
+    if row.sends == "body" and row.also_sends in ("", "scale"):
+        return "the body, head frozen" if find_kind(row.head).frozen else "the body, head kept"
+    try:
+        return SENT[row.sends, row.also_sends]
+    except KeyError:
+        raise SystemExit(
+            f"docs/security.md has no row for clients that send '{row.sends}' and "
+            f"'{row.also_sends}': write one, and add it to SENT in docs/generate.py"
+        ) from None
+
+
+def security(text: str) -> str:
+    """Return docs/security.md with the methods of each row; X-ft reveals what X does."""
+    for cell in {sent(row) for row in METHODS.values()}:
+        names = [n for n, row in METHODS.items() if sent(row) == cell and not row.fine_tuned]
+        pattern = rf"(\| {re.escape(cell)} \| )`[^`]*`"
+        text, count = re.subn(pattern, lambda m, names=names: f"{m[1]}`{' '.join(names)}`", text)
+        if count != 1:
+            raise SystemExit(f"docs/security.md has {count} rows '{cell}' and must have one")
+    return text
 
 
 def pages() -> dict[Path, str]:
@@ -43,7 +87,8 @@ def pages() -> dict[Path, str]:
         if count != 1:
             raise SystemExit(f"{name} has {count} tables like {pattern!r} and must have one")
         found[ROOT / name] = made
-    return found
+    page = ROOT / "docs" / "security.md"
+    return {**found, page: security(page.read_text(encoding="utf-8"))}
 
 
 def main() -> None:

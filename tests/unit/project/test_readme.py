@@ -32,7 +32,12 @@ def test_the_generated_tables_are_up_to_date():
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     pages = generate.pages()
-    assert {path.name for path in pages} == {"pyproject.toml", "README.md", "methods.md"}
+    assert {path.name for path in pages} == {
+        "pyproject.toml",
+        "README.md",
+        "methods.md",
+        "security.md",
+    }
     assert all(f"| `{name}` |" in pages[ROOT / "README.md"] for name in METHODS)
     stale = [path.name for path, text in pages.items() if path.read_text() != text]
     assert not stale, "run `make tables`"
