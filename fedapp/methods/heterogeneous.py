@@ -6,6 +6,8 @@ configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
 
 from typing import Any
 
+import numpy as np
+
 from clients.base import LocalClient
 from clients.fd import FDClient
 from clients.feddor import CountingFedDORClient, FedDORClient
@@ -21,6 +23,7 @@ from clients.training.arrays import to_arrays
 from fedapp.core.rng import Stream, torch_rng, torch_seed
 from fedapp.methods import heterogeneous_keys as keys
 from fedapp.methods.row import CLIENT_TOTAL, Method, PersonalModels
+from fedapp.methods.setup import MethodSetup
 from strategies.fd import FD
 from strategies.feddor import FedDOR, FedDORWithoutGenerator
 from strategies.fedgen import FedGen
@@ -34,100 +37,98 @@ from strategies.low_rank import LowRank
 from strategies.prototypes.training import FeatureGenerator, gaussian_embedding
 
 
-def _sizes(process: Any) -> dict[str, Any]:
+def _sizes(setup: MethodSetup) -> dict[str, Any]:
     """Return the sizes of a table of prototypes, and of what one is the mean of."""
-    config = process.config
+    during = setup.values["proto-collect"] == "during"
     return {
-        "num_classes": process.data.dataset.num_classes,
-        "width": int(config.feature_dim),
-        "passes": int(config.local_epochs) if config.proto_collect == "during" else 1,
+        "num_classes": setup.num_classes,
+        "width": setup.number("feature-dim"),
+        "passes": setup.number("local-epochs") if during else 1,
     }
 
 
-def _server(process: Any) -> dict[str, Any]:
+def _server(setup: MethodSetup) -> dict[str, Any]:
     """Return the random numbers and the optimiser of what a server trains."""
-    config = process.config
+    seed = setup.number("seed")
     return {
-        "seed": torch_seed(config.seed, Stream.SERVER),
-        "draw": lambda server_round: torch_rng(config.seed, Stream.SERVER, server_round),
-        "lr_server": config.proto_server_lr,
-        "batch_size": config.proto_batch_size,
+        "seed": torch_seed(seed, Stream.SERVER),
+        "draw": lambda server_round: torch_rng(seed, Stream.SERVER, server_round),
+        "lr_server": setup.values["proto-server-lr"],
+        "batch_size": setup.values["proto-batch-size"],
     }
 
 
-def _embedding_seed(process: Any) -> int:
+def _embedding_seed(setup: MethodSetup) -> int:
     """Return the seed of what a server's embedding starts at, where it draws its own."""
-    return torch_seed(process.config.seed, Stream.SERVER, 0, 1)
+    return torch_seed(setup.number("seed"), Stream.SERVER, 0, 1)
 
 
-def _gaussian(process: Any) -> Any:
-    sizes = _sizes(process)
-    return gaussian_embedding(
-        sizes["num_classes"], sizes["width"], _embedding_seed(process)
-    ).numpy()
+def _gaussian(setup: MethodSetup) -> np.ndarray:
+    width = setup.number("feature-dim")
+    return gaussian_embedding(setup.num_classes, width, _embedding_seed(setup)).numpy()
 
 
-def _feddor(process: Any) -> dict[str, Any]:
-    config, rows = process.config, process.personal.rows
-    embedding = rows
-    if not config.feddor_oi_shared_seed:
-        seed = _embedding_seed(process)
-        embedding = process.personal.orthogonal(int(config.feature_dim), seed).numpy()
-    parts = {"rows": rows, "embedding": embedding, "start": config.feddor_generator}
-    return {**_sizes(process), **_server(process), **parts}
+def _feddor(setup: MethodSetup) -> dict[str, Any]:
+    rows = embedding = setup.personal().rows
+    if not setup.values["feddor-oi-shared-seed"]:
+        seed, width = _embedding_seed(setup), setup.number("feature-dim")
+        embedding = setup.personal().orthogonal(width, seed).numpy()
+    parts = {"rows": rows, "embedding": embedding, "start": setup.values["feddor-generator"]}
+    return {**_sizes(setup), **_server(setup), **parts}
 
 
-def _feddor_without_oi(process: Any) -> dict[str, Any]:
-    parts = {**_feddor(process), "embedding": _gaussian(process), "first_target": "none"}
+def _feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
+    parts = {**_feddor(setup), "embedding": _gaussian(setup), "first_target": "none"}
     return parts if parts["start"] != "fitted" else {**parts, "start": "plain"}
 
 
-def _feddor_without_dor(process: Any) -> dict[str, Any]:
-    return {**_sizes(process), "first": process.personal.rows}
+def _feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
+    return {**_sizes(setup), "first": setup.personal().rows}
 
 
-def _trained_prototypes(process: Any) -> dict[str, Any]:
-    return {**_sizes(process), **_server(process), "embedding": _gaussian(process)}
+def _trained_prototypes(setup: MethodSetup) -> dict[str, Any]:
+    return {**_sizes(setup), **_server(setup), "embedding": _gaussian(setup)}
 
 
-def _logits(process: Any) -> dict[str, Any]:
-    return {**_sizes(process), "width": process.data.dataset.num_classes}
+def _logits(setup: MethodSetup) -> dict[str, Any]:
+    return {**_sizes(setup), "width": setup.num_classes}
 
 
-def _fedgh(process: Any) -> dict[str, Any]:
-    parts, group = _server(process), process.personal.group
+def _fedgh(setup: MethodSetup) -> dict[str, Any]:
+    parts, personal = _server(setup), setup.personal()
     del parts["seed"]
-    headers = {width: process.personal.header(width) for width in sorted(set(group.hidden))}
-    return {**_sizes(process), **parts, "headers": headers, "hidden_of": group.hidden_of}
+    headers = {width: personal.header(width) for width in sorted(set(personal.group.hidden))}
+    return {**_sizes(setup), **parts, "headers": headers, "hidden_of": personal.group.hidden_of}
 
 
-def _generator(process: Any) -> FeatureGenerator:
-    seed = torch_seed(process.config.seed, Stream.SERVER)
-    classes, width = process.data.dataset.num_classes, int(process.config.feature_dim)
-    return FeatureGenerator(classes, width, _NOISE, _GENERATOR_WIDTH, seed)
+def _generator(setup: MethodSetup) -> FeatureGenerator:
+    seed = torch_seed(setup.number("seed"), Stream.SERVER)
+    width = setup.number("feature-dim")
+    return FeatureGenerator(setup.num_classes, width, _NOISE, _GENERATOR_WIDTH, seed)
 
 
-def _fedgen(process: Any) -> dict[str, Any]:
-    parts = _server(process)
+def _fedgen(setup: MethodSetup) -> dict[str, Any]:
+    parts = _server(setup)
     return {
-        "generator": _generator(process),
+        "generator": _generator(setup),
         "draw": parts["draw"],
         "batch_size": parts["batch_size"],
     }
 
 
-def _fedgen_client(process: Any) -> dict[str, Any]:
-    return {"generator": lambda: _generator(process), "noise": _NOISE}
+def _fedgen_client(setup: MethodSetup) -> dict[str, Any]:
+    return {"generator": lambda: _generator(setup), "noise": _NOISE}
 
 
-def _codec(process: Any) -> dict[str, Any]:
-    config = process.config
-    codec = LowRank(config.fedkd_energy_start, config.fedkd_energy_end, config.num_rounds)
+def _codec(setup: MethodSetup) -> dict[str, Any]:
+    start, end = setup.values["fedkd-energy-start"], setup.values["fedkd-energy-end"]
+    codec = LowRank(start, end, setup.number("num-rounds"))
     return {"compress": codec.compress, "decompress": codec.decompress}
 
 
-def _fedkd(process: Any) -> dict[str, Any]:
-    return {**_codec(process), "mentee": to_arrays(dict(process.model.mentee.named_parameters()))}
+def _fedkd(setup: MethodSetup) -> dict[str, Any]:
+    mentee = setup.model.get_submodule("mentee")
+    return {**_codec(setup), "mentee": to_arrays(dict(mentee.named_parameters()))}
 
 
 _NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1

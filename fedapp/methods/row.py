@@ -10,6 +10,7 @@ from typing import Any
 from clients.base import LocalClient
 from clients.training.objective import LossOptions, Objective
 from fedapp.core.keys import Key
+from fedapp.methods.setup import MethodSetup
 from fedapp.models.heads import HeadKind, find_kind
 from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
@@ -32,7 +33,7 @@ LOSS_OPTIONS = {  # field of LossOptions -> key
     "temperature": "fedgela-temperature",
 }
 
-Parts = Callable[[Any], dict[str, Any]]  # a node -> arguments of a constructor
+Parts = Callable[[MethodSetup], dict[str, Any]]  # -> arguments of a constructor
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Stage:
     turns: bool = False  # whether its fixed rows and the bottleneck may be trained in turn
 
 
-def no_parts(process: Any) -> dict[str, Any]:
+def no_parts(setup: MethodSetup) -> dict[str, Any]:
     """Return nothing: what most methods need of the app beyond their configuration keys."""
     return {}
 

@@ -25,6 +25,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.hardware import choose_device, keep_memory, set_float32_precision
 from fedapp.core.paths import state_folder
+from fedapp.methods.setup import MethodSetup
 from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES, needs_two
 from fedapp.models.initial import find_initial, load_initial
@@ -111,6 +112,12 @@ class ProcessContext:
             self.config, self.method, self.data.dataset, self.device, self.settings
         )
 
+    @cached_property
+    def setup(self) -> MethodSetup:
+        """What the method's row takes to build strategy and clients."""
+        classes = self.data.dataset.num_classes
+        return MethodSetup(self._values, classes, self.model, self.personal)
+
     def client(
         self,
         client: int,
@@ -122,7 +129,7 @@ class ProcessContext:
         return self.method.client(
             self.slot_of(client), client, data,
             replace(self.objective, class_counts=data.class_counts),
-            memory, inbox, **self._options, **self.method.client_parts(self),
+            memory, inbox, **self._options, **self.method.client_parts(self.setup),
         )  # fmt: skip
 
     def memory(

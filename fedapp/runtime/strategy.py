@@ -28,7 +28,7 @@ def build_strategy(
         state_key=state_key if process.keeps else "",
         **_rule(config),
         **{name: values[key] for name, key in process.method.options.items()},
-        **process.method.strategy_parts(process),
+        **process.method.strategy_parts(process.setup),
     )
 
 
