@@ -1,8 +1,8 @@
 """The ServerApp: from a run configuration to a trained model and a run directory.
 
-It reads the configuration, meets the nodes, builds the method's strategy from the table and lets it
-run its rounds; `Recorder` writes down what happens. A mistake in the configuration ends the run
-with one sentence, before anything is trained.
+It reads the configuration, asks every node who it is, builds the method's strategy from the table
+and lets it run its rounds. Callbacks evaluate, print and write what happens. A mistake in the
+configuration ends the run with one sentence, before anything is trained.
 """
 
 import logging
