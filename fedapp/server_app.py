@@ -87,7 +87,6 @@ def callbacks_of(
         callbacks.Checkpoints(),
         callbacks.Tracking(tracker),
         Measures(config.analyses, tracker),
-        callbacks.ClassAccuracySummary(),
         callbacks.SummaryFile(),
         callbacks.FinalModel(),
         callbacks.Figures(),

@@ -20,15 +20,6 @@ Plot = Annotated[Path | None, typer.Option(help="Write accuracy against MB as a 
 WithRounds = Annotated[bool, typer.Option("--json", help="Print JSON, with every round.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(measures)
-    app.command()(analyse)
-    app.command()(personalise)
-    app.command()(traffic)
-    app.command()(features)
-
-
 def measures(as_json: AsJson = False) -> None:
     """List the measures of models, for `fedapp analyse` and the key `analyses`.
 
@@ -199,3 +190,6 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         "best": percent(row["accuracy_best"]),
         "final": percent(row["accuracy_final"]),
     }
+
+
+COMMANDS = (measures, analyse, personalise, traffic, features)

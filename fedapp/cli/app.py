@@ -21,8 +21,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(state_app, name="state")
-for commands in (run, tables, results, experiments, analysis, deployment, papers):
-    commands.register(app)
+for group in (run, tables, results, experiments, analysis, deployment, papers):
+    for command in group.COMMANDS:
+        app.command()(command)
 
 
 def main() -> None:

@@ -13,12 +13,6 @@ from fedapp.cli.options import AsJson, show
 from fedapp.engines.deployment.doctor import examine
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(certificates)
-    app.command()(doctor)
-
-
 def certificates(
     folder: Annotated[Path, typer.Argument(help="Where the files go; private to you.")],
     host: Annotated[
@@ -88,3 +82,6 @@ def _audience(name: str) -> str:
     }
     public = "the SuperLink's operator: flwr supernode register"
     return known.get(name, public if name.endswith(".pub") else "this SuperNode alone, secret")
+
+
+COMMANDS = (certificates, doctor)

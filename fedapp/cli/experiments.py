@@ -17,12 +17,6 @@ from fedapp.engines.resources import Resources
 Vary = Annotated[list[str] | None, typer.Option(help='"key=value,value"; may be repeated.')]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(sweep)
-    app.command()(bench)
-
-
 def sweep(
     name: Annotated[str, typer.Option(help="Name of the sweep: runs go to OUTPUT-DIR/NAME/.")],
     config: Annotated[
@@ -93,3 +87,6 @@ def bench(
     chosen = replace(chosen, models=tuple(model or chosen.models))
     found = suite.bench(project, chosen, part or [], output_dir)
     print(json.dumps(found, indent=2) if as_json else markdown(found))
+
+
+COMMANDS = (sweep, bench)

@@ -43,12 +43,6 @@ Html = Annotated[
 Speed = Annotated[float, typer.Option(help="Training speed of this machine, to estimate hours.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add both commands to the `fedapp` command line."""
-    app.command()(papers)
-    app.command()(reproduce)
-
-
 def papers(
     paper: Annotated[str, typer.Argument(help="A paper; without it, all.")] = "",
     table: Annotated[str, typer.Argument(help="One of its tables; without it, all.")] = "",
@@ -278,3 +272,6 @@ def _list(title: str, lines: tuple[str, ...]) -> None:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+COMMANDS = (papers, reproduce)

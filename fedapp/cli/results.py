@@ -13,12 +13,6 @@ import typer
 from fedapp.cli.options import AsJson, show, write_png
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(report)
-    app.command()(compare)
-
-
 def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
     """Write the HTML report of a run again, from the files of its directory.
 
@@ -61,3 +55,6 @@ def compare(
         from fedapp.results.comparison_page import write_comparison
 
         print(f"wrote {write_comparison(opened, html.absolute())}", file=sys.stderr)
+
+
+COMMANDS = (report, compare)

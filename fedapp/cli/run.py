@@ -16,13 +16,6 @@ from fedapp.engines.launch import run as simulate
 from fedapp.engines.resources import Engine, Resources
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(run)
-    app.command()(config)
-    app.command()(partition)
-
-
 def run(
     config: Overrides = None,
     project: Project = Path("."),
@@ -102,3 +95,6 @@ def partition(
         write_png(label_distribution(counts, data.classes), plot)
     for note in parts.notes:
         print(f"note: {note}", file=sys.stderr)
+
+
+COMMANDS = (run, config, partition)

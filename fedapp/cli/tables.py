@@ -11,13 +11,6 @@ from fedapp.cli.options import AsJson, show
 from fedapp.config.presets import preset_rows
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(methods)
-    app.command()(presets)
-    app.command()(datasets)
-
-
 def methods(
     as_json: AsJson = False,
     as_markdown: Annotated[
@@ -62,3 +55,6 @@ def datasets(as_json: AsJson = False) -> None:
         for name, info in DATASETS.items()
     ]
     show("Data sets", rows, as_json)
+
+
+COMMANDS = (methods, presets, datasets)

@@ -1,7 +1,7 @@
 """The words of the run-config key `analyses`, and what each measure needs of a run.
 
 Only words: what they measure is in `fedapp.analysis.measures`, which loads far more than a
-configuration needs. A test compares the two.
+configuration needs. A test compares the words.
 """
 
 CLASS_ACCURACY_MEASURES = ("forgetting", "consistency")  # from what every run logs anyway

@@ -10,11 +10,10 @@ import torch
 
 import fedapp
 from clients.training.arrays import load_arrays
-from fedapp.core.files import write_atomically, written
+from fedapp.core.files import json_text, write_atomically, written
 from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
 from fedapp.results import checkpoint, progress
-from fedapp.results.class_accuracy import class_accuracy_measures
 from fedapp.results.formatting import megabytes
 from fedapp.results.plots.curves import curves
 from fedapp.results.plots.measure_plots import write_plots
@@ -149,14 +148,6 @@ class Tracking(Callback):
         self.tracker.close()
 
 
-class ClassAccuracySummary(Callback):
-    """Adds the measures of class accuracies that were asked for to the summary."""
-
-    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Compute forgetting and consistency over all evaluated rounds."""
-        summary |= class_accuracy_measures(run.config.analyses, run.rows())
-
-
 class SummaryFile(Callback):
     """Writes summary.json."""
 
@@ -227,12 +218,12 @@ class SafeCallback(Callback):
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Pass the hook on; its time is not the next round's."""
-        self._call(lambda: self.callback.round_ends(run, row))
+        self._call(lambda: self.callback.round_ends(run, row), row)
         run.round_started = time.monotonic()
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Pass the hook on, and note a failure in the summary."""
-        self._call(lambda: self.callback.run_ends(run, summary))
+        self._call(lambda: self.callback.run_ends(run, summary), summary)
         if self.failed:
             summary.setdefault("failed_callbacks", []).append(self.name)
 
@@ -240,16 +231,43 @@ class SafeCallback(Callback):
         """Pass the hook on."""
         self._call(self.callback.close)
 
-    def _call(self, hook: Callable[[], None]) -> None:
+    def _call(self, hook: Callable[[], None], record: dict[str, Any] | None = None) -> None:
         if self.failed:
             return
+        before = dict(record or {})
         try:
             hook()
+            _check_values(record or {})
         except Exception as error:
             self.failed = True
+            if record is not None:
+                _restore(record, before)
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{place.filename}, line {place.lineno}"
             log.error(f"callback '{self.name}' is not called any more: {error!r} in {where}")
+
+
+def _check_values(record: dict[str, Any]) -> None:
+    """Raise `TypeError` with the key of the first value that a JSON file cannot hold."""
+    for key, value in record.items():
+        if not _is_writable(value):
+            raise TypeError(f"JSON cannot hold {key!r}, which is of type {type(value).__name__}")
+
+
+def _is_writable(value: object) -> bool:
+    try:
+        json_text({"value": value})
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _restore(record: dict[str, Any], before: dict[str, Any]) -> None:
+    """Take back, or out, what cannot be written; other values that a hook added stay."""
+    for key in [key for key, value in record.items() if not _is_writable(value)]:
+        record.pop(key)
+        if key in before:
+            record[key] = before[key]
 
 
 def _server_tensors(run: ActiveRun) -> dict[str, torch.Tensor]:

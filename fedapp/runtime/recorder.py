@@ -28,13 +28,8 @@ class Recorder:
         callbacks: Sequence[Callback],
     ) -> None:
         """Note the partition; `started` is the monotonic time at which the ServerApp began."""
-        self.directory, self.config, self.process, self.started = (
-            directory,
-            config,
-            process,
-            started,
-        )
-        self.callbacks = callbacks
+        self.directory, self.config, self.process = directory, config, process
+        self.started, self.callbacks = started, callbacks
         directory.write_partition(*process.data.class_counts())
 
     def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:

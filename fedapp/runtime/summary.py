@@ -8,6 +8,7 @@ from typing import Any
 
 import fedapp
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
+from fedapp.results.class_accuracy import class_accuracy_measures
 from fedapp.results.plots.curves import GLOBAL_MODEL
 from fedapp.results.run_directory import best_round
 from fedapp.runtime.callback import ActiveRun
@@ -52,6 +53,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "versions": _versions(),
         "command": shlex.join(["flwr", "run", ".", "-c", str(run.directory.path / "config.toml")]),
         **_last_clients(rows),
+        **class_accuracy_measures(config.analyses, rows),
     }
 
 

@@ -18,7 +18,6 @@ class Measure:
     source: ClassVar[str]
     local: ClassVar[bool] = True  # whether it looks at local models, which cost a training each
     epochs: ClassVar[bool] = False  # whether it looks at them after each epoch (`Local.path`)
-    features: ClassVar[int] = 0  # how many features the model must have; 0: any number
 
     def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
         """Take the model that the round's clients received, and the one they made, if known."""

@@ -102,7 +102,6 @@ class UnitCircle(Measure):
 
     title = "Features on the unit circle"
     source = "FedNTD (Lee et al. 2022), figure of features on a hypersphere"
-    features = 2
 
     def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
         super().__init__(process, received, result)

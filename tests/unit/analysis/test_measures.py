@@ -21,7 +21,7 @@ from fedapp.analysis.measures.views import Local, look
 from fedapp.analysis.rounds import RoundModels, measure_round
 from fedapp.analysis.saved_runs import Places, SavedRun
 from fedapp.cli.app import app
-from fedapp.config.measures import WORDS, measures_of_models
+from fedapp.config.measures import FEATURES_OF, WORDS, measures_of_models
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
@@ -250,3 +250,7 @@ def test_a_method_without_a_global_model_is_refused_in_words():
     with pytest.raises(UserError, match=r"looks at a global model, and method 'fedper' has none"):
         parse_config(settings(method="fedper", analyses="four-factors"))
     parse_config(settings(method="scaffold", analyses="four-factors alignment forgetting"))
+
+
+def test_the_configuration_knows_the_words_of_all_measures():
+    assert list(FEATURES_OF) == list(MEASURES)

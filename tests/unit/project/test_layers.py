@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from project_tree import modules
-from test_source_rules import at_import, imported
+from test_source_rules import at_import, imported, imports_of, reachable
 
 # Processes whose start a user waits for: there a module that loads a heavy library may be imported
 # by the function that needs it.
@@ -49,21 +49,10 @@ def deferred(name: str) -> set[str]:
 
 
 @functools.cache
-def loaded_by(name: str) -> frozenset[str]:
-    """What importing a module of the project loads at once: modules and top-level libraries."""
-    names = imported(at_import(modules()[name]), "")
-    parents = {each.rpartition(".")[0] for each in names | {name}}
-    return frozenset((names | parents) & set(modules()) | {each.split(".")[0] for each in names})
-
-
 def heavy_libraries(name: str) -> set[str]:
     """The heavy libraries that importing a module of the project loads, directly or not."""
-    seen: set[str] = set()
-    todo = {name}
-    while todo:
-        seen |= todo
-        todo = {each for m in todo if m in modules() for each in loaded_by(m)} - seen
-    return seen & HEAVY
+    loaded = {each for m in reachable(name, lazily=False) for each in imports_of(m, lazily=False)}
+    return {each.split(".")[0] for each in loaded} & HEAVY
 
 
 def test_a_circle_is_found():

@@ -6,6 +6,7 @@ Every rule is a small function that is first tried on samples which keep and bre
 """
 
 import ast
+import functools
 import importlib.util
 import re
 import statistics
@@ -112,6 +113,14 @@ def method_branches(tree: ast.Module) -> list[int]:
     return lines
 
 
+@functools.cache
+def imports_of(name: str, *, lazily: bool) -> frozenset[str]:
+    """Dotted names that a module of the project imports; `lazily`: in functions too."""
+    tree = modules()[name]
+    nodes = ast.walk(tree) if lazily else at_import(tree)
+    return frozenset(imported(nodes, name.rpartition(".")[0]))
+
+
 def reachable(start: str, *, lazily: bool) -> set[str]:
     """Project modules that `start` imports, directly or not; `lazily`: in functions too."""
     seen: set[str] = set()
@@ -119,9 +128,7 @@ def reachable(start: str, *, lazily: bool) -> set[str]:
     while todo:
         name = todo.pop()
         seen.add(name)
-        tree = modules()[name]
-        found = imported(ast.walk(tree) if lazily else at_import(tree), name.rpartition(".")[0])
-        found |= {name.rpartition(".")[0]}
+        found = imports_of(name, lazily=lazily) | {name.rpartition(".")[0]}
         todo |= (found & set(modules())) - seen
     return seen
 

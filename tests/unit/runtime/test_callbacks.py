@@ -43,6 +43,16 @@ class Broken(Callback):
             raise ZeroDivisionError("no luck")
 
 
+class Unwritable(Callback):
+    """Adds what no JSON file holds, beside what one does."""
+
+    def round_ends(self, run, row):
+        row |= {"fine": row["round"], "odd": {1, 2}, "accuracy": object()}
+
+    def run_ends(self, run, summary):
+        summary["odd"] = object()
+
+
 class NotOne:
     """No callback."""
 
@@ -88,6 +98,15 @@ def test_the_first_error_is_reported_and_costs_no_round(train, capsys):
     said = [line for line in capsys.readouterr().out.splitlines() if "Broken" in line]
     assert len(said) == 1
     assert "not called any more: ZeroDivisionError('no luck') in" in said[0]
+
+
+def test_a_value_that_no_file_holds_is_reported_and_costs_no_round(train, capsys):
+    rows, summary = train(f"{__name__}:Unwritable")
+    assert [row.get("fine") for row in rows] == [1, None, None]
+    assert not any("odd" in row for row in rows)
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    assert summary["failed_callbacks"] == [f"{__name__}:Unwritable"]
+    assert "JSON cannot hold 'accuracy', which is of type object" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
