@@ -85,7 +85,7 @@ def figures(folder: Path, states: Path) -> list[str]:
 
 def lines_of_code(method: str) -> int:
     """Return the lines of the classes that only this kind of method has, and 1 for its row."""
-    own = {METHODS[method].client, METHODS[method].strategy} - {LocalClient, FedAvg}
+    own = {METHODS[method].client.kind, METHODS[method].server.kind} - {LocalClient, FedAvg}
     return 1 + sum(len(inspect.getsource(cls).splitlines()) for cls in own)
 
 

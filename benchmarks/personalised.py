@@ -41,7 +41,7 @@ def fine_tune(job: Job, options: argparse.Namespace) -> None:
 def train_personal(job: Job, options: argparse.Namespace) -> None:
     """Train a method whose clients have personal models, unless that is done."""
     method, partition = job
-    alone = METHODS[method].sends == "nothing"
+    alone = METHODS[method].exchange.sends == "nothing"
     count, participation = (options.local_epochs, 1.0) if alone else (options.rounds, 0.1)
     base = BASE.replace("participation=0.1", f"participation={participation}")
     base = base.replace("analyses='forgetting'", "")

@@ -48,16 +48,16 @@ def sent(row: Method) -> str:
     """Return the first cell of the row of docs/security.md that says what a method reveals."""
     if row.fixed.get("num_clients") == 1:
         return "model or body, of one client that has all images"
-    if "control variates" in row.also_sends:
+    if "control variates" in row.exchange.also_sends:
         return "model or body, and control variates"
-    if row.sends == "body" and row.also_sends in ("", "scale"):
-        return "the body, head frozen" if find_kind(row.head).frozen else "the body, head kept"
+    if row.exchange.sends == "body" and row.exchange.also_sends in ("", "scale"):
+        return "the body, head frozen" if find_kind(row.head.name).frozen else "the body, head kept"
     try:
-        return SENT[row.sends, row.also_sends]
+        return SENT[row.exchange.sends, row.exchange.also_sends]
     except KeyError:
         raise SystemExit(
-            f"docs/security.md has no row for clients that send '{row.sends}' and "
-            f"'{row.also_sends}': write one, and add it to SENT in docs/generate.py"
+            f"docs/security.md has no row for clients that send '{row.exchange.sends}' and "
+            f"'{row.exchange.also_sends}': write one, and add it to SENT in docs/generate.py"
         ) from None
 
 

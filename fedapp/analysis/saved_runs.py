@@ -59,7 +59,7 @@ class SavedRun:
         final = self.run.path / "model.safetensors"
         rows = self.run.rounds()
         trained_on = (
-            self.process.method.strategy.model_to_evaluate is ClientStrategy.model_to_evaluate
+            self.process.method.server.kind.model_to_evaluate is ClientStrategy.model_to_evaluate
         )
         if final.exists() and rows and trained_on:
             found[rows[-1]["round"]] = lambda: Start(_read(final), missing=missing)

@@ -18,13 +18,13 @@ def method_rows() -> list[dict[str, str]]:
         {
             "method": name,
             "title": row.title,
-            "head": row.head if row.personal is None else row.personal.style,
-            "loss": row.loss,
-            "regulariser": row.regulariser or "-",
+            "head": row.head.name if row.personal is None else row.personal.style,
+            "loss": row.loss.base,
+            "regulariser": row.loss.regulariser or "-",
             "combined": _combination(row),
-            "strategy": row.strategy.__name__,
-            "client": row.client.__name__,
-            "sends": f"{row.sends}, {row.also_sends}" if row.also_sends else row.sends,
+            "strategy": row.server.kind.__name__,
+            "client": row.client.kind.__name__,
+            "sends": ", ".join(filter(None, (row.exchange.sends, row.exchange.also_sends))),
             "keeps": _kept(row),
             "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items())
             or "-",
@@ -42,19 +42,19 @@ def markdown_table() -> str:
 
 
 def _kept(row: Method) -> str:
-    key, value = row.keeps_with
-    kept = row.kept(row.regulariser, {key: value}) or "-"
+    key, value = row.exchange.keeps_with
+    kept = row.kept(row.loss.regulariser, {key: value}) or "-"
     return f"{kept} ({key}={value})" if key else kept
 
 
 def _combination(row: Method) -> str:
-    if row.regulariser is None:
-        return row.loss
-    if row.combine == ADD:
-        return f"{row.loss} + {row.weight} {row.regulariser}"
-    if row.combine == PERTURB:
-        return f"{row.loss} at weights moved along {row.regulariser}"
-    return f"beta {row.loss} + (1 - beta) {row.regulariser}"
+    if row.loss.regulariser is None:
+        return row.loss.base
+    if row.loss.combine == ADD:
+        return f"{row.loss.base} + {row.loss.weight} {row.loss.regulariser}"
+    if row.loss.combine == PERTURB:
+        return f"{row.loss.base} at weights moved along {row.loss.regulariser}"
+    return f"beta {row.loss.base} + (1 - beta) {row.loss.regulariser}"
 
 
 MOST_COLUMNS = 20  # more classes than this do not fit a terminal, so they are summed up

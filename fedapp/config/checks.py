@@ -133,13 +133,14 @@ def _check_states(config: RunConfig) -> None:
 
 def _check_blend(config: RunConfig, row: Method) -> None:
     if config.regulariser == "none":
-        if row.combine == PERTURB:
+        if row.loss.combine == PERTURB:
             raise UserError(
-                f"run-config key 'regulariser' is 'none' but method '{config.method}' moves weights"
-                f" along '{row.regulariser}'; leave it at 'auto' and set 'fedsol-rho' to 0 instead"
+                f"run-config key 'regulariser' is 'none' but method '{config.method}' moves "
+                f"weights along '{row.loss.regulariser}'; leave it at 'auto' and set "
+                "'fedsol-rho' to 0 instead"
             )
         return
-    blended = config.regulariser != row.regulariser or row.combine == BLEND
+    blended = config.regulariser != row.loss.regulariser or row.loss.combine == BLEND
     if blended and float(config.beta) > 1:
         raise UserError(
             f"run-config key 'beta' is {config.beta} but blends beta * loss + (1 - beta) * "
@@ -191,10 +192,10 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
             )
         return
     asked = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
-    if row.strategy not in (FedAvg, FedAvgM) or row.sends == "nothing":
+    if row.server.kind not in (FedAvg, FedAvgM) or row.exchange.sends == "nothing":
         raise UserError(
             f"{asked} works with methods whose server averages whole models, and method "
-            f"'{config.method}' does more than that ({row.strategy.__name__})"
+            f"'{config.method}' does more than that ({row.server.kind.__name__})"
         )
     if config.dp_clip and config.weights != "uniform":
         raise UserError(

@@ -13,7 +13,7 @@ from typing import Any
 from clients.training.parts import ALL, BODY
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
-from fedapp.methods.row import GLOBAL, Method, Stage
+from fedapp.methods.row import GLOBAL, FineTuning, Method
 
 ALTERNATING = "alternating"  # a part: all but the fixed rows, then rows and bottleneck in turn
 
@@ -23,7 +23,7 @@ class Protocol:
     """How long and how fast clients fine-tune, after a paper."""
 
     epochs: Callable[[int], int]  # of a run with so many local epochs
-    rate: Callable[[float, Stage], float]  # of a run whose first learning rate this is
+    rate: Callable[[float, FineTuning], float]  # of a run whose first learning rate this is
     part: str = ""  # that it trains; empty: the method's
 
 
@@ -40,14 +40,14 @@ PROTOCOLS = {
 def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
     """Return what the finetune-* keys at "auto" mean in a configuration that is else resolved."""
     asked: str = config.finetune_protocol
-    name = row.stage.protocol if asked == "auto" else asked
-    frozen = row.head_kind(config.flat()).frozen
+    name = row.fine_tuning.protocol if asked == "auto" else asked
+    frozen = row.head.kind(config.flat()).frozen
     protocol = PROTOCOLS[name]
     chosen: dict[str, Any] = {
         "finetune_protocol": name,
         "finetune_epochs": protocol.epochs(int(config.local_epochs)) if row.fine_tuned else 0,
-        "finetune_lr": protocol.rate(float(config.lr), row.stage),
-        "finetune_part": protocol.part or row.stage.part or (BODY if frozen else ALL),
+        "finetune_lr": protocol.rate(float(config.lr), row.fine_tuning),
+        "finetune_part": protocol.part or row.fine_tuning.part or (BODY if frozen else ALL),
         "finetune_loss": "own",
     }
     epochs = config.finetune_epochs
@@ -70,7 +70,7 @@ def check_stage(config: RunConfig, row: Method) -> None:
         )
     if config.finetune_epochs and config.finetune_part == ALTERNATING:
         _check_turns(config, row)
-    if config.finetune_loss in ("dr", "dr+") and not row.head_kind(config.flat()).frozen:
+    if config.finetune_loss in ("dr", "dr+") and not row.head.kind(config.flat()).frozen:
         raise UserError(
             f"run-config key 'finetune-loss' is '{config.finetune_loss}' but dot-regression needs "
             f"the fixed head that method '{config.method}' does not have; use 'own' or 'base'"
@@ -88,7 +88,7 @@ def check_stage(config: RunConfig, row: Method) -> None:
 
 
 def _check_turns(config: RunConfig, row: Method) -> None:
-    if not row.stage.turns:
+    if not row.fine_tuning.turns:
         raise UserError(
             f"run-config key 'finetune-part' is '{ALTERNATING}' (finetune-protocol "
             f"'{config.finetune_protocol}'), which is how FedETF fine-tunes; with method "

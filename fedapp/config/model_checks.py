@@ -14,7 +14,7 @@ from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
 
 def check_group(config: RunConfig, method: Method) -> None:
     """Raise UserError where a method, its clients' models and the keys about them do not fit."""
-    if config.eval_rule == "proto" and "rule" not in method.client_options:
+    if config.eval_rule == "proto" and "rule" not in method.client.options:
         raise UserError(
             f"run-config key 'eval-rule' is 'proto', but the clients of method '{config.method}' "
             "receive no prototypes to compare images with; leave it at 'auto'"
@@ -78,7 +78,7 @@ def check_head(config: RunConfig, row: Method) -> None:
         return
     classes = find_dataset(config.dataset).num_classes
     width = config.bottleneck or BACKBONES[config.model].feature_dim
-    need = HEADS[row.head].fewest_features(classes or 1)
+    need = HEADS[row.head.name].fewest_features(classes or 1)
     if width < need:
         raise UserError(
             f"method '{config.method}' needs at least {need} features for its head of {classes} "

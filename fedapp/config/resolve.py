@@ -77,7 +77,7 @@ def resolve(config: RunConfig) -> RunConfig:
     dataset, name = usual_name(config.dataset), row.settings_of or config.method
     model = usual_model(config.dataset, row.models) if config.model == "auto" else config.model
     setting = find_setting(dataset, model)
-    asked = "none" if config.regulariser in ("auto", row.regulariser) else config.regulariser
+    asked = "none" if config.regulariser in ("auto", row.loss.regulariser) else config.regulariser
     place = (dataset, model)
     chosen: dict[str, Any] = {
         **FALLBACKS,
@@ -92,7 +92,7 @@ def resolve(config: RunConfig) -> RunConfig:
         "lr": setting.rate(name, config.local_epochs, config.augmentation),
         "lr_schedule": setting.lr_schedule,
         "augmentation": setting.augmentation,
-        "regulariser": row.regulariser or "none",
+        "regulariser": row.loss.regulariser or "none",
         "model_group": "",
         "drop_last": row.personal is not None,
         **group_settings(config, row),

@@ -1,6 +1,24 @@
 """The method table."""
 
-from fedapp.methods.row import Method
+from fedapp.methods.row import (
+    ClientSpec,
+    Exchange,
+    FineTuning,
+    HeadSpec,
+    LossSpec,
+    Method,
+    ServerSpec,
+)
 from fedapp.methods.table import METHODS, find_method
 
-__all__ = ["METHODS", "Method", "find_method"]
+__all__ = [
+    "METHODS",
+    "ClientSpec",
+    "Exchange",
+    "FineTuning",
+    "HeadSpec",
+    "LossSpec",
+    "Method",
+    "ServerSpec",
+    "find_method",
+]

@@ -9,11 +9,11 @@ and partition do not apply to them.
 from typing import Any
 
 from clients.centralised import CentralisedClient
-from fedapp.methods.row import Method
+from fedapp.methods.row import ClientSpec, Exchange, HeadSpec, Method
 
 _ONE_PLACE: dict[str, Any] = {
-    "client": CentralisedClient,
-    "keeps": "momentum",
+    "client": ClientSpec(CentralisedClient),
+    "exchange": Exchange(keeps="momentum"),
     "fixed": {
         "partition": "iid",
         "num_clients": 1,
@@ -33,14 +33,13 @@ CENTRALISED: dict[str, Method] = {
     "centralised+babu": Method(
         "The same with the head random and frozen: body training",
         "Kim et al. 2023 (FedFN), centralised body training",
-        head="frozen-random",
+        head=HeadSpec("frozen-random"),
         **_ONE_PLACE,
     ),
     "centralised+fn": Method(
         "The same with feature normalisation",
         "Kim et al. 2023 (FedFN), centralised FN training",
-        head="normalised-linear",
-        head_options={"bias": "fedfn-bias"},
+        head=HeadSpec("normalised-linear", options={"bias": "fedfn-bias"}),
         **_ONE_PLACE,
     ),
 }

@@ -10,17 +10,16 @@ from clients.feddyn import FedDynClient
 from clients.fednova import FedNovaClient
 from clients.scaffold import ScaffoldClient
 from fedapp.core.keys import Count, Key, Positive, Weight
-from fedapp.methods.row import ADD, Method
+from fedapp.methods.row import ADD, ClientSpec, Exchange, HeadSpec, LossSpec, Method, ServerSpec
 from strategies.fedcurv import FedCurv
 from strategies.feddyn import FedDyn
 from strategies.fednova import FedNova
 from strategies.scaffold import Scaffold
 
 _SCAFFOLD: dict[str, Any] = {
-    "client": ScaffoldClient,
-    "strategy": Scaffold,
-    "also_sends": "control variates",
-    "keeps": "c_i",
+    "client": ClientSpec(ScaffoldClient),
+    "server": ServerSpec(Scaffold),
+    "exchange": Exchange(also_sends="control variates", keeps="c_i"),
 }
 
 DRIFT: dict[str, Method] = {
@@ -32,34 +31,29 @@ DRIFT: dict[str, Method] = {
     "scaffold+babu": Method(
         "SCAFFOLD with the head frozen",
         "Kim et al. 2023 (FedFN), table 2",
-        head="frozen-random",
+        head=HeadSpec("frozen-random"),
         **_SCAFFOLD,
     ),
     "scaffold+fn": Method(
         "SCAFFOLD with feature normalisation",
         "Kim et al. 2023 (FedFN), table 2",
-        head="normalised-linear",
-        head_options={"bias": "fedfn-bias"},
+        head=HeadSpec("normalised-linear", options={"bias": "fedfn-bias"}),
         **_SCAFFOLD,
     ),
     "moon": Method(
         "Features drawn to the global model's, away from the own last one's",
         "Li Q. et al. 2021, CVPR, equation 5; projection head with bottleneck-layers=2",
-        regulariser="moon",
-        combine=ADD,
-        weight="mu",
+        loss=LossSpec(regulariser="moon", combine=ADD, weight="mu"),
         defaults={"mu": 1.0, "tau": 0.5},
     ),
     "fednova": Method(
         "Updates divided by their number of steps",
         "Wang et al. 2020, NeurIPS, equation 6",
-        client=FedNovaClient,
-        strategy=FedNova,
-        options={"epochs": "local-epochs", "momentum": "momentum"},
-        client_options={"correction": "fednova-correction"},
-        also_sends="a_i",
-        keeps="mean gradient",
-        keeps_with=("fednova-correction", "own"),
+        client=ClientSpec(FedNovaClient, options={"correction": "fednova-correction"}),
+        server=ServerSpec(FedNova, options={"epochs": "local-epochs", "momentum": "momentum"}),
+        exchange=Exchange(
+            also_sends="a_i", keeps="mean gradient", keeps_with=("fednova-correction", "own")
+        ),
         keys={
             "fednova-correction": Key(
                 Literal["none", "own"],
@@ -71,11 +65,9 @@ DRIFT: dict[str, Method] = {
     "feddyn": Method(
         "Dynamic regularisation: a linear term per client, uniform mean",
         "Acar et al. 2021, ICLR, algorithm 1",
-        client=FedDynClient,
-        strategy=FedDyn,
-        options={"alpha": "feddyn-alpha"},
-        client_options={"alpha": "feddyn-alpha"},
-        keeps="g_i",
+        client=ClientSpec(FedDynClient, options={"alpha": "feddyn-alpha"}),
+        server=ServerSpec(FedDyn, options={"alpha": "feddyn-alpha"}),
+        exchange=Exchange(keeps="g_i"),
         keys={
             "feddyn-alpha": Key(Positive, 0.1, "FedDyn's weight of the quadratic term"),
         },
@@ -83,17 +75,17 @@ DRIFT: dict[str, Method] = {
     "fedcurv": Method(
         "Parameters held where they mattered to the others",
         "Shoham et al. 2019, NeurIPS workshop, equation 5",
-        client=FedCurvClient,
-        strategy=FedCurv,
-        options={"accumulate": "fedcurv-accumulate"},
-        client_options={
-            "accumulate": "fedcurv-accumulate",
-            "weight": "fedcurv-lambda",
-            "samples": "fedcurv-samples",
-            "per_sample": "fedcurv-per-sample",
-        },
-        also_sends="u, u w",
-        keeps="u_i, u_i w_i",
+        client=ClientSpec(
+            FedCurvClient,
+            options={
+                "accumulate": "fedcurv-accumulate",
+                "weight": "fedcurv-lambda",
+                "samples": "fedcurv-samples",
+                "per_sample": "fedcurv-per-sample",
+            },
+        ),
+        server=ServerSpec(FedCurv, options={"accumulate": "fedcurv-accumulate"}),
+        exchange=Exchange(also_sends="u, u w", keeps="u_i, u_i w_i"),
         keys={
             "fedcurv-lambda": Key(Weight, 1.0, "FedCurv's weight of the penalty"),
             "fedcurv-samples": Key(

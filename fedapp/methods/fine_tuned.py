@@ -56,7 +56,7 @@ def fine_tuned(methods: Mapping[str, Method]) -> dict[str, Method]:
             title=f"{name}, then every client fine-tunes the final model",
             source=source,
             accuracy=CLIENT_MEAN,
-            fine_tuned=True,
+            fine_tuning=replace(methods[name].fine_tuning, evaluated=True),
             settings_of=name,
         )
         for name, source in _PAPER.items()

@@ -4,6 +4,7 @@ Only these rows know which arguments their strategies and clients take from a pr
 configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,14 @@ from clients.personal_model import PersonalClient
 from clients.training.arrays import to_arrays
 from fedapp.core.rng import Stream, torch_rng, torch_seed
 from fedapp.methods import heterogeneous_keys as keys
-from fedapp.methods.row import CLIENT_TOTAL, Method, PersonalModels
+from fedapp.methods.row import (
+    CLIENT_TOTAL,
+    ClientSpec,
+    Exchange,
+    Method,
+    PersonalModels,
+    ServerSpec,
+)
 from fedapp.methods.setup import MethodSetup
 from strategies.fd import FD
 from strategies.feddor import FedDOR, FedDORWithoutGenerator
@@ -144,17 +152,16 @@ _FEDDOR_SERVER = {"epochs": "feddor-server-epochs", "inter_weight": "feddor-inte
 _COSINE = PersonalModels("cosine", "feddor-classifier", orthogonal=True)
 _COSINE_AS_INITIALISED = PersonalModels("cosine", "feddor-classifier")
 _SAME_HEADS = PersonalModels(same_heads=True)
+_exchange = partial(Exchange, sends="nothing", keeps="personal model")
 
 
 def _row(title: str, source: str, **values: Any) -> Method:
     """Return a row of a method whose models stay with the clients."""
     usual = {
-        "sends": "nothing",
-        "keeps": "personal model",
+        "exchange": _exchange(),
         "accuracy": CLIENT_TOTAL,
         "personal": PersonalModels(),
-        "client": PersonalClient,
-        "client_options": _WHEN,
+        "client": ClientSpec(PersonalClient, _WHEN),
     }
     return Method(title, source, **{**usual, **values})
 
@@ -166,8 +173,10 @@ def _prototypes(
 
     `arguments`: the client's arguments and their keys, beside those of all such methods.
     """
-    usual = {"also_sends": "prototypes", "client_options": {**_COMPARES, **arguments}}
-    return _row(title, source, client=client, **{**usual, **values})
+    spec = ClientSpec(client, {**_COMPARES, **arguments})
+    return _row(
+        title, source, client=spec, **{"exchange": _exchange(also_sends="prototypes"), **values}
+    )
 
 
 HETEROGENEOUS: dict[str, Method] = {
@@ -175,97 +184,115 @@ HETEROGENEOUS: dict[str, Method] = {
         "Orthogonal initialisation, generated prototypes with dual regularisation",
         "FedDOR (anonymous), equations 1-6",
         FedDORClient, _FEDDOR_CLIENT,
-        strategy=FedDOR, strategy_parts=_feddor, personal=_COSINE,
-        options={**_FEDDOR_SERVER, "first_target": "feddor-first-target"},
+        server=ServerSpec(
+            FedDOR, {**_FEDDOR_SERVER, "first_target": "feddor-first-target"}, _feddor
+        ),
+        personal=_COSINE,
         keys=keys.FEDDOR,
     ),
     "feddor-no-oi": _prototypes(
         "FedDOR without orthogonal initialisation",
         "FedDOR (anonymous), ablation",
         FedDORClient, _FEDDOR_CLIENT,
-        strategy=FedDOR, strategy_parts=_feddor_without_oi, personal=_COSINE_AS_INITIALISED,
-        options=_FEDDOR_SERVER,
+        server=ServerSpec(FedDOR, _FEDDOR_SERVER, _feddor_without_oi),
+        personal=_COSINE_AS_INITIALISED,
     ),
     "feddor-no-dor": _prototypes(
         "FedDOR without dual regularisation: counted class means",
         "FedDOR (anonymous), ablation",
         CountingFedDORClient, _FEDDOR_CLIENT,
-        strategy=FedDORWithoutGenerator, strategy_parts=_feddor_without_dor, personal=_COSINE,
-        also_sends="prototypes, counts",
+        server=ServerSpec(FedDORWithoutGenerator, parts=_feddor_without_dor),
+        exchange=_exchange(also_sends="prototypes, counts"), personal=_COSINE,
     ),
     "fedproto": _prototypes(
         "Prototypes averaged by class",
         "Tan et al. 2022, AAAI, equations 3-6",
         FedProtoClient, {"weight": "fedproto-lambda", "weighting": "fedproto-weighting"},
-        strategy=FedProto, strategy_parts=_sizes, also_sends="prototypes, counts",
-        options={"weighting": "fedproto-weighting", "memory": "fedproto-memory"},
+        server=ServerSpec(
+            FedProto, {"weighting": "fedproto-weighting", "memory": "fedproto-memory"}, _sizes
+        ),
+        exchange=_exchange(also_sends="prototypes, counts"),
         keys=keys.FEDPROTO,
     ),
     "fedtgp": _prototypes(
         "Trained prototypes, separated by an adaptive margin",
         "Zhang et al. 2024, AAAI",
         FedTGPClient, {"weight": "fedtgp-lambda"},
-        strategy=FedTGP, strategy_parts=_trained_prototypes,
-        options={"epochs": "fedtgp-server-epochs", "rule": "fedtgp-margin",
-                 "largest_margin": "fedtgp-tau"},
+        server=ServerSpec(
+            FedTGP,
+            {"epochs": "fedtgp-server-epochs", "rule": "fedtgp-margin",
+             "largest_margin": "fedtgp-tau"},
+            _trained_prototypes,
+        ),
         keys=keys.FEDTGP,
     ),
     "fedorgp": _prototypes(
         "Trained prototypes with orthogonality regularisation",
         "Guo et al. 2025, arXiv 2502.16119",
         FedORGPClient, {"weight": "fedorgp-lambda", "reduction": "fedorgp-reduction"},
-        strategy=FedORGP, strategy_parts=_trained_prototypes,
-        options={"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma",
-                 "reduction": "fedorgp-reduction"},
+        server=ServerSpec(
+            FedORGP,
+            {"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma",
+             "reduction": "fedorgp-reduction"},
+            _trained_prototypes,
+        ),
         keys=keys.FEDORGP,
     ),
     "fedgh": _row(
         "A header for all, trained on the server with prototypes",
         "Yi et al. 2023, ACM MM, algorithm 1",
-        strategy=FedGH, strategy_parts=_fedgh,
-        options={"epochs": "fedgh-server-epochs", **_WHEN},
-        client=FedGHClient, client_options=_COLLECTS, also_sends="prototypes, header",
+        server=ServerSpec(FedGH, {"epochs": "fedgh-server-epochs", **_WHEN}, _fedgh),
+        client=ClientSpec(FedGHClient, _COLLECTS),
+        exchange=_exchange(also_sends="prototypes, header"),
         keys=keys.FEDGH,
     ),
     "fedgen": _row(
         "Averaged heads and a generator of features",
         "Zhu et al. 2021, ICML, data-free variant",
-        strategy=FedGen, strategy_parts=_fedgen,
-        options={"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr",
-                 "label_query": "fedgen-label-query", "diversity": "fedgen-diversity"},
-        client=FedGenClient, client_parts=_fedgen_client,
-        client_options={**_WHEN, "warmup": "fedgen-warmup-rounds"},
-        personal=_SAME_HEADS, sends="head", also_sends="generator, label counts once",
+        server=ServerSpec(
+            FedGen,
+            {"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr",
+             "label_query": "fedgen-label-query", "diversity": "fedgen-diversity"},
+            _fedgen,
+        ),
+        client=ClientSpec(
+            FedGenClient, {**_WHEN, "warmup": "fedgen-warmup-rounds"}, _fedgen_client
+        ),
+        exchange=_exchange(also_sends="generator, label counts once", sends="head"),
+        personal=_SAME_HEADS,
         keys=keys.FEDGEN,
     ),
     "fedkd": _row(
         "Mutual distillation with a mentee that travels compressed",
         "Wu et al. 2022, Nature Communications",
-        strategy=FedKD, strategy_parts=_fedkd, client=FedKDClient, client_parts=_codec,
-        client_options={**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"},
-        personal=PersonalModels(beside=("mentee", "map")), also_sends="compressed mentee",
-        keeps="personal model, mentee, map", scheduled="energy of compressed messages",
+        server=ServerSpec(FedKD, parts=_fedkd),
+        client=ClientSpec(
+            FedKDClient, {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"}, _codec
+        ),
+        exchange=_exchange(also_sends="compressed mentee", keeps="personal model, mentee, map"),
+        personal=PersonalModels(beside=("mentee", "map")),
+        scheduled="energy of compressed messages",
         keys=keys.FEDKD,
     ),
     "lg-fedavg": _row(
         "Averaged heads on personal extractors",
         "Liang et al. 2020, arXiv 2001.01523",
-        personal=_SAME_HEADS, sends="head",
+        exchange=_exchange(sends="head"), personal=_SAME_HEADS,
     ),
     "fd": _prototypes(
         "Distillation of each class's mean logits",
         "Jeong et al. 2018, arXiv 1811.11479",
         FDClient, {"weight": "fd-lambda"},
-        strategy=FD, strategy_parts=_logits, also_sends="mean logits",
+        server=ServerSpec(FD, parts=_logits), exchange=_exchange(also_sends="mean logits"),
         keys=keys.FD,
     ),
     "fml": _row(
         "Mutual distillation with an averaged meme model",
         "Shen et al. 2020, arXiv 2006.16765",
-        strategy=FML, client=FMLClient,
-        client_options={**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"},
-        personal=PersonalModels(beside=("mentee",)), sends="mentee",
-        keeps="personal model, mentee",
+        server=ServerSpec(FML),
+        client=ClientSpec(FMLClient, {**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"}),
+        exchange=_exchange(sends="mentee", keeps="personal model, mentee"),
+        personal=PersonalModels(beside=("mentee",)),
         keys=keys.FML,
     ),
     "local-hetero": _row("Every client alone", "reference"),

@@ -8,25 +8,22 @@ from clients.fedrep import FedRepClient
 from clients.per_fedavg import PerFedAvgClient
 from clients.personal import PersonalPartClient
 from fedapp.core.keys import Key, Positive, Unsigned, Weight
-from fedapp.methods.row import CLIENT_MEAN, Method
+from fedapp.methods.row import CLIENT_MEAN, ClientSpec, Exchange, HeadSpec, LossSpec, Method
 
 PERSONAL: dict[str, Method] = {
     "local": Method(
         "Every client trains alone",
         "the FedBABU authors' code: 160 epochs, x0.1 at 80 and 120",
-        client=PersonalPartClient,
-        sends="nothing",
-        keeps="model",
+        client=ClientSpec(PersonalPartClient),
+        exchange=Exchange(sends="nothing", keeps="model"),
         accuracy=CLIENT_MEAN,
     ),
     "local-etf": Method(
         "Every client trains alone on a frozen simplex ETF",
         "Kim et al. 2024 (FedDr+), table 5, CE+ETF",
-        head="etf",
-        head_options={"frozen": "local-etf-frozen"},
-        client=PersonalPartClient,
-        sends="nothing",
-        keeps="model",
+        head=HeadSpec("etf", options={"frozen": "local-etf-frozen"}),
+        client=ClientSpec(PersonalPartClient),
+        exchange=Exchange(sends="nothing", keeps="model"),
         accuracy=CLIENT_MEAN,
         keys={
             "local-etf-frozen": Key(
@@ -37,40 +34,39 @@ PERSONAL: dict[str, Method] = {
     "local-dr": Method(
         "Every client trains alone with dot-regression",
         "Kim et al. 2024 (FedDr+), table 5",
-        head="etf",
-        loss="dr",
-        client=PersonalPartClient,
-        sends="nothing",
-        keeps="model",
+        head=HeadSpec("etf"),
+        loss=LossSpec("dr"),
+        client=ClientSpec(PersonalPartClient),
+        exchange=Exchange(sends="nothing", keeps="model"),
         accuracy=CLIENT_MEAN,
         settings_of="dr",
     ),
     "fedper": Method(
         "Shared body, personal head, trained together",
         "Arivazhagan et al. 2019, arXiv 1912.00818, algorithm 1",
-        client=PersonalPartClient,
-        sends="body",
-        keeps="head",
+        client=ClientSpec(PersonalPartClient),
+        exchange=Exchange(sends="body", keeps="head"),
         accuracy=CLIENT_MEAN,
     ),
     "fedrep": Method(
         "Shared body, personal head, trained in turn",
         "Collins et al. 2021, ICML, algorithm 1",
-        client=FedRepClient,
-        sends="body",
-        keeps="head",
+        client=ClientSpec(FedRepClient),
+        exchange=Exchange(sends="body", keeps="head"),
         accuracy=CLIENT_MEAN,
     ),
     "ditto": Method(
         "Personal models pulled to the global one",
         "Li et al. 2021, ICML, algorithm 1",
-        client=DittoClient,
-        client_options={
-            "pull": "ditto-lambda",
-            "reference": "ditto-reference",
-            "first_lr": "lr",
-        },
-        keeps="personal model",
+        client=ClientSpec(
+            DittoClient,
+            options={
+                "pull": "ditto-lambda",
+                "reference": "ditto-reference",
+                "first_lr": "lr",
+            },
+        ),
+        exchange=Exchange(keeps="personal model"),
         accuracy=CLIENT_MEAN,
         keys={
             "ditto-lambda": Key(Weight, 0.75, "Ditto's pull of personal models to the global one"),
@@ -82,13 +78,15 @@ PERSONAL: dict[str, Method] = {
     "per-fedavg": Method(
         "Meta-learning, first order: one step makes the model personal",
         "Fallah et al. 2020, NeurIPS, algorithm 1 (FO)",
-        client=PerFedAvgClient,
-        client_options={
-            "outer_lr": "per-fedavg-beta",
-            "constant": "per-fedavg-constant",
-            "first_lr": "lr",
-            "adapt_epochs": "per-fedavg-adapt-epochs",
-        },
+        client=ClientSpec(
+            PerFedAvgClient,
+            options={
+                "outer_lr": "per-fedavg-beta",
+                "constant": "per-fedavg-constant",
+                "first_lr": "lr",
+                "adapt_epochs": "per-fedavg-adapt-epochs",
+            },
+        ),
         accuracy=CLIENT_MEAN,
         keys={
             "per-fedavg-beta": Key(Positive, 0.1, "Per-FedAvg's outer learning rate of round 1"),

@@ -48,18 +48,75 @@ class PersonalModels:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What "auto" means in the second stage, in which clients fine-tune the final model."""
+class FineTuning:
+    """How clients fine-tune the final model, and what "auto" means there."""
 
     part: str = ""  # of the model, a word of clients.training.parts; empty: all but a frozen head
     protocol: str = "feddr+"  # a name in fedapp.config.fine_tuning.PROTOCOLS
     factor: float = 0.1  # fine-tuning rate by first learning rate, in FedFN's protocol
     turns: bool = False  # whether its fixed rows and the bottleneck may be trained in turn
+    evaluated: bool = False  # whether every client fine-tunes, and the run's accuracy is theirs
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """The head of the model, and the keys that change it."""
+
+    name: str = "linear"  # in fedapp.models.heads.HEADS
+    options: dict[str, str] = field(default_factory=dict)  # field of HeadKind -> key
+    scale_key: str = ""  # of the factor of the logits, or of its first value where it is learned
+
+    def kind(self, values: Mapping[str, Any]) -> HeadKind:
+        """Return the head, as a configuration (its values by key) wants it."""
+        options = {name: values[key] for name, key in self.options.items()}
+        return replace(find_kind(self.name), **options)
+
+    def logit_scale(self, values: Mapping[str, Any]) -> float:
+        """Return the factor of the logits, or its first value where it is learned."""
+        return float(values[self.scale_key]) if self.scale_key else 1.0
+
+
+@dataclass(frozen=True)
+class LossSpec:
+    """The local objective: a base loss and a regulariser."""
+
+    base: str = "ce"  # a name in clients.training.objective.BASE_LOSSES
+    regulariser: str | None = None  # a name in clients.training.objective.REGULARISERS
+    combine: str = BLEND  # how the two add up
+    weight: str = "beta"  # the key that weighs the regulariser
 
 
 def no_parts(setup: MethodSetup) -> dict[str, Any]:
-    """Return nothing: what most methods need of the app beyond their configuration keys."""
+    """Return nothing: most methods need nothing of the app beyond their configuration keys."""
     return {}
+
+
+@dataclass(frozen=True)
+class ClientSpec:
+    """The client class and its arguments."""
+
+    kind: type[LocalClient] = LocalClient
+    options: dict[str, str] = field(default_factory=dict)  # argument -> key
+    parts: Parts = no_parts  # further arguments, made from the app's models, sizes and seeds
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """The strategy class and its arguments."""
+
+    kind: type[ClientStrategy] = FedAvg
+    options: dict[str, str] = field(default_factory=dict)  # argument -> key
+    parts: Parts = no_parts  # further arguments, made from the app's models, sizes and seeds
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What travels in every round, and what stays with a client."""
+
+    sends: str = ""  # model, body (without its head), head, mentee, nothing; empty: by the head
+    also_sends: str = ""  # what travels beside it, from clients and from the server
+    keeps: str = ""  # what a client keeps between rounds, in its state
+    keeps_with: tuple[str, Value | str] = ("", "")  # only where this key has this value
 
 
 @dataclass(frozen=True)
@@ -68,56 +125,41 @@ class Method:
 
     title: str
     source: str  # paper and equation or algorithm
-    head: str = "linear"  # a name in fedapp.models.heads.HEADS
-    loss: str = "ce"  # a name in clients.training.objective.BASE_LOSSES
-    regulariser: str | None = None  # a name in clients.training.objective.REGULARISERS
-    combine: str = BLEND  # how loss and regulariser add up
-    weight: str = "beta"  # the configuration key that weighs the regulariser
-    strategy: type[ClientStrategy] = FedAvg
-    client: type[LocalClient] = LocalClient
-    scale_key: str = ""  # of what the head's logits are multiplied by, or of where that starts
-    head_options: dict[str, str] = field(default_factory=dict)  # field of HeadKind -> key
-    keys: dict[str, Key] = field(default_factory=dict)  # its own run-config keys
-    options: dict[str, str] = field(default_factory=dict)  # strategy's argument -> key
-    client_options: dict[str, str] = field(default_factory=dict)  # client's argument -> key
-    sends: str = ""  # what travels: model, body (without its head), head, mentee, nothing
-    also_sends: str = ""  # what travels beside it, from clients and from the server
-    keeps: str = ""  # what a client keeps between rounds, in its state
-    keeps_with: tuple[str, Value | str] = ("", "")  # only where this key has this value
-    accuracy: str = GLOBAL  # what the run's accuracy is of
+    head: HeadSpec = HeadSpec()
+    loss: LossSpec = LossSpec()
+    client: ClientSpec = ClientSpec()
+    server: ServerSpec = ServerSpec()
+    exchange: Exchange = Exchange()
     personal: PersonalModels | None = None  # set where clients have architectures of their own
-    strategy_parts: Parts = no_parts  # what the strategy needs beside `options`
-    client_parts: Parts = no_parts  # what the client needs beside `client_options`
+    fine_tuning: FineTuning = FineTuning()
+    accuracy: str = GLOBAL  # what the run's accuracy is of
     models: tuple[str, ...] = ()  # the backbones it can train, its own choice first; empty: all
-    stage: Stage = Stage()  # how clients fine-tune
-    fine_tuned: bool = False  # whether they do so, and the accuracy is theirs
-    settings_of: str = ""  # the method whose published settings it takes; empty: its own
-    scheduled: str = ""  # what of it, beside the learning rate, counts from num-rounds
+    keys: dict[str, Key] = field(default_factory=dict)  # its own run-config keys
     defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
     fixed: dict[str, Any] = field(default_factory=dict)  # keys that are so whatever is asked for
+    settings_of: str = ""  # the method whose published settings it takes; empty: its own
+    scheduled: str = ""  # what of it, beside the learning rate, counts from num-rounds
 
     def __post_init__(self) -> None:
-        """Derive what travels where the row does not say it: a frozen head never does."""
-        if not self.sends:
-            object.__setattr__(self, "sends", "body" if find_kind(self.head).frozen else "model")
+        """Derive what travels where the row does not name it: a frozen head never does."""
+        if not self.exchange.sends:
+            sends = "body" if find_kind(self.head.name).frozen else "model"
+            object.__setattr__(self, "exchange", replace(self.exchange, sends=sends))
 
-    def head_kind(self, values: Mapping[str, Any]) -> HeadKind:
-        """Return the head, as a configuration (its values by key) wants it."""
-        options = {name: values[key] for name, key in self.head_options.items()}
-        return replace(find_kind(self.head), **options)
-
-    def logit_scale(self, values: Mapping[str, Any]) -> float:
-        """Return what the head multiplies its logits by, or where its learned scale starts."""
-        return float(values[self.scale_key]) if self.scale_key else 1.0
+    @property
+    def fine_tuned(self) -> bool:
+        """Whether every client fine-tunes the final model, and the accuracy is theirs."""
+        return self.fine_tuning.evaluated
 
     def kept(self, regulariser: str | None, values: Mapping[str, Any]) -> str:
         """Return what clients keep between rounds with this regulariser; empty: nothing.
 
         `values` are those of the configuration by key.
         """
-        key, value = self.keeps_with
-        own = [self.keeps] if self.keeps and (not key or values.get(key) == value) else []
-        looks_back = Objective(self.loss, regulariser).needs_previous
+        key, value = self.exchange.keeps_with
+        keeps = self.exchange.keeps
+        own = [keeps] if keeps and (not key or values.get(key) == value) else []
+        looks_back = Objective(self.loss.base, regulariser).needs_previous
         return ", ".join([*own, "previous model"] if looks_back else own)
 
     def objective(self, values: Mapping[str, Any]) -> Objective:
@@ -130,12 +172,12 @@ class Method:
         options = LossOptions(**{name: values[key] for name, key in LOSS_OPTIONS.items()})
         name, beta, tau = values["regulariser"], float(values["beta"]), float(values["tau"])
         if name == "none":
-            return Objective(self.loss, options=options)
-        tau = TAU.get(name, tau) if self.scale_key == "tau" else tau
-        if self.combine == BLEND or name != self.regulariser:
-            return Objective(self.loss, name, beta, 1.0 - beta, tau, options)
-        weight = 0.0 if self.combine == PERTURB else float(values[self.weight])
-        return Objective(self.loss, name, 1.0, weight, tau, options)
+            return Objective(self.loss.base, options=options)
+        tau = TAU.get(name, tau) if self.head.scale_key == "tau" else tau
+        if self.loss.combine == BLEND or name != self.loss.regulariser:
+            return Objective(self.loss.base, name, beta, 1.0 - beta, tau, options)
+        weight = 0.0 if self.loss.combine == PERTURB else float(values[self.loss.weight])
+        return Objective(self.loss.base, name, 1.0, weight, tau, options)
 
 
 TAU = {"kd": 3.0, "ntd": 3.0, "kd-ntd": 3.0, "moon": 0.5}  # as in the methods of their own

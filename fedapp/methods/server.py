@@ -5,17 +5,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fedapp.core.keys import Key, Positive
-from fedapp.methods.row import Method
+from fedapp.methods.row import HeadSpec, Method, ServerSpec
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
 
 _FEDEXP: dict[str, Any] = {
-    "strategy": FedExP,
-    "options": {
-        "epsilon": "fedexp-epsilon",
-        "step": "fedexp-step",
-        "evaluate": "fedexp-evaluate",
-    },
+    "server": ServerSpec(
+        FedExP,
+        options={
+            "epsilon": "fedexp-epsilon",
+            "step": "fedexp-step",
+            "evaluate": "fedexp-evaluate",
+        },
+    ),
     "keys": {
         "fedexp-epsilon": Key(Positive, 1e-3, "FedExP's epsilon in the step length"),
         "fedexp-step": Key(
@@ -40,8 +42,7 @@ SERVER: dict[str, Method] = {
     "fedavgm": Method(
         "Server momentum",
         "Hsu et al. 2019, arXiv 1909.06335",
-        strategy=FedAvgM,
-        options={"beta": "fedavgm-beta"},
+        server=ServerSpec(FedAvgM, options={"beta": "fedavgm-beta"}),
         keys={
             "fedavgm-beta": Key(Annotated[float, Field(ge=0, lt=1)], 0.7, "server momentum"),
         },
@@ -49,14 +50,13 @@ SERVER: dict[str, Method] = {
     "fedexp+babu": Method(
         "FedExP with the head frozen",
         "Kim et al. 2023 (FedFN), table 2",
-        head="frozen-random",
+        head=HeadSpec("frozen-random"),
         **_FEDEXP,
     ),
     "fedexp+fn": Method(
         "FedExP with feature normalisation",
         "Kim et al. 2023 (FedFN), table 2",
-        head="normalised-linear",
-        head_options={"bias": "fedfn-bias"},
+        head=HeadSpec("normalised-linear", options={"bias": "fedfn-bias"}),
         **_FEDEXP,
     ),
 }

@@ -22,45 +22,54 @@ from fedapp.methods.fine_tuned import FINE_TUNING_KEYS, fine_tuned
 from fedapp.methods.heterogeneous import HETEROGENEOUS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.personal import PERSONAL
-from fedapp.methods.row import ADD, PERTURB, Method, Stage, Value
+from fedapp.methods.row import (
+    ADD,
+    PERTURB,
+    ClientSpec,
+    Exchange,
+    FineTuning,
+    HeadSpec,
+    LossSpec,
+    Method,
+    Value,
+)
 from fedapp.methods.server import SERVER
 
 METHODS: dict[str, Method] = {
-    "fedavg": Method("Federated averaging", "McMahan et al. 2017, AISTATS, algorithm 1"),
+    "fedavg": Method(
+        "Federated averaging",
+        "McMahan et al. 2017, AISTATS, algorithm 1",
+    ),
     "fedprox": Method(
         "FedAvg with a proximal term",
         "Li et al. 2020, MLSys, equation 2",
-        regulariser="prox",
-        combine=ADD,
-        weight="mu",
+        loss=LossSpec(regulariser="prox", combine=ADD, weight="mu"),
         defaults={"mu": 0.001},
     ),
     "fedbabu": Method(
         "Body aggregated, head random and frozen",
         "Oh et al. 2022, ICLR, algorithm 1",
-        head="frozen-random",
-        stage=Stage(part="all", factor=0.01),
+        head=HeadSpec("frozen-random"),
+        fine_tuning=FineTuning(part="all", factor=0.01),
     ),
     "dr": Method(
         "Dot-regression on a frozen simplex-ETF head",
         "Yang et al. 2022, NeurIPS, equation 9; FedDr+ section 2.2",
-        head="etf",
-        loss="dr",
+        head=HeadSpec("etf"),
+        loss=LossSpec("dr"),
     ),
     "feddr+": Method(
         "Dot-regression with feature distillation",
         "Kim et al. 2024, arXiv; TMLR 2025, equation 1",
-        head="etf",
-        loss="dr",
-        regulariser="fd",
+        head=HeadSpec("etf"),
+        loss=LossSpec("dr", "fd"),
         defaults={"beta": 0.9},
     ),
     "fedfn": Method(
         "Feature normalisation before the head",
         "Kim et al. 2023, FL@FM-NeurIPS workshop, section 4",
-        head="normalised-linear",
-        head_options={"bias": "fedfn-bias"},
-        stage=Stage(protocol="fedfn"),
+        head=HeadSpec("normalised-linear", options={"bias": "fedfn-bias"}),
+        fine_tuning=FineTuning(protocol="fedfn"),
         keys={
             "fedfn-bias": Key(bool, False, "the head of fedfn and X+fn has a bias"),
         },
@@ -68,8 +77,7 @@ METHODS: dict[str, Method] = {
     "fedntd": Method(
         "Distillation of the not-true logits",
         "Lee et al. 2022, NeurIPS, equations 10-11",
-        regulariser="ntd",
-        combine=ADD,
+        loss=LossSpec(regulariser="ntd", combine=ADD),
         defaults={"beta": 1.0, "tau": 1.0},
         keys={
             "ntd-tau-squared": Key(
@@ -80,15 +88,13 @@ METHODS: dict[str, Method] = {
     "fedntd-mse": Method(
         "Squared difference of the not-true logits",
         "Lee et al. 2022, NeurIPS, table 14",
-        regulariser="ntd-mse",
-        combine=ADD,
+        loss=LossSpec(regulariser="ntd-mse", combine=ADD),
         defaults={"beta": 0.05},
     ),
     "kd-ntd": Method(
         "Between distillation of all and of the not-true logits",
         "Lee et al. 2022, NeurIPS, appendix H, equations 17-18",
-        regulariser="kd-ntd",
-        combine=ADD,
+        loss=LossSpec(regulariser="kd-ntd", combine=ADD),
         defaults={"beta": 1.0, "tau": 1.0},
         keys={
             "kd-ntd-lambda": Key(
@@ -99,14 +105,15 @@ METHODS: dict[str, Method] = {
     "fedsol": Method(
         "Gradients where the pull to the global model is strong",
         "Lee et al. 2024, CVPR",
-        regulariser="kd",
-        combine=PERTURB,
-        client=FedSOLClient,
-        client_options={
-            "rho": "fedsol-rho",
-            "adaptive": "fedsol-adaptive",
-            "part": "fedsol-part",
-        },
+        loss=LossSpec(regulariser="kd", combine=PERTURB),
+        client=ClientSpec(
+            FedSOLClient,
+            options={
+                "rho": "fedsol-rho",
+                "adaptive": "fedsol-adaptive",
+                "part": "fedsol-part",
+            },
+        ),
         defaults={"tau": 3.0},
         keys={
             "fedsol-rho": Key(Weight, 2.0, "FedSOL's length of the perturbation"),
@@ -121,8 +128,7 @@ METHODS: dict[str, Method] = {
     "fedalign": Method(
         "Alike stretch of features at full and part width of the last block",
         "Mendieta et al. 2022, CVPR; weights as FedNTD appendix J",
-        client=FedAlignClient,
-        client_options={"mu": "fedalign-mu", "width": "fedalign-width"},
+        client=ClientSpec(FedAlignClient, options={"mu": "fedalign-mu", "width": "fedalign-width"}),
         models=("resnet10", "resnet18", "resnet18-imagenet-stem"),
         keys={
             "fedalign-mu": Key(Weight, 0.45, "FedAlign's weight of alignment"),
@@ -132,9 +138,9 @@ METHODS: dict[str, Method] = {
     "spherefed": Method(
         "Squared error of cosines to a frozen orthonormal head",
         "Dong et al. 2022, ECCV; mean over classes",
-        head="orthonormal",
-        loss="cosine-mse",
-        stage=Stage(factor=0.01),
+        head=HeadSpec("orthonormal"),
+        loss=LossSpec("cosine-mse"),
+        fine_tuning=FineTuning(factor=0.01),
         keys={
             "spherefed-reduction": Key(
                 Literal["mean", "sum-classes"],
@@ -146,20 +152,21 @@ METHODS: dict[str, Method] = {
     "spherefed-ce": Method(
         "Cross-entropy of tau times the cosines",
         "Dong et al. 2022, ECCV; FedFN appendix",
-        head="orthonormal",
-        scale_key="tau",
+        head=HeadSpec("orthonormal", scale_key="tau"),
         defaults={"tau": 1.0},
-        stage=Stage(protocol="fedfn"),
+        fine_tuning=FineTuning(protocol="fedfn"),
     ),
     "fedetf": Method(
         "Balanced cross-entropy on a simplex ETF, learnable scale",
         "Li et al. 2023, ICCV, equation 6",
-        head="etf-scaled",
-        head_options={"learn_scale": "fedetf-learn-scale"},
-        scale_key="fedetf-scale-init",
-        loss="balanced-ce",
-        also_sends="scale",
-        stage=Stage(turns=True),
+        head=HeadSpec(
+            "etf-scaled",
+            options={"learn_scale": "fedetf-learn-scale"},
+            scale_key="fedetf-scale-init",
+        ),
+        loss=LossSpec("balanced-ce"),
+        exchange=Exchange(also_sends="scale"),
+        fine_tuning=FineTuning(turns=True),
         keys={
             "fedetf-missing": Key(
                 Literal["clamp", "exclude"],
@@ -173,10 +180,9 @@ METHODS: dict[str, Method] = {
     "fedgela": Method(
         "Simplex ETF scaled by each client's class frequencies",
         "Fan et al. 2023, NeurIPS, equation 5",
-        head="etf",
-        head_options={"normalise": "fedgela-normalise"},
-        loss="scaled-ce",
-        client=FrequencyScaledClient,
+        head=HeadSpec("etf", options={"normalise": "fedgela-normalise"}),
+        loss=LossSpec("scaled-ce"),
+        client=ClientSpec(FrequencyScaledClient),
         keys={
             "fedgela-normalise": Key(bool, False, "FedGELA with features of norm 1"),
             "fedgela-temperature": Key(
@@ -187,9 +193,7 @@ METHODS: dict[str, Method] = {
     "fedfr": Method(
         "Regularised feature norm",
         "Kim et al. 2023, FL@FM-NeurIPS workshop, appendix D.6",
-        regulariser="norm",
-        combine=ADD,
-        weight="mu",
+        loss=LossSpec(regulariser="norm", combine=ADD, weight="mu"),
         defaults={"mu": 0.005},
     ),
     **SERVER,
@@ -235,7 +239,7 @@ def kept_by_clients(values: Mapping[str, Any]) -> str:
     `values` are those of a configuration by key; keys that are left out have their defaults.
     """
     row, regulariser = find_method(values["method"]), values.get("regulariser", "auto")
-    own = row.regulariser if regulariser == "auto" else regulariser
+    own = row.loss.regulariser if regulariser == "auto" else regulariser
     return row.kept(None if own == "none" else own, values)
 
 
@@ -246,13 +250,14 @@ def check_regulariser(name: str, regulariser: str) -> None:
         raise UserError(
             f"regulariser '{regulariser}' is unknown; choose one of {', '.join(REGULARISERS)}"
         )
-    if not row.client.takes_regulariser:
+    if not row.client.kind.takes_regulariser:
         raise UserError(
             f"method '{name}' trains two models on losses of its own and takes no regulariser; set "
             "regulariser on a base method such as fedavg or dr"
         )
-    if row.regulariser is not None and row.regulariser != regulariser:
+    own = row.loss.regulariser
+    if own is not None and own != regulariser:
         raise UserError(
-            f"method '{name}' already has the regulariser '{row.regulariser}', so it cannot also "
+            f"method '{name}' already has the regulariser '{own}', so it cannot also "
             f"take '{regulariser}'; set regulariser on a base method such as fedavg or dr"
         )

@@ -43,7 +43,7 @@ def _turn(settings: LocalSettings) -> tuple[Tuning, Tuning]:
 
 def _objective(config: RunConfig, row: Method, own: Objective) -> Objective:
     """Return the loss of the second stage; a pull to the client's previous model has no place."""
-    beta, plain = float(config.beta), Objective(row.loss, options=own.options)
+    beta, plain = float(config.beta), Objective(row.loss.base, options=own.options)
     distilled = replace(plain, regulariser="fd", base_weight=beta, reg_weight=1.0 - beta)
     losses = {
         "own": plain if own.needs_previous else own,

@@ -73,7 +73,11 @@ class PersonalModelSlots:
 
     def shared(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the parameters that travel: those of the part that the method's row names."""
-        return {n: p for n, p in model.named_parameters() if n.startswith(f"{self.method.sends}.")}
+        return {
+            n: p
+            for n, p in model.named_parameters()
+            if n.startswith(f"{self.method.exchange.sends}.")
+        }
 
     def name(self, client: int) -> str:
         """Return what a client's stored model is, to recognise a foreign one."""

@@ -69,7 +69,7 @@ class ProcessContext:
         self._values = config.flat()
         self.keeps = kept_by_clients(self._values)
         self._options = {
-            name: self._values[key] for name, key in self.method.client_options.items()
+            name: self._values[key] for name, key in self.method.client.options.items()
         }
         self.objective = self.method.objective(self._values)
         self.model: Any = self.slot.model
@@ -83,9 +83,9 @@ class ProcessContext:
         """Build the method's model with its initial weights."""
         config, data = self.config, self.data.dataset
         model = build_model(
-            config.model, self.method.head_kind(self._values), data.channels, data.image_size,
+            config.model, self.method.head.kind(self._values), data.channels, data.image_size,
             data.num_classes, config.seed, config.bn, self.device,
-            self.method.logit_scale(self._values), config.bottleneck, config.bottleneck_layers,
+            self.method.head.logit_scale(self._values), config.bottleneck, config.bottleneck_layers,
         )  # fmt: skip
         return load_initial(model, self.initial)
 
@@ -95,7 +95,7 @@ class ProcessContext:
         if self.personal is not None:
             return self.personal.slot(0)
         model = self.new_model()
-        shared = shared_tensors(model, self.method.sends)
+        shared = shared_tensors(model, self.method.exchange.sends)
         tuning = tuning_of(self.config, self.method, self.objective, self.settings)
         return ModelSlot(model, shared, self.settings, self.new_model, tuning)
 
@@ -126,10 +126,10 @@ class ProcessContext:
     ) -> LocalClient:
         """Return the NumPyClient of one client."""
         data = self.data.client(client)
-        return self.method.client(
+        return self.method.client.kind(
             self.slot_of(client), client, data,
             replace(self.objective, class_counts=data.class_counts),
-            memory, inbox, **self._options, **self.method.client_parts(self.setup),
+            memory, inbox, **self._options, **self.method.client.parts(self.setup),
         )  # fmt: skip
 
     def memory(

@@ -16,7 +16,7 @@ def build_strategy(
     every = config.eval_every if process.method.accuracy != GLOBAL else 0
     every = config.num_rounds if config.finetune_epochs else every  # a stage after the last round
     values = config.flat()
-    return process.method.strategy(
+    return process.method.server.kind(
         federation,
         cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
         lr=config.lr_at,
@@ -27,8 +27,8 @@ def build_strategy(
         client_evaluation_every=config.client_eval_every or every,
         state_key=state_key if process.keeps else "",
         **_rule(config),
-        **{name: values[key] for name, key in process.method.options.items()},
-        **process.method.strategy_parts(process.setup),
+        **{name: values[key] for name, key in process.method.server.options.items()},
+        **process.method.server.parts(process.setup),
     )
 
 

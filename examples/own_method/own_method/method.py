@@ -14,7 +14,7 @@ from clients.base import LocalClient
 from clients.training.objective import BASE_LOSSES, Step
 from clients.update import Update
 from fedapp.core.keys import Key, Positive
-from fedapp.methods import Method
+from fedapp.methods import ClientSpec, LossSpec, Method, ServerSpec
 from strategies.aggregate import Arrays
 from strategies.fedavg import FedAvg
 
@@ -67,11 +67,9 @@ class SteppingServer(FedAvg):
 FEDMARGIN = Method(
     "Hinge loss, bounded updates and a server step length",
     "an example of fedapp",
-    loss="margin",
-    client=BoundedClient,
-    client_options={"radius": "fedmargin-radius"},
-    strategy=SteppingServer,
-    options={"step_length": "fedmargin-step"},
+    loss=LossSpec("margin"),
+    client=ClientSpec(BoundedClient, {"radius": "fedmargin-radius"}),
+    server=ServerSpec(SteppingServer, {"step_length": "fedmargin-step"}),
     keys={
         "fedmargin-radius": Key(Positive, 5.0, "FedMargin's largest update of a client, in L2"),
         "fedmargin-step": Key(Positive, 1.0, "FedMargin's step length of the server"),

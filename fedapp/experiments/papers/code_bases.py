@@ -44,7 +44,7 @@ def code_base(paper: Paper, table: Table) -> CodeBase | None:
 
 def averaging_keys(published: Published) -> Keys:
     """Return how models are averaged, where any are: the FedBABU authors' code takes their mean."""
-    if METHODS[method_of(published)[0]].sends == "nothing":
+    if METHODS[method_of(published)[0]].exchange.sends == "nothing":
         return {}
     if code_base(published.paper, published.table) is not CodeBase.FEDBABU:
         return {}

@@ -144,7 +144,7 @@ def _key(method: str, name: str) -> str | None:
     None where the method does not take it from the configuration.
     """
     row = METHODS[method]
-    if name in row.defaults or (row.regulariser is not None and name == row.weight):
+    if name in row.defaults or (row.loss.regulariser is not None and name == row.loss.weight):
         return name
     own = f"{method.partition('+')[0]}_{LONG_NAMES.get(name, name)}".replace("-", "_")
     return own.replace("_", "-") if own in RunConfig.model_fields else None

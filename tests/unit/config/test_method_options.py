@@ -68,7 +68,7 @@ def test_a_loss_with_its_option_has_the_published_value(name, logits, options, v
 
 
 def test_the_head_of_fedfn_with_a_bias_has_the_published_loss():
-    assert METHODS["fedfn"].head_options == {"bias": "fedfn-bias"}
+    assert METHODS["fedfn"].head.options == {"bias": "fedfn-bias"}
     head = build_head(replace(HEADS["normalised-linear"], bias=True), 6, 4, seed=0).double()
     with torch.no_grad():
         head.weight.copy_(W)

@@ -136,7 +136,7 @@ def test_building_models_leaves_the_generators_of_gpus_alone(monkeypatch, method
     monkeypatch.setattr(torch.cuda, "manual_seed", touched)
     place = made.slot_of(0)
     place.build()
-    made.method.strategy_parts(made.setup)
+    made.method.server.parts(made.setup)
 
 
 def test_a_process_holds_one_node_at_a_time():

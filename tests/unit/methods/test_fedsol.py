@@ -12,7 +12,7 @@ from clients.fedsol import perturbation
 from clients.losses import cross_entropy, kd_to_ntd, knowledge_distillation, not_true_distillation
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.methods.row import ADD
+from fedapp.methods.row import ADD, LossSpec
 from fedapp.methods.table import METHODS
 from fedapp.runtime.process import ProcessContext
 
@@ -139,7 +139,7 @@ def test_kd_to_ntd_is_kd_at_one_end_and_ntd_at_the_other():
 def test_kd_ntd_without_ntd_is_ce_plus_kd(monkeypatch):
     from dataclasses import replace
 
-    row = replace(METHODS["kd-ntd"], regulariser="kd", combine=ADD)
+    row = replace(METHODS["kd-ntd"], loss=LossSpec(regulariser="kd", combine=ADD))
     run = {"lr": 0.05, "num_rounds": 2}
     with monkeypatch.context() as patch:
         patch.setitem(METHODS, "ce+kd", row)

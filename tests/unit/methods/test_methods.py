@@ -81,12 +81,12 @@ def test_nodes_and_reply_order_change_no_bit(method):
     assert_same(one, federate(run, nodes=12, seed=4)[0])  # two nodes host nobody
 
 
-@pytest.mark.parametrize("method", [n for n, row in METHODS.items() if HEADS[row.head].frozen])
+@pytest.mark.parametrize("method", [n for n, row in METHODS.items() if HEADS[row.head.name].frozen])
 def test_frozen_heads_stay_home_and_unchanged_also_with_weight_decay(method):
     config = parse_config(settings(method=method, weight_decay=0.1))
     node = ProcessContext(config)
     shared = {name for name in node.slot.shared if name.startswith("head.")}
-    assert shared == ({"head.scale"} if "scale" in METHODS[method].also_sends else set())
+    assert shared == ({"head.scale"} if "scale" in METHODS[method].exchange.also_sends else set())
     before = node.model.head.weight.detach().clone()
     received = [tensor.detach().numpy().copy() for tensor in node.slot.shared.values()]
     node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
@@ -120,13 +120,13 @@ def test_weights_of_the_mean(weights):
 
 def test_the_table_is_whole():
     for name, row in METHODS.items():
-        assert row.loss in BASE_LOSSES, name
+        assert row.loss.base in BASE_LOSSES, name
         assert row.title, name
         assert row.source, name
-        frozen = HEADS[row.head].frozen
-        assert row.sends in ("model", "body", "head", "mentee", "nothing"), name
-        assert row.sends != "model" or not frozen, name
-        assert ("scale" in row.also_sends) == HEADS[row.head].learn_scale, name
+        frozen = HEADS[row.head.name].frozen
+        assert row.exchange.sends in ("model", "body", "head", "mentee", "nothing"), name
+        assert row.exchange.sends != "model" or not frozen, name
+        assert ("scale" in row.exchange.also_sends) == HEADS[row.head.name].learn_scale, name
         assert set(row.defaults) <= {"beta", "mu", "tau", "local_epochs"}
         assert set(row.fixed) <= set(RunConfig.model_fields), name
 
