@@ -13,14 +13,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 from flwr.client import NumPyClient
-from torch import Tensor, nn
+from torch import Tensor
 
 from clients.state import previous_model
 from clients.state.memory import Memory
 from clients.training.arrays import Arrays, floating, to_arrays
+from clients.training.evaluation import Score, predict
 from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (
-    Batches,
     Forward,
     FrozenModels,
     LocalSettings,
@@ -97,8 +97,10 @@ class LocalClient(NumPyClient):
 
     def scores(self) -> dict[str, float]:
         """Return what the evaluation on the own test split gives: "loss", "accuracy" and more."""
-        loss, correct, count = evaluate(self.model, self.data.test(), self.logit_scale())
-        return {"loss": loss, "accuracy": correct / max(count, 1), "examples": count}
+        score, scale = Score(), self.logit_scale()
+        for _, logits, labels in predict(self.model, self.data.test()):
+            score.add(logits * scale, labels)
+        return {"loss": score.loss, "accuracy": score.accuracy, "examples": score.count}
 
     def logit_scale(self) -> Tensor | float:
         """Return what the personal prediction multiplies the logits by: one number, or [C]."""
@@ -265,24 +267,6 @@ class LocalClient(NumPyClient):
             float(np.sum(np.square(trained[name] - received[name], dtype=np.float64)))
             for name in self.trained
         )
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, batches: Batches, scale: Tensor | float = 1.0
-) -> tuple[float, int, int]:
-    """Return the mean cross-entropy of the predictions, the number correct, and the number seen.
-
-    `scale` multiplies the logits: a number, or one for each class [C].
-    """
-    model.eval()
-    loss, correct, count = 0.0, 0, 0
-    for inputs, labels in batches:
-        logits = model(inputs)[1] * scale
-        loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-        correct += int((logits.argmax(1) == labels).sum())
-        count += len(labels)
-    return loss / max(count, 1), correct, count
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:

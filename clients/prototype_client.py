@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from clients.base import Arrays
 from clients.personal_model import PersonalClient
 from clients.prototype_losses import class_means, cosine_alignment, nearest_prototype
 from clients.training.arrays import to_arrays
+from clients.training.evaluation import Score, predict
 from clients.training.local_training import Forward
 from clients.training.objective import Objective, Step
 from clients.update import Update
@@ -83,7 +83,7 @@ class PrototypeClient(PersonalClient):
     @torch.no_grad()
     def collect(self) -> Arrays:
         """Return the means of the present classes, their ids and, if asked for, their counts."""
-        seen = self.seen or self._look()  # a client without a whole batch has seen nothing
+        seen = self.seen or self._represented()  # a client without a whole batch has seen nothing
         rows, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         means, counts = class_means(rows, labels, self.num_classes, self.kind)
         present = counts.nonzero().squeeze(1)
@@ -92,35 +92,31 @@ class PrototypeClient(PersonalClient):
             tensors[COUNTS] = counts[present]
         return to_arrays(tensors)
 
-    def _look(self) -> list[tuple[Tensor, Tensor]]:
+    def _represented(self) -> list[tuple[Tensor, Tensor]]:
         """Return what is averaged of all training images, by the model as it is now."""
-        self.model.eval()
         return [
-            (self.represent(*self.model(inputs)), labels) for inputs, labels in self.data.examples()
+            (self.represent(features, logits), labels)
+            for features, logits, labels in predict(self.model, self.data.examples())
         ]
 
     @torch.no_grad()
     def scores(self) -> dict[str, float]:
         """Return loss and both accuracies; "accuracy" is the method's own."""
-        self.model.eval()
-        loss, by_head, by_prototype, count = 0.0, 0, 0, 0
-        for inputs, labels in self.data.test():
-            features, logits = self.model(inputs)
-            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-            by_head += int((logits.argmax(1) == labels).sum())
-            if bool(self.known.any()):
+        score, by_prototype, any_known = Score(), 0, bool(self.known.any())
+        for features, logits, labels in predict(self.model, self.data.test()):
+            score.add(logits, labels)
+            if any_known:
                 compared = self.represent(features, logits)
                 nearest = nearest_prototype(compared, self.prototypes, self.known, self.cosine)
                 by_prototype += int((nearest == labels).sum())
-            count += len(labels)
-        total = max(count, 1)
+        accuracy_proto = by_prototype / max(score.count, 1)
         scores = {
-            "loss": loss / total,
-            "accuracy": (by_prototype if self.by_prototype else by_head) / total,
-            "accuracy-head": by_head / total,
-            "examples": count,
+            "loss": score.loss,
+            "accuracy": accuracy_proto if self.by_prototype else score.accuracy,
+            "accuracy-head": score.accuracy,
+            "examples": score.count,
         }
-        return {**scores, "accuracy-proto": by_prototype / total} if self.known.any() else scores
+        return {**scores, "accuracy-proto": accuracy_proto} if any_known else scores
 
     def _received(self) -> tuple[Tensor, Tensor]:
         """Return the received prototypes [C, width] and which of them are known; or nothing."""

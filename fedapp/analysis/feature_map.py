@@ -14,6 +14,7 @@ import torch
 
 from clients.state.store import StateError
 from clients.training.arrays import load_arrays
+from clients.training.evaluation import predict
 from fedapp.analysis.measures.pictures import flat_map
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
@@ -101,7 +102,6 @@ def _scatter(points: np.ndarray, features: Features, title: str) -> Figure:
     return figure
 
 
-@torch.no_grad()
 def _of_client(
     process: ProcessContext, client: int, last: int, key: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -115,11 +115,10 @@ def _of_client(
     if not stored:
         return None
     load_arrays(numpy_client.model.state_dict(), stored)
-    model = numpy_client.model.eval()
-    seen = [(model(inputs)[0].cpu(), labels.cpu()) for inputs, labels in numpy_client.data.test()]
+    batches = list(predict(numpy_client.model, numpy_client.data.test()))
     return (
-        torch.cat([features for features, _ in seen]).numpy(),
-        torch.cat([labels for _, labels in seen]).numpy(),
+        torch.cat([batch.features for batch in batches]).cpu().numpy(),
+        torch.cat([batch.labels for batch in batches]).cpu().numpy(),
     )
 
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import nn
 
+from clients.training.evaluation import Score, predict
 from clients.training.local_training import Batches
 
 
@@ -19,20 +19,16 @@ class Evaluation:
     class_accuracy: list[float]  # NaN where the test set has no image of a class
 
 
-@torch.no_grad()
 def evaluate_classes(model: nn.Module, batches: Batches, num_classes: int) -> Evaluation:
     """Evaluate a model, in eval mode, on batches of images and labels."""
-    model.eval()
-    seen, right, loss = np.zeros(num_classes), np.zeros(num_classes), 0.0
-    for inputs, labels in batches:
-        _, logits = model(inputs)
-        loss += float(nn.functional.cross_entropy(logits.float(), labels, reduction="sum"))
-        hits = labels[logits.argmax(1) == labels]
+    score, seen, correct = Score(), np.zeros(num_classes), np.zeros(num_classes)
+    for _, logits, labels in predict(model, batches):
+        hits = labels[score.add(logits, labels)]
         seen += np.bincount(labels.cpu().numpy(), minlength=num_classes)
-        right += np.bincount(hits.cpu().numpy(), minlength=num_classes)
+        correct += np.bincount(hits.cpu().numpy(), minlength=num_classes)
     with np.errstate(invalid="ignore"):
-        by_class = right / seen
-    return Evaluation(float(right.sum() / seen.sum()), loss / seen.sum(), by_class.tolist())
+        by_class = correct / seen
+    return Evaluation(score.accuracy, score.loss, by_class.tolist())
 
 
 def at_chance(accuracy: float, labels: np.ndarray) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from clients.training.arrays import load_arrays, to_arrays
+from clients.training.evaluation import predict
 from fedapp.analysis.formulas.accuracy import class_accuracy_of
 from fedapp.core.arrays import Arrays
 from fedapp.runtime.process import ProcessContext
@@ -70,16 +71,13 @@ class Local:
 @torch.no_grad()
 def look(process: ProcessContext) -> View:
     """Show the whole test set to the node's model as it is now."""
-    model = process.model.eval()
-    found = [(*model(inputs), labels) for inputs, labels in process.data.test_batches()]
-    features, logits, labels = (
-        torch.cat([batch[part].float() if part < 2 else batch[part] for batch in found])
-        for part in range(3)
-    )
+    model = process.model
+    parts = zip(*predict(model, process.data.test_batches()), strict=True)
+    features, logits, labels = (torch.cat(batches) for batches in parts)
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     return View(
-        features.cpu().numpy(),
-        logits.cpu().numpy(),
+        features.float().cpu().numpy(),
+        logits.float().cpu().numpy(),
         labels.cpu().numpy(),
         model.head.weight.detach().cpu().numpy().copy(),
         to_arrays(trained),
