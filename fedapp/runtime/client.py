@@ -19,7 +19,6 @@ from clients.state.listing import UnknownRun, clean
 from clients.state.store import StateError
 from clients.training.local_training import LossDiverged
 from clients.update import Update
-from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
@@ -120,8 +119,8 @@ def labels(message: Message, context: Context) -> Message:
 def forget(message: Message, context: Context) -> Message:
     """Remove what this node's clients kept for a run that is over, or say why it is still there."""
     key = str(message.content.config_records[TASK]["state_key"])
-    config = parse_config(context.run_config)
-    root = state_folder(str(context.node_config.get("state-dir", "")) or config.state_dir)
+    asked = context.node_config.get("state-dir") or context.run_config.get("state-dir", "")
+    root = state_folder(str(asked))
     left: dict[str, Any] = {}
     try:
         with suppress(UnknownRun):  # another node of this machine has removed them already

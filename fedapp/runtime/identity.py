@@ -12,7 +12,6 @@ import numpy as np
 from flwr.app import Context
 
 import fedapp
-from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.initial import digest
 from fedapp.runtime.process import ProcessContext, open_process
@@ -69,7 +68,7 @@ def describe(context: Context) -> dict[str, Any]:
 def _check_own(context: Context) -> None:
     """Raise UserError unless the node hosts one client, which has the node's number."""
     partition_id, num_partitions = _place(context.node_config)
-    num_clients = parse_config(context.run_config).num_clients
+    num_clients = int(context.run_config["num-clients"])
     if hosted_clients(context, num_clients) != [partition_id]:
         raise UserError(
             f"with partition 'own' every client has a SuperNode: num-partitions is "
