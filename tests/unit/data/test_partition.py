@@ -182,6 +182,19 @@ def test_lda_gives_up_with_a_sentence(monkeypatch):
         lda(labels, labels, 20, 0.01, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize(("clients", "alpha"), [(100, 0.03), (200, 0.05), (200, 1e-9)])
+def test_lda_that_cannot_exist_is_refused_after_a_hundred_draws(clients, alpha):
+    labels = labels_of([5000] * 10)
+    with pytest.raises(UserError, match=r"\(100 draws tried: \d+ clients on average have fewer\)"):
+        lda(labels, labels, clients, alpha, np.random.default_rng(0))
+
+
+def test_lda_searches_on_where_a_split_is_rare():
+    labels = labels_of([5000] * 10)  # FedNTD's hardest setting: one draw in thousands is accepted
+    parts = lda(labels, labels, 100, 0.05, np.random.default_rng(0))
+    assert min(len(part) for part in parts.train) >= 10
+
+
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
 def test_lda_refuses_an_impossible_alpha(alpha):
     labels = labels_of([100, 100])
