@@ -4,6 +4,7 @@ import logging
 from concurrent.futures import Future
 from typing import Any
 
+from fedapp.core.errors import UserError
 from fedapp.engines.apps import ConfiguredClientApp, ConfiguredServerApp
 from fedapp.engines.resources import Resources
 from fedapp.engines.shutdown import interrupted
@@ -15,14 +16,7 @@ def run_on_ray(
 ) -> None:
     """Start Ray, or with RAY_ADDRESS join its cluster, and run the apps on virtual SuperNodes."""
     if cpus := resources.total_cpus():
-        import ray  # takes seconds
-
-        ray.init(
-            num_cpus=cpus,
-            include_dashboard=False,
-            logging_level=logging.WARNING,
-            log_to_driver=True,
-        )
+        _start_ray(cpus)
         install_signal_handlers(interrupted)  # Ray has an answer of its own to SIGTERM
     checking.result()
     from flwr.simulation import run_simulation  # imports Ray
@@ -38,3 +32,22 @@ def run_on_ray(
         server.app(), app, resources.nodes,  # type: ignore[arg-type]
         backend_config={"client_resources": per_worker},
     )  # fmt: skip
+
+
+def _start_ray(cpus: int) -> None:
+    """Start Ray on this machine; raises UserError if it does not come up in time."""
+    import ray  # takes seconds
+
+    try:
+        ray.init(
+            num_cpus=cpus,
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+            log_to_driver=True,
+        )
+    except Exception as error:  # it raises plain Exception and RuntimeError after its time limits
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"Ray did not start: {reason}; try again when the machine is less busy, or run without "
+            "Ray: fedapp run --engine workers"
+        ) from error

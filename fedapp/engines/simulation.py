@@ -81,6 +81,9 @@ def main() -> None:
         )  # fmt: skip
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except UserError as mistake:
+        print(f"fedapp: {mistake}", file=sys.stderr)
+        code = FAILED
     except Exception:
         traceback.print_exc()
         code = FAILED

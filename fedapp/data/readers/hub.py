@@ -4,12 +4,16 @@ A copy of the hub's Parquet files lies in data-dir (or, downloaded, in the cache
 decoded once; only then, and to download, are the libraries of the extra "hub" needed.
 """
 
+import os
 import reprlib
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 
@@ -32,6 +36,7 @@ FILES = ["*.parquet", "README.md"]  # the README says which columns are images a
 CONVERTED = "refs/convert/parquet"  # where the hub keeps Parquet copies of other formats
 TEST_SPLITS = ("test", "validation", "valid", "val")
 LABELS = ("label", "fine_label", "labels")
+CONNECT_SECONDS = 5.0
 UNFINISHED = ".download-unfinished"  # a file beside copies that are not whole yet
 
 
@@ -83,6 +88,7 @@ def _download(name: str, root: Path) -> None:
     Files that an interrupted download left are not fetched again.
     """
     hub = _library("huggingface_hub")
+    _check_reachable(name)
     with lock_file(root.parent / f".{root.name}.lock"):
         if _is_whole(root):
             return  # another process was faster
@@ -101,6 +107,24 @@ def _download(name: str, root: Path) -> None:
             raise UserError(f"could not download '{PREFIX}{name}' to {root}: {first}") from error
     if not any(root.rglob("*.parquet")):
         raise UserError(f"'{PREFIX}{name}' has no Parquet files on the hub")
+
+
+def _check_reachable(name: str) -> None:
+    """Raise UserError within seconds where the hub does not answer; its library retries for long.
+
+    Behind a proxy this process cannot tell: the library finds out.
+    """
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    address = (host.hostname or "", host.port or (80 if host.scheme == "http" else 443))
+    if getproxies():
+        return
+    try:
+        socket.create_connection(address, timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"could not download '{PREFIX}{name}': {address[0]} cannot be reached ({error}); check "
+            "the network, or set data-dir to a copy of its Parquet files"
+        ) from None
 
 
 def _decode(root: Path, subset: str) -> Arrays:

@@ -1,6 +1,7 @@
 """Data sets of the hub: copies of its Parquet files, decoded once, and every way to lack them."""
 
 import io
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,12 +196,16 @@ def test_an_absent_library_is_named_with_its_extra(tmp_path, monkeypatch):
 
 
 def the_hub(monkeypatch, snapshot_download, files: list[str]) -> None:
-    """Replace the hub's library by one of a data set with these files, and a converted one."""
+    """Replace the hub by a local port, and its library by one of a data set with these files."""
 
     def list_repo_files(name, *, repo_type, revision) -> list[str]:
         return files if revision is None else ["x.parquet"]
 
-    library = SimpleNamespace(snapshot_download=snapshot_download, list_repo_files=list_repo_files)
+    server = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+    library = SimpleNamespace(
+        snapshot_download=snapshot_download, list_repo_files=list_repo_files, server=server
+    )
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
 
 
@@ -256,6 +261,18 @@ def test_a_download_falls_back_to_the_hubs_conversion_and_failures_are_sentences
 
     the_hub(monkeypatch, offline, [])
     with pytest.raises(UserError, match=r"could not download 'hub:a/b' to .*: no route to host$"):
+        load_dataset("hub:a/b", download=True)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch, cache):
+    the_hub(monkeypatch, None, [])
+    sys.modules["huggingface_hub"].server.close()
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with pytest.raises(
+        UserError, match=r"127\.0\.0\.1 cannot be reached .*; check the network, or"
+    ):
         load_dataset("hub:a/b", download=True)
 
 

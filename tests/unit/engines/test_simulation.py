@@ -1,9 +1,15 @@
 """The process of one simulation: a configuration that is wrong already where it is first used."""
 
+import sys
+from concurrent.futures import Future
+from types import SimpleNamespace
+
 import pytest
 from in_process import settings
 
+from fedapp.core.errors import UserError
 from fedapp.engines import simulation
+from fedapp.engines.ray import run_on_ray
 from fedapp.engines.resources import Engine, Resources
 
 
@@ -19,3 +25,12 @@ def test_a_number_of_clients_that_is_none_is_one_sentence(monkeypatch, capsys, c
         simulation.simulate(values, Resources(), Engine.WORKERS, "server:app", "client:app")
     assert left.value.code == simulation.MISTAKE
     assert "fedapp: run-config key 'num-clients' is" in capsys.readouterr().err
+
+
+def test_ray_that_does_not_start_is_one_sentence(monkeypatch):
+    def init(**options):
+        raise RuntimeError("The current node timed out during startup.\nmore")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    with pytest.raises(UserError, match=r"^Ray did not start: The current .* --engine workers$"):
+        run_on_ray(None, "client:app", Resources(2, 1, 0.0), Future())
