@@ -59,7 +59,7 @@ def papers(
     if paper and not as_json:
         about = chosen[0].about
         print(f"{about['title']}. {about['venue']}.")
-        _list("Uncertain readings of the paper", chosen[0].doubts)
+        _list("Possible errors in the copied numbers", chosen[0].doubts)
         _list("Inconsistencies in the paper", chosen[0].oddities)
 
 
