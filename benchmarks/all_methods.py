@@ -1,13 +1,13 @@
-"""All methods with one model for all, on the same job of real CIFAR-10 images, as one table.
+"""Train all methods with a global model on the same CIFAR-10 job and print one table.
 
     python benchmarks/all_methods.py FOLDER [--rounds 12] [--lr 0.01] [--jobs 2] [--only A,B]
 
 FOLDER holds train/CLASS/*.jpg and test/CLASS/*.jpg. 100 clients, 10 per round, the small CNN, two
-shards per client and LDA 0.1. Every run is one process with one thread; an interrupted table goes
-on with the runs that are not complete. Prints Markdown, and writes it to OUTPUT/table.md.
+shards per client and LDA 0.1. Every run is one process with one thread. Repeat an interrupted
+command to train the missing runs. Prints Markdown, and writes it to OUTPUT/table.md.
 
-The job is short: one epoch of small batches, so that a round has as many local steps as the
-papers' five epochs of batches of 50, at a fifth of the cost.
+The job is short: one local epoch with batches of 10 has as many local steps as the papers' five
+epochs with batches of 50, at a fifth of the cost.
 """
 
 import argparse
@@ -28,7 +28,7 @@ BASE = (
     "dataset='images' model='cnn' num-clients=100 participation=0.1 device='cpu' "
     "lr-schedule='exponential' analyses='forgetting' keep-state=true"
 )
-# Losses on normalised features have small gradients; as multiples of FedAvg's rate.
+# Losses on normalised features have small gradients, so they need a multiple of FedAvg's rate.
 RATES = {"spherefed": 10.0, "spherefed-ce": 3.0}
 COLUMNS = (
     "accuracy",
@@ -42,7 +42,7 @@ COLUMNS = (
 
 
 def run(job: tuple[str, str], options: argparse.Namespace) -> None:
-    """Train one method on one partition, unless that is done."""
+    """Train one method on one partition, unless the run exists."""
     method, partition = job
     rate = RATES.get(method, 1.0) * options.lr
     train(
@@ -68,7 +68,7 @@ def figures(folder: Path, states: Path) -> list[str]:
         return [why.removeprefix("fedapp: "), *[""] * 6]
     rows = rounds(folder)
     accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None][-3:]
-    # evaluation counts in a round's seconds, so the fastest is one without, if there is any
+    # a round's seconds include the evaluation, so prefer rounds without one
     seconds = min(row["seconds"] for row in [r for r in rows if r["accuracy"] is None] or rows)
     key = json.loads((folder / "state.json").read_text())["state_key"]
     kept = sum(file.stat().st_size for file in (states / key).glob("*/personal.safetensors"))
@@ -84,26 +84,31 @@ def figures(folder: Path, states: Path) -> list[str]:
 
 
 def lines_of_code(method: str) -> int:
-    """Return the lines of the classes that only this kind of method has, and 1 for its row."""
+    """Return the lines of the method's own client and strategy classes, plus 1 for its row."""
     own = {METHODS[method].client.kind, METHODS[method].server.kind} - {LocalClient, FedAvg}
     return 1 + sum(len(inspect.getsource(cls).splitlines()) for cls in own)
 
 
 def main() -> None:
-    """Run what is missing and print the table."""
+    """Train the missing runs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=0.01, help="FedAvg's; RATES has multiples")
+    parser.add_argument(
+        "--lr",
+        type=float,
+        default=0.01,
+        help="learning rate of FedAvg; RATES has factors of methods",
+    )
     parser.add_argument("--eval-every", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="method names, separated by commas")
     parser.add_argument("--output", type=Path, default=Path("runs/all-methods"))
     options = parser.parse_args()
-    # training in one place sees ten times the images of a round, and no partition
+    # centralised training has no partition, and ten times the images per round
     methods = [m for m, row in METHODS.items() if row.accuracy == GLOBAL and not row.fixed]
     methods = [m for m in methods if not options.only or m in options.only.split(",")]
     jobs = [(method, partition) for method in methods for partition in PARTITIONS]

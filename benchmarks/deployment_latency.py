@@ -1,8 +1,8 @@
 """Seconds per round with real SuperNodes: a bare Flower app, fedapp, and fedapp with warm workers.
 
-Every case is a fresh federation on this machine with TLS, keys and a database (the tests' harness).
-The bare app's clients add 1 to an array as large as fedapp's model and its server is Flower's own
-FedAvg, so its rounds are what Flower costs here. Run it from the project's folder:
+Every case starts a new federation on this machine with TLS, keys and a database (as the tests do).
+The bare app's clients add 1 to an array as large as fedapp's model, and its server is Flower's
+FedAvg, so its rounds show the cost of Flower. Run it from the project's folder:
 
     python benchmarks/deployment_latency.py --nodes 2 --rounds 5
 """
@@ -110,7 +110,7 @@ def our_rounds(federation: Federation, nodes: int, rounds: int) -> list[float]:
 
 
 def measure(case: str, nodes: int, rounds: int, poll: str) -> list[float]:
-    """Start a federation, run one case, stop everything."""
+    """Start a federation, run one case and stop the federation."""
     with tempfile.TemporaryDirectory(prefix="latency-", ignore_cleanup_errors=True) as name:
         federation = Federation(Path(name), nodes, poll)
         try:

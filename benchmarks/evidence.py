@@ -1,11 +1,11 @@
-"""Keeps the runs of published tables as data in docs/evidence, and draws the pages from them.
+"""Store the runs of published tables as data in docs/evidence, and make the tables and figures.
 
     python benchmarks/evidence.py collect FOLDER... --commit HASH --hardware "2 cores of ..."
     python benchmarks/evidence.py write
 
-`collect` reads run directories below FOLDER (those that `fedapp reproduce` made, and others) into
-runs.csv, one line per run, and rounds.csv, one line per run and evaluated round; lines of runs that
-are collected again are replaced. `write` draws the curves and fills the marked tables of the pages.
+`collect` reads all run directories below FOLDER (of `fedapp reproduce` and others) and writes
+runs.csv, one line per run, and rounds.csv, one line per run and evaluated round. It replaces the
+lines of earlier collected runs. `write` draws the curves and fills the marked tables of the pages.
 """
 
 import argparse
@@ -21,9 +21,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("collect", help="add run directories to docs/evidence/*.csv")
     adding.add_argument("folders", type=Path, nargs="+")
-    adding.add_argument("--commit", required=True, help="of the code that trained them")
-    adding.add_argument("--hardware", required=True)
-    commands.add_parser("write", help="draw the pictures and fill the tables")
+    adding.add_argument("--commit", required=True, help="commit of the code that trained the runs")
+    adding.add_argument("--hardware", required=True, help="machine that trained the runs")
+    commands.add_parser("write", help="draw the figures and fill the tables")
     options = parser.parse_args()
     if options.command == "collect":
         collect(options.folders, options.commit, options.hardware)

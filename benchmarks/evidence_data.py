@@ -49,7 +49,7 @@ def _configs(folder: Path) -> Iterator[Path]:
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """Return the lines of a file of docs/evidence, none if it is not there."""
+    """Return the lines of a file of docs/evidence; none if the file does not exist."""
     path = DATA / name
     if not path.is_file():
         return []
@@ -109,7 +109,7 @@ def _partition(keys: Mapping[str, Any]) -> str:
 
 
 def _cell_of(name: str, keys: Mapping[str, Any]) -> Cell | None:
-    """Return the published cell that a run directory of `fedapp reproduce` is named after."""
+    """Return the published cell that belongs to a run directory of `fedapp reproduce`."""
     for paper in all_papers():
         for table in paper.tables:
             if not name.startswith(folder_name(f"{paper.name}-{table.id}-")):

@@ -21,7 +21,7 @@ PAGES = (DOCS / "evidence.md", DOCS.parent / "README.md")
 
 
 def write() -> None:
-    """Draw the curves of every table, and fill the tables of the pages that are marked."""
+    """Draw the curves of every table, and fill the marked tables of the pages."""
     runs = [line for line in read("runs.csv") if line["paper"]]
     curves = _curves()
     for title, lines in _grouped(runs, panel).items():
@@ -44,12 +44,12 @@ def _grouped(lines: Sequence[Record], key: Callable[[Record], str]) -> dict[str,
 
 
 def panel(line: Record) -> str:
-    """Return what runs that are drawn together share: all but the method."""
+    """Return the title of a run's figure: the paper, table and cell without the method."""
     return f"{line['paper']} {line['table']} {line['cell'].partition(' ')[2]}"
 
 
 def picture_name(title: str) -> str:
-    """Return the file of a picture with this title."""
+    """Return the file name of the figure with this title."""
     return f"evidence-{title.replace(' ', '-').replace('=', '')}.png"
 
 
@@ -61,9 +61,9 @@ def _curves() -> dict[str, list[tuple[int, float]]]:
 
 
 def filled(text: str, runs: Sequence[Record]) -> str:
-    """Return a page with the tables between the marks `<!-- evidence: ... -->` written anew.
+    """Return a page with new tables between the marks `<!-- evidence: ... -->`.
 
-    A mark names a paper and a table, or says "summary": all that reached its published length.
+    A mark names a paper and a table, or "summary": all runs of the published length.
     """
 
     def filled_in(mark: re.Match[str]) -> str:
@@ -77,7 +77,7 @@ def filled(text: str, runs: Sequence[Record]) -> str:
 
 
 def summary(runs: Sequence[Record]) -> str:
-    """Return a Markdown table of the cells that were trained as long as published."""
+    """Return a Markdown table of the cells that were trained for the published length."""
     whole = [line for line in runs if line["status"] == "completed" and not _scaled(line)]
     columns = ["paper and table", "cell", "published", "ours", "difference", "seeds"]
     cells = _grouped(whole, lambda line: f"{line['paper']} {line['table']} {line['cell']}")
@@ -94,7 +94,7 @@ def _scaled(line: Record) -> bool:
 
 
 def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> str:
-    """Return a Markdown table: a row per cell, its seeds together."""
+    """Return a Markdown table with a row per cell, over all its seeds."""
     cells = _grouped(lines, lambda line: line["cell"])
     forgotten = _published_forgetting(paper, table)
     columns = ["cell", "published", "ours", "difference", "best", "seeds", "rounds", "hours"]

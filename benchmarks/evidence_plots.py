@@ -1,4 +1,4 @@
-"""Draws the curves of docs/evidence: our accuracy over rounds beside the published end."""
+"""The figures of docs/evidence: our accuracy over rounds and the published final accuracy."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ WINDOW = 10  # rounds in a running mean
 def published_beside_curves(
     curves: Mapping[str, Sequence[Points]], published: Mapping[str, float], title: str
 ) -> Figure:
-    """Draw every cell's runs, thin, their running mean, bold, and the published end, dotted."""
+    """Draw every cell's runs (thin), their running mean (bold) and the published end (dotted)."""
     figure = new_figure(7.0, 4.6 + 0.1 * len(curves))
     axes = figure.subplots()
     for index, (cell, runs) in enumerate(curves.items()):
@@ -32,7 +32,7 @@ def published_beside_curves(
 
 
 def _running_mean(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of the last `WINDOW` values, from the round that has so many on."""
+    """Return the means over `WINDOW` values, from the first round with so many values on."""
     if len(values) < WINDOW:
         return rounds, values
     means = np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")

@@ -1,14 +1,14 @@
-"""All methods with a model per client on the same job, as one table and one plot.
+"""Train all methods with a model per client on the same job: one table and one plot.
 
     python benchmarks/heterogeneous.py [FOLDER] [--rounds 12] [--seeds 0,1,2] [--only A,B]
 
-20 clients, all in every round, on Dirichlet 0.1 and on two classes per client. Without FOLDER: the
-built-in digits. FOLDER holds train/CLASS/*.jpg and test/CLASS/*.jpg, of which --images-per-class
-are taken. Every client has a node of its own, so that bytes are counted as on real hosts. Every run
-is one process with one thread; interrupted, it goes on with the runs that are not complete.
+20 clients, all in every round, on Dirichlet 0.1 and on two classes per client. FOLDER holds
+train/CLASS/*.jpg and test/CLASS/*.jpg; --images-per-class limits their number. Without FOLDER the
+data are the built-in digits. Every client has its own node, so traffic is that of real hosts. Every
+run is one process with one thread. Repeat an interrupted command to train the missing runs.
 
-With several rates in --lr every method is run with each of them, and grid.md has them all; the
-table has, of each method, the rate with the best accuracy. The larger job, on all 60,000 images:
+With several rates in --lr every method trains with each rate, and grid.md has all results; the
+table has the rate with the best accuracy for each method. The larger job, on all 60,000 images:
 
     python benchmarks/heterogeneous.py FOLDER --images-per-class 0 --group small --rounds 100
         --batch-size 32 --lr 0.01,0.03,0.1 --partitions "Dirichlet 0.1"
@@ -61,7 +61,7 @@ class Job(NamedTuple):
 
 
 def subset(folder: Path, per_class: int, target: Path) -> Path:
-    """Link the first images of each class, a seventh of them for testing, as 60,000 have 10,000."""
+    """Link the first images of each class to `target`; a seventh of them for tests."""
     for part, count in (("train", per_class - per_class // 7), ("test", per_class // 7)):
         for source in sorted(path for path in (folder / part).iterdir() if path.is_dir()):
             place = target / part / source.name
@@ -73,7 +73,7 @@ def subset(folder: Path, per_class: int, target: Path) -> Path:
 
 
 def run(job: Job, options: argparse.Namespace, data: str) -> None:
-    """Train one method on one partition with one rate and seed, unless that is done."""
+    """Train one method on one partition with one rate and seed, unless the run exists."""
     width = f"feature-dim={options.feature_dim} " if options.feature_dim else ""
     train(
         options.output,
@@ -86,7 +86,7 @@ def run(job: Job, options: argparse.Namespace, data: str) -> None:
 
 
 def best_rate(output: Path, jobs: Iterable[Job]) -> float:
-    """Return the rate of the jobs, several seeds of each, with the best accuracy on average."""
+    """Return the rate with the best accuracy, averaged over the seeds of the jobs."""
     found: dict[float, list[float]] = {}
     for job in jobs:
         best = summary(output / job.name).get("accuracy_best")
@@ -121,7 +121,7 @@ def percent(values: list[float]) -> str:
 
 
 def row_of(options: argparse.Namespace, method: str, partition: str, lr: float) -> list[str]:
-    """Return the row of a table: a method on a partition with one rate, all seeds."""
+    """Return the table row of a method, a partition and a rate, over all seeds."""
     jobs = [Job(method, partition, lr, seed) for seed in options.seeds]
     figured = figures([options.output / job.name for job in jobs])
     return [f"`{method}`", partition, f"{lr:g}", *figured]
@@ -149,13 +149,17 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--images-per-class", type=int, default=1400, help="0: all")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--group", default="tiny")
-    parser.add_argument("--feature-dim", type=int, default=0, help="0: what fits the group")
+    parser.add_argument("--feature-dim", type=int, default=0, help="0: the group's default")
     parser.add_argument("--batch-size", type=int, default=10)
-    parser.add_argument("--lr", type=listed(float), default="0.01", help="one rate, or a grid A,B")
+    parser.add_argument(
+        "--lr", type=listed(float), default="0.01", help="one rate, or several: A,B"
+    )
     parser.add_argument("--eval-every", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=listed(int), default="0")
-    parser.add_argument("--only", type=listed(str), default="", help="method names, with commas")
+    parser.add_argument(
+        "--only", type=listed(str), default="", help="method names, separated by commas"
+    )
     parser.add_argument("--partitions", type=listed(str), default=",".join(PARTITIONS))
     parser.add_argument("--output", type=Path, default=Path("runs/heterogeneous"))
     options = parser.parse_args()
@@ -166,12 +170,12 @@ def parsed() -> argparse.Namespace:
 
 
 def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Return what reads values that are separated by commas."""
+    """Return a function that parses values separated by commas."""
     return lambda text: [kind(part) for part in text.split(",") if part]
 
 
 def main() -> None:
-    """Run what is missing, print the table and draw accuracy against traffic."""
+    """Train the missing runs, print the table and plot accuracy against traffic."""
     options = parsed()
     data = "dataset='digits'"
     if folder := options.folder:

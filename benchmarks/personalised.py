@@ -1,11 +1,11 @@
-"""Personalised accuracies of all methods on real CIFAR-10 images, as one table.
+"""Personalised accuracies of all methods on CIFAR-10 images, as one table.
 
     python benchmarks/personalised.py FOLDER RUNS [--rounds 12] [--jobs 2] [--only A,B]
 
-RUNS is the output folder of `all_methods.py`: its models are the shared global stage of the
-two-step methods, which are fine-tuned for one epoch at the first round's rate. The methods that
-train personal models get the same clients, rounds and rates; clients that train alone get
---local-epochs epochs. Every client is tested on its own split of the test set.
+RUNS is the output folder of `all_methods.py`. The methods X-ft fine-tune its models for one epoch
+at the first round's rate. Methods that train personalised models have the same clients, rounds and
+rates; clients that train alone train --local-epochs epochs. Every client is tested on its own split
+of the test set.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Job = tuple[str, str]
 
 
 def fine_tune(job: Job, options: argparse.Namespace) -> None:
-    """Fine-tune the model of a finished run on every client, unless that is done."""
+    """Fine-tune the model of a finished run on every client, unless the result exists."""
     method, partition = job
     global_method = method.removesuffix("-ft")
     folder = options.runs / name_of((global_method, partition))
@@ -39,7 +39,7 @@ def fine_tune(job: Job, options: argparse.Namespace) -> None:
 
 
 def train_personal(job: Job, options: argparse.Namespace) -> None:
-    """Train a method whose clients have personal models, unless that is done."""
+    """Train a method with personalised models, unless the run exists."""
     method, partition = job
     alone = METHODS[method].exchange.sends == "nothing"
     count, participation = (options.local_epochs, 1.0) if alone else (options.rounds, 0.1)
@@ -56,7 +56,7 @@ def train_personal(job: Job, options: argparse.Namespace) -> None:
 
 
 def figures(job: Job, options: argparse.Namespace) -> list[str]:
-    """Return one row of the table as text: percent, of the accuracies of all clients."""
+    """Return one table row as text: the accuracies of all clients in percent."""
     method, partition = job
     if METHODS[method].fine_tuned:
         folder = options.runs / name_of((method.removesuffix("-ft"), partition))
@@ -75,7 +75,7 @@ def figures(job: Job, options: argparse.Namespace) -> list[str]:
 
 
 def main() -> None:
-    """Run what is missing and print the table."""
+    """Train the missing runs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
     parser.add_argument("runs", type=Path)

@@ -1,4 +1,4 @@
-"""What the benchmarks on real images share: runs in processes of their own, and their figures."""
+"""Functions that the benchmarks share: start runs as processes, and read their results."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def fedapp(arguments: Sequence[str], log: Path) -> int:
 
 
 def train(output: Path, name: str, keys: str, nodes: int = 1) -> None:
-    """Train one run in a process, unless it is complete, and say how it ended."""
+    """Train one run in a process, unless it is complete, and print its result."""
     folder = output / name
     if summary(folder).get("status"):
         return
@@ -46,7 +46,7 @@ def train(output: Path, name: str, keys: str, nodes: int = 1) -> None:
 
 
 def in_turn(work: Callable[[Any], None], jobs: Iterable[Any], at_once: int) -> None:
-    """Do all jobs, so many at a time."""
+    """Do all jobs, `at_once` at a time."""
     with ThreadPoolExecutor(at_once) as pool:
         list(pool.map(work, jobs))
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the certificates and keys of the compose federation in docker/certificates/, once: a second
-# run changes nothing. It needs fedapp (`make set-up` or the image); compose.yaml runs it in the image.
+# Makes the certificates and keys of the compose federation in docker/certificates/. If they exist, it
+# changes nothing. It needs fedapp (`make set-up` or the image); compose.yaml runs it in the image.
 set -eu
 folder=${1:-$(dirname "$0")/certificates}
 nodes=${2:-4}

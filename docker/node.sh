@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts SuperNode number $1 of $2, with a warm worker. SUPERLINK says where the SuperLink is, NODE_CONFIG adds keys.
+# Starts SuperNode number $1 of $2, with a warm worker. SUPERLINK is the SuperLink's address, NODE_CONFIG adds keys.
 set -eu
 exec flower-supernode \
     --superlink "${SUPERLINK:-superlink:9092}" \

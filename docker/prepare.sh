@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the certificates once and deals them out: each host's folder holds what that host needs and
-# no other host's secrets. Runs as root in a container of its own, before anything listens.
+# Makes the certificates once and copies to each host's folder the files that this host needs, without the
+# secrets of other hosts. Runs as root in its own container, before the other services start.
 set -eu
 all=/certificates/all
 /app/docker/certificates.sh "$all"

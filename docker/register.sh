@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tells the SuperLink which SuperNodes may join; those that it knows from an earlier start are left.
+# Registers the SuperNodes' keys with the SuperLink; skips keys that an earlier start registered.
 . /app/docker/connection.sh
 for key in /certificates/node-*.pub; do
     said=$(flwr supernode register "$key" federation 2>&1) && continue

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts one training on the federation and follows it to its end; CONFIG holds its keys.
+# Starts one run on the federation and prints its log until it ends; CONFIG has its run-config keys.
 . /app/docker/connection.sh
 flwr run /app federation --stream -c "num-clients=4 shards=5 output-dir='/runs'" -c "${CONFIG:-num-rounds=10}"
 flwr ls federation

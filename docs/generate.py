@@ -1,8 +1,8 @@
-"""Write the tables that are made from the method table and the configuration: `make tables`.
+"""Write the tables that come from the method table and the configuration: `make tables`.
 
-They are the run-config keys in pyproject.toml, the tables of methods in README.md and
-docs/methods.md, and the names of methods in the table of docs/security.md. With --check nothing is
-written, and the exit code says whether anything differs.
+These are the run-config keys in pyproject.toml, the method tables in README.md and docs/methods.md,
+and the method names in the table of docs/security.md. With --check it writes nothing, and the exit
+code is 1 if anything differs.
 """
 
 import re
@@ -17,18 +17,18 @@ from fedapp.methods import METHODS, Method
 from fedapp.models.heads import find_kind
 
 ROOT = Path(__file__).parents[1]
-SENT = {  # what a row sends, and sends beside it -> a row of docs/security.md
+SENT = {  # (what a method sends, what it also sends) -> a row of docs/security.md
     ("model", ""): "the whole model",
-    ("model", "a_i"): "the same and its number of steps",
-    ("model", "u, u w"): "the same and the weights' importance",
+    ("model", "a_i"): "the whole model and its number of steps",
+    ("model", "u, u w"): "the whole model and the importance of its weights",
     ("nothing", "prototypes"): "class prototypes, no model",
     ("nothing", "prototypes, header"): "class prototypes, no model",
     ("nothing", "prototypes, counts"): "prototypes with counts",
     ("nothing", "mean logits"): "mean logits of each class, no model",
-    ("nothing", "compressed mentee"): "a small model that it trains beside its own",
-    ("mentee", ""): "a small model that it trains beside its own",
+    ("nothing", "compressed mentee"): "a second, small model",
+    ("mentee", ""): "a second, small model",
     ("head", ""): "the head alone",
-    ("head", "generator, label counts once"): "the head and, once, label counts",
+    ("head", "generator, label counts once"): "the head, and once its label counts",
     ("nothing", ""): "nothing",
 }
 
@@ -39,19 +39,23 @@ def keys() -> str:
 
 
 def methods() -> str:
-    """Return the README's table: what each method is."""
+    """Return the README's table of methods and titles."""
     rows = [f"| `{name}` | {row.title} |" for name, row in METHODS.items()]
     return "\n".join(["| method | what it is |", "|---|---|", *rows, ""])
 
 
 def sent(row: Method) -> str:
-    """Return the first cell of the row of docs/security.md that says what a method reveals."""
+    """Return the first cell of a method's row in docs/security.md."""
     if row.fixed.get("num_clients") == 1:
-        return "model or body, of one client that has all images"
+        return "model or body of the only client"
     if "control variates" in row.exchange.also_sends:
         return "model or body, and control variates"
     if row.exchange.sends == "body" and row.exchange.also_sends in ("", "scale"):
-        return "the body, head frozen" if find_kind(row.head.name).frozen else "the body, head kept"
+        return (
+            "the body (the head is frozen)"
+            if find_kind(row.head.name).frozen
+            else "the body (the head stays personal)"
+        )
     try:
         return SENT[row.exchange.sends, row.exchange.also_sends]
     except KeyError:
@@ -62,7 +66,7 @@ def sent(row: Method) -> str:
 
 
 def security(text: str) -> str:
-    """Return docs/security.md with the methods of each row; X-ft reveals what X does."""
+    """Return docs/security.md with the methods of each row; X-ft reveals the same as X."""
     for cell in {sent(row) for row in METHODS.values()}:
         names = [n for n, row in METHODS.items() if sent(row) == cell and not row.fine_tuned]
         pattern = rf"(\| {re.escape(cell)} \| )`[^`]*`"
@@ -73,7 +77,7 @@ def security(text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the content that each page should have."""
+    """Return the up-to-date content of each page."""
     columns = r"\| method \| title \|[^\n]*\n(?:\|[^\n]*\n)*"
     parts = {
         "pyproject.toml": (r"\[tool\.flwr\.app\.config\]\n(?:[^\n\[]+\n)*", keys()),
@@ -92,7 +96,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write what differs, or with --check report it."""
+    """Write the pages that differ, or with --check report them."""
     differing = {p: text for p, text in pages().items() if p.read_text(encoding="utf-8") != text}
     for path, text in differing.items():
         print(f"{path.relative_to(ROOT)} {'differs' if '--check' in sys.argv else 'written'}")

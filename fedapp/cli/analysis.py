@@ -1,8 +1,7 @@
-"""The commands that measure finished runs: their models, their clients, their traffic.
+"""The commands that analyse finished runs: their models, their clients, their traffic.
 
-`analyse` and `personalise` train local models again in this process, without Flower, so they need
-the clients' data and no federation. Imports that take seconds are inside the commands, so that
-`--help` is quick.
+`analyse` and `personalise` retrain local models in this process, without Flower, so they need the
+clients' data but no federation. Slow imports are inside the commands, so that `--help` is fast.
 """
 
 import json
@@ -16,12 +15,12 @@ from fedapp.cli.options import AsJson, show, write_png
 from fedapp.config.overrides import read_overrides
 from fedapp.results.formatting import clients_headline, percent
 
-Plot = Annotated[Path | None, typer.Option(help="Write accuracy against MB as a PNG here.")]
-WithRounds = Annotated[bool, typer.Option("--json", help="Print JSON, with every round.")]
+Plot = Annotated[Path | None, typer.Option(help="PNG file for a plot of accuracy against MB.")]
+WithRounds = Annotated[bool, typer.Option("--json", help="Print JSON, including every round.")]
 
 
 def measures(as_json: AsJson = False) -> None:
-    """List the measures of models, for `fedapp analyse` and the key `analyses`.
+    """List the measures that `fedapp analyse` and the run-config key `analyses` accept.
 
     Example: fedapp measures
     """
@@ -48,25 +47,27 @@ def measures(as_json: AsJson = False) -> None:
 def analyse(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
     words: Annotated[
-        str, typer.Option("--measures", "-m", help="Words of `fedapp measures`.")
+        str,
+        typer.Option("--measures", "-m", help="Names from `fedapp measures`, separated by spaces."),
     ] = "local-accuracy alignment drift four-factors norms weight-alignment divergence",
     rounds: Annotated[
-        list[int] | None, typer.Option("--round", help="Which round; may be repeated.")
+        list[int] | None, typer.Option("--round", help="A round to measure; may be repeated.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all-rounds", help="Every round of which the models were kept.")
+        bool, typer.Option("--all-rounds", help="Measure every round whose models are available.")
     ] = False,
-    clients: Annotated[int, typer.Option(help="Most clients to train again; 0: all.")] = 10,
-    data_dir: Annotated[str, typer.Option(help="Where the data is, if not as in the run.")] = "",
-    device: Annotated[str, typer.Option(help="Device, if not as in the run.")] = "",
+    clients: Annotated[int, typer.Option(help="Clients to retrain at most; 0: all.")] = 10,
+    data_dir: Annotated[str, typer.Option(help="Data folder, if it differs from the run's.")] = "",
+    device: Annotated[str, typer.Option(help="Device, if it differs from the run's.")] = "",
     plots: Annotated[
-        Path | None, typer.Option(help="Folder for plots of all runs together.")
+        Path | None, typer.Option(help="Folder for plots that compare all runs.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure rounds of finished runs, and plot runs over each other.
+    """Measure rounds of finished runs, and compare runs in plots.
 
-    Each run keeps analysis.json, analysis.csv and analysis/MEASURE.png; its report shows them.
+    Writes analysis.json, analysis.csv and analysis/MEASURE.png to each run directory and adds the
+    results to its report.
 
     Example: fedapp analyse runs/a runs/b -m "alignment norms" --plots figures
     """
@@ -86,7 +87,7 @@ def analyse(
 
 
 def _show_figures(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Print the headline figures of each run's last measured round, a column per run."""
+    """Print the main figures of each run's last measured round, one column per run."""
     from fedapp.results.measures_file import figures
 
     last = {label: figures(entries[-1]) for label, entries in found.items() if entries}
@@ -102,14 +103,14 @@ def personalise(
     run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="finetune-* keys; the rest is as in the run."),
+        typer.Option("--config", "-c", help="finetune-* keys; all other keys are the run's."),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="New folder for each client's model, as safetensors.")
+        Path | None, typer.Option(help="New folder for the clients' models, as safetensors.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune a run's model on every client and test it there; writes RUN/personal.json.
+    """Fine-tune and test a run's final model on every client; writes RUN/personal.json.
 
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """
@@ -130,7 +131,7 @@ def traffic(
     plot: Plot = None,
     as_json: WithRounds = False,
 ) -> None:
-    """Say how many bytes clients sent and were sent, and draw accuracy against them.
+    """Print how many bytes clients sent and received; plot accuracy against traffic.
 
     Example: fedapp traffic runs/feddor runs/fedproto --plot traffic.png
     """
@@ -155,14 +156,15 @@ def traffic(
 
 
 def features(
-    run: Annotated[Path, typer.Argument(help="A run directory, of a run with keep-state=true.")],
+    run: Annotated[Path, typer.Argument(help="The directory of a run with keep-state=true.")],
     target: Annotated[
-        Path | None, typer.Option("--plot", help="The PNG; default: features.png in the run.")
+        Path | None,
+        typer.Option("--plot", help="PNG file; default: features.png in the run directory."),
     ] = None,
 ) -> None:
-    """Map the features of the clients' own test images by t-SNE, coloured by class.
+    """Map the features of each client's test images by t-SNE, coloured by class.
 
-    A client that was never drawn has no model to map with and is left out.
+    Clients that never trained have no stored model and are left out.
 
     Example: fedapp features runs/feddor
     """
@@ -179,7 +181,7 @@ def features(
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Write one run's figures for people, in kB of 1000 bytes."""
+    """Format one run's figures as text, in kB of 1000 bytes."""
     return {
         "run": row["run"],
         "up kB": f"{row['client_up_kb']:,.2f}",

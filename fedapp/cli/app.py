@@ -1,7 +1,7 @@
-"""The `fedapp` command: run, and look at, federated trainings.
+"""The `fedapp` command: run and analyse federated trainings.
 
-Each command reads its arguments, calls one function of the package and prints a table or, with
-`--json`, the same as JSON.
+Each command reads its arguments, calls one function of the package and prints a table, or with
+`--json` the same data as JSON.
 """
 
 import sys
@@ -27,9 +27,9 @@ for group in (run, tables, results, experiments, analysis, deployment, papers):
 
 
 def main() -> None:
-    """Run the command line; a user's mistake becomes one sentence and exit code 2.
+    """Run the command line; a user's mistake gives an error message and exit code 2.
 
-    What Ctrl-C ends, SIGTERM ends in the same way.
+    SIGTERM ends a command in the same way as Ctrl-C.
     """
     install_signal_handlers()
     try:

@@ -1,7 +1,6 @@
-"""The commands around real hosts: certificates and keys, and the check of a machine.
+"""The commands for real hosts: certificates and keys, and the check of a machine.
 
-They are a module of their own because cli.py is for runs. Heavy imports happen inside the commands,
-as there.
+Slow imports are inside the commands, so that `--help` is fast.
 """
 
 from pathlib import Path
@@ -14,19 +13,21 @@ from fedapp.engines.deployment.doctor import examine
 
 
 def certificates(
-    folder: Annotated[Path, typer.Argument(help="Where the files go; private to you.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the files; only you can read it.")],
     host: Annotated[
         list[str] | None,
         typer.Option(help="A DNS name or IP address of the SuperLink; may be repeated."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=0, help="SuperNode key pairs to make.")] = 4,
+    nodes: Annotated[int, typer.Option(min=0, help="Number of SuperNode key pairs.")] = 4,
     days: Annotated[
-        int, typer.Option(min=1, max=3650, help="Validity of the SuperLink's certificate.")
+        int,
+        typer.Option(min=1, max=3650, help="Days for which the SuperLink's certificate is valid."),
     ] = 365,
     renew: Annotated[
         bool,
         typer.Option(
-            "--renew", help="Only a new SuperLink certificate, same CA; no --host: same names."
+            "--renew",
+            help="Only renew the SuperLink's certificate; without --host: for the same names.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -47,17 +48,22 @@ def certificates(
 
 def doctor(
     certificates: Annotated[
-        Path | None, typer.Option(help="Folder of `fedapp certificates`, or a node's part of it.")
+        Path | None, typer.Option(help="Folder of `fedapp certificates`, or of one node's files.")
     ] = None,
     superlink: Annotated[
-        str, typer.Option(help="HOST:PORT of one: try TLS and, on its control API, compare clocks.")
+        str,
+        typer.Option(
+            help="HOST:PORT of a SuperLink: test TLS; at its control API also compare clocks."
+        ),
     ] = "",
     port: Annotated[
         list[int] | None,
-        typer.Option(min=1, max=65535, help="A port to listen on here; may be repeated."),
+        typer.Option(
+            min=1, max=65535, help="A port that must be free on this host; may be repeated."
+        ),
     ] = None,
-    dataset: Annotated[str, typer.Option(help="A data set that this node must have.")] = "digits",
-    data_dir: Annotated[str, typer.Option(help="The folder it lies in.")] = "",
+    dataset: Annotated[str, typer.Option(help="A data set that this host must have.")] = "digits",
+    data_dir: Annotated[str, typer.Option(help="Folder that holds this data set.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Check this machine before it joins: versions, devices, data, disks, certificates, clock.
@@ -73,15 +79,15 @@ def doctor(
 
 
 def _audience(name: str) -> str:
-    """Say who needs a file."""
+    """Return who needs a file."""
     known = {
-        "ca.crt": "everybody: SuperNodes and those who start runs",
-        "ca.key": "nobody: keep it away from the network, it is needed to renew",
+        "ca.crt": "all hosts: SuperLink, SuperNodes and machines that start runs",
+        "ca.key": "no host: keep it offline; `--renew` needs it",
         "superlink.crt": "the SuperLink",
         "superlink.key": "the SuperLink, secret",
     }
     public = "the SuperLink's operator: flwr supernode register"
-    return known.get(name, public if name.endswith(".pub") else "this SuperNode alone, secret")
+    return known.get(name, public if name.endswith(".pub") else "only this SuperNode, secret")
 
 
 COMMANDS = (certificates, doctor)

@@ -1,7 +1,6 @@
 """The commands that start many runs: sweeps and benchmarks.
 
-They are a module of their own because cli.py is for single runs and what they leave behind. Heavy
-imports happen inside the commands, as there.
+Slow imports are inside the commands, so that `--help` is fast.
 """
 
 import json
@@ -14,26 +13,30 @@ from fedapp.cli.options import AsJson, Jobs, Project, show
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.engines.resources import Resources
 
-Vary = Annotated[list[str] | None, typer.Option(help='"key=value,value"; may be repeated.')]
+Vary = Annotated[
+    list[str] | None, typer.Option(help='A key and its values, "key=value,value"; may be repeated.')
+]
 
 
 def sweep(
-    name: Annotated[str, typer.Option(help="Name of the sweep: runs go to OUTPUT-DIR/NAME/.")],
+    name: Annotated[str, typer.Option(help="Name of the sweep; its runs go to OUTPUT-DIR/NAME/.")],
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="What all runs share, as for `fedapp run`."),
+        typer.Option("--config", "-c", help="Configuration of all runs, as for `fedapp run`."),
     ] = None,
     vary: Vary = None,
-    seeds: Annotated[str, typer.Option(help="Seeds of every combination.")] = "0",
-    output_dir: Annotated[Path, typer.Option(help="Where the sweep's folder goes.")] = Path("runs"),
+    seeds: Annotated[
+        str, typer.Option(help="Seeds of every combination, separated by commas.")
+    ] = "0",
+    output_dir: Annotated[Path, typer.Option(help="Parent of the sweep's folder.")] = Path("runs"),
     project: Project = Path("."),
     jobs: Jobs = 0,
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Check and list the runs only.")
+        bool, typer.Option("--plan", help="Only check and list the runs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run all combinations of values with all seeds; the same command again goes on.
+    """Run all combinations of values with all seeds. Repeat the command to continue.
 
     Example: fedapp sweep -c "num-rounds=20" --vary "method=fedavg,feddr+" --seeds 0,1 --name demo
     """
@@ -59,7 +62,7 @@ def sweep(
 
 def bench(
     quick: Annotated[
-        bool, typer.Option("--quick", help="One repeat of few rounds: about ten minutes.")
+        bool, typer.Option("--quick", help="One repeat with few rounds: about ten minutes.")
     ] = False,
     model: Annotated[list[str] | None, typer.Option(help="A backbone; may be repeated.")] = None,
     part: Annotated[
@@ -69,12 +72,12 @@ def bench(
         ),
     ] = None,
     output_dir: Annotated[
-        Path, typer.Option(help="Where bench.json, bench.md and bench.png go.")
+        Path, typer.Option(help="Folder for bench.json, bench.md and bench.png.")
     ] = Path("runs/bench"),
     project: Project = Path("."),
     as_json: AsJson = False,
 ) -> None:
-    """Measure what federated rounds cost beside their arithmetic, as ratios taken in one call.
+    """Measure the cost of federated rounds beyond their arithmetic, as ratios from one call.
 
     Example: fedapp bench --quick --part tax --model cnn
     """

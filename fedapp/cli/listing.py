@@ -57,7 +57,7 @@ def _combination(row: Method) -> str:
     return f"beta {row.loss.base} + (1 - beta) {row.loss.regulariser}"
 
 
-MOST_COLUMNS = 20  # more classes than this do not fit a terminal, so they are summed up
+MOST_COLUMNS = 20  # more classes than this do not fit a terminal, so they are summarised
 _TOTALS = ("client", "train", "test")  # columns of their own
 
 

@@ -1,6 +1,6 @@
-"""What the commands share: options of one name and meaning, and how results are shown.
+"""Options that several commands share, and functions that print results.
 
-A module below all commands, because cli.py imports those and they cannot import it.
+All command modules import this module; it imports none of them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ Overrides = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="A preset, a TOML file or \"key=value key2='text'\"; may be repeated.",
+        help="A preset, a TOML file or \"key=value key2='text'\"; may be repeated, a later one "
+        "overrides an earlier one.",
     ),
 ]
-Project = Annotated[Path, typer.Option("--app", help="The folder that holds pyproject.toml.")]
+Project = Annotated[Path, typer.Option("--app", help="Folder that contains pyproject.toml.")]
 Jobs = Annotated[
     int,
-    typer.Option(min=0, help="Runs at a time, each in one process; 0: one, on worker processes."),
+    typer.Option(
+        min=0, help="Parallel runs, one process each; 0: one run at a time, on worker processes."
+    ),
 ]
 
 
@@ -50,7 +53,7 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def write_png(figure: Figure, path: Path) -> None:
-    """Write a figure, making its folder, and say so on stderr.
+    """Write a figure, make its folder if needed, and print the path to stderr.
 
     Raises UserError where the file cannot be written.
     """

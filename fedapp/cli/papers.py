@@ -1,7 +1,7 @@
-"""`fedapp papers` and `fedapp reproduce`: look at published numbers, and make them again.
+"""`fedapp papers` and `fedapp reproduce`: list published numbers, and reproduce them.
 
-Results go to stdout as a table or JSON; what happens meanwhile, the runs' logs included, to stderr.
-Heavy imports are inside the functions, because the command line loads this file for `--help` too.
+Results go to stdout as a table or JSON, progress messages and the runs' logs to stderr. Slow
+imports are inside the functions, because the command line loads this file for `--help` too.
 """
 
 from __future__ import annotations
@@ -26,29 +26,27 @@ _REMARKABLE = ("at-chance seeds", "diverged seeds", "unfinished seeds")
 
 Cells = Annotated[
     list[str] | None,
-    typer.Option(help='Words of a cell, "feddr+ cifar100 s=10"; may be repeated.'),
+    typer.Option(help='Words of a cell\'s name, "feddr+ cifar100 s=10"; may be repeated.'),
 ]
-DatasetAs = Annotated[
-    str, typer.Option(help="Use another local copy of the same data set, such as images.")
-]
+DatasetAs = Annotated[str, typer.Option(help="Another copy of the same data set, such as images.")]
 Seeds = Annotated[
-    int, typer.Option(help="Seeds 0 to N-1; 0: as many as the paper's number is a mean of.")
+    int, typer.Option(help="Number of seeds, 0 to N-1; 0: as many as the paper averages over.")
 ]
 OutputDir = Annotated[
-    Path | None, typer.Option(help="Where runs and results.csv go; runs/PAPER-TABLE.")
+    Path | None, typer.Option(help="Folder for runs and results.csv; default: runs/PAPER-TABLE.")
 ]
 Html = Annotated[
-    Path | None, typer.Option("--html", help="Write the page here; OUTPUT-DIR/results.html.")
+    Path | None, typer.Option("--html", help="Results page; default: OUTPUT-DIR/results.html.")
 ]
-Speed = Annotated[float, typer.Option(help="Training speed of this machine, to estimate hours.")]
+Speed = Annotated[float, typer.Option(help="Training speed, for --plan to estimate hours.")]
 
 
 def papers(
-    paper: Annotated[str, typer.Argument(help="A paper; without it, all.")] = "",
-    table: Annotated[str, typer.Argument(help="One of its tables; without it, all.")] = "",
+    paper: Annotated[str, typer.Argument(help="A paper; default: all.")] = "",
+    table: Annotated[str, typer.Argument(help="One of its tables; default: all.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the papers' tables, or the published numbers of one, and what can be run.
+    """List the papers' tables, or the published numbers of one table, and which of them can run.
 
     Example: fedapp papers feddr+ table3-sharding
     """
@@ -61,28 +59,28 @@ def papers(
     if paper and not as_json:
         about = chosen[0].about
         print(f"{about['title']}. {about['venue']}.")
-        _list("Doubts about the copy", chosen[0].doubts)
-        _list("Oddities of the paper", chosen[0].oddities)
+        _list("Possible errors in the copied numbers", chosen[0].doubts)
+        _list("Inconsistencies in the paper", chosen[0].oddities)
 
 
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A paper, see `fedapp papers`.")],
     table: Annotated[str, typer.Argument(help="One of its tables.")],
     cell: Cells = None,
-    scale: Annotated[float, typer.Option(help="Multiply the number of rounds by this.")] = 1.0,
+    scale: Annotated[float, typer.Option(help="Factor on the published number of rounds.")] = 1.0,
     data_dir: Annotated[str, typer.Option(help="Folder that holds the data set.")] = "",
     dataset_as: DatasetAs = "",
-    download: Annotated[bool, typer.Option("--download", help="Fetch missing data.")] = False,
+    download: Annotated[bool, typer.Option("--download", help="Download missing data.")] = False,
     seeds: Seeds = 0,
     output_dir: OutputDir = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print what would run, and stop.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the planned runs, and stop.")] = False,
     images_per_second: Speed = 0.0,
     jobs: Jobs = 0,
     html: Html = None,
     project: Project = Path("."),
     as_json: AsJson = False,
 ) -> None:
-    """Run a published table, or cells of it, and compare; the same command again continues.
+    """Train a published table, or cells of it, and compare. Repeat the command to continue.
 
     Example: fedapp reproduce feddr+ table3-sharding --cell "feddr+ cifar100 s=10" --scale 0.1
     """
@@ -99,7 +97,7 @@ def reproduce(
 
 
 def _chosen_cells(paper: str, table: str, queries: list[str], request: Request) -> list[Cell]:
-    """Return the cells asked for, or all; those without data on this machine are marked."""
+    """Return the requested cells, or all; marks those whose data are missing here."""
     from fedapp.experiments.papers.cells import cells_of, select
     from fedapp.experiments.papers.plan import with_data
 
@@ -151,7 +149,7 @@ def _run(
         run_ahead(able, request, project, jobs)
     rows = []
     for cell in able:
-        if jobs:  # what did not finish there is reported, not tried again
+        if jobs:  # unfinished runs are reported, not repeated
             rows.append(result(cell, runs_of(cell, request)))
         else:
             rows.append(run_cell(cell, request, project))
@@ -192,7 +190,7 @@ def _result_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result_text(row: dict[str, Any]) -> str:
-    """Return what does not fit the table: accuracies, time, remarks and the exact command."""
+    """Return the details below the table: accuracies, time, remarks and the exact command."""
     lines = [f"\n{row['cell']}, {row['rounds']} rounds"]
     if row["seeds"]:
         lines.append(

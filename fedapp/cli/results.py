@@ -1,6 +1,6 @@
-"""The commands that look at finished runs: the report of one, several side by side.
+"""The commands that show finished runs: the report of one run, the comparison of several.
 
-Imports that take seconds are inside the commands, so that `--help` is quick.
+Slow imports are inside the commands, so that `--help` is fast.
 """
 
 import json
@@ -14,7 +14,7 @@ from fedapp.cli.options import AsJson, show, write_png
 
 
 def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
-    """Write the HTML report of a run again, from the files of its directory.
+    """Rewrite the HTML report of a run from the files in its run directory.
 
     Example: fedapp report runs/feddr+-digits-20260101-120000
     """
@@ -25,15 +25,13 @@ def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> Non
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
-    plot: Annotated[
-        Path | None, typer.Option(help="Write the overlaid curves as a PNG here.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG file for the curves of all runs.")] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write the comparison as a page here.")
+        Path | None, typer.Option("--html", help="HTML file for the comparison.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: figures, means over seeds, paired differences, curves in one plot.
+    """Compare runs: results, means over seeds, paired differences, curves in one plot.
 
     Example: fedapp compare runs/a runs/b --plot curves.png --html comparison.html
     """

@@ -1,6 +1,6 @@
-"""The commands around one run: start it, explain its configuration, show its partition.
+"""The commands for one run: start it, explain its configuration, show its partition.
 
-Imports that take seconds are inside the commands, so that `--help` is quick.
+Slow imports are inside the commands, so that `--help` is fast.
 """
 
 import sys
@@ -24,14 +24,16 @@ def run(
         int, typer.Option(min=0, help="Worker processes; 0: one per core, or four per GPU.")
     ] = 0,
     gpus: Annotated[
-        float, typer.Option(min=-1.0, help="GPU share of a worker; -1: all GPUs, shared.")
+        float, typer.Option(min=-1.0, help="GPU share per worker; -1: workers share all GPUs.")
     ] = -1.0,
     engine: Annotated[
         Engine | None,
-        typer.Option(help="What trains, with the same result; ray where RAY_ADDRESS is set."),
+        typer.Option(
+            help="Where nodes run, with equal results; ray is the default with RAY_ADDRESS."
+        ),
     ] = None,
 ) -> None:
-    """Simulate a run: virtual SuperNodes on worker processes of this machine, or on Ray.
+    """Simulate a run with virtual SuperNodes, on worker processes of this machine or on Ray.
 
     Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
     """
@@ -44,7 +46,7 @@ def run(
 
 
 def config(config: Overrides = None, project: Project = Path("."), as_json: AsJson = False) -> None:
-    """Explain every configuration key, with the value that it resolves to.
+    """List every configuration key with its resolved value and its meaning.
 
     Example: fedapp config -c "dataset='cifar10' method='fedntd'"
     """
@@ -64,13 +66,13 @@ def config(config: Overrides = None, project: Project = Path("."), as_json: AsJs
 def partition(
     config: Overrides = None,
     project: Project = Path("."),
-    plot: Annotated[Path | None, typer.Option(help="Write the distribution as a PNG here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG file for the distribution.")] = None,
     only_kinds: Annotated[
-        bool, typer.Option("--list", help="Print the kinds of partitions instead.")
+        bool, typer.Option("--list", help="List the available partitions instead.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print, and plot, how many training images each client has of each class.
+    """Print and plot the number of training images per client and class.
 
     Example: fedapp partition -c "partition='lda' alpha=0.1 num-clients=10" --plot clients.png
     """

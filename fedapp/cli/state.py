@@ -1,7 +1,7 @@
-"""`fedapp state`: see, copy and remove what clients have stored between rounds.
+"""`fedapp state`: list, export and remove the states that clients have stored.
 
-Personal models outlive their run and can take gigabytes, in a folder that nobody looks into. The
-store itself (`clients/state/store.py`) knows nothing of users; here its errors become sentences.
+Personalised models can remain after their run and take gigabytes. This module turns the errors of
+the store (`clients/state/store.py`) into error messages for users.
 """
 
 import sys
@@ -21,17 +21,17 @@ from fedapp.results.formatting import megabytes
 if TYPE_CHECKING:
     from clients.state.listing import RunState
 
-app = typer.Typer(no_args_is_help=True, help="What clients keep between rounds.")
+app = typer.Typer(no_args_is_help=True, help="The states that clients store between rounds.")
 
 StateDir = Annotated[
     Path | None,
-    typer.Option(help="The folder of the states; default: $FEDAPP_STATE, or in the user's cache."),
+    typer.Option(help="Folder of the states; default: $FEDAPP_STATE, or the user's cache folder."),
 ]
 
 
 @app.command("list")
 def list_command(state_dir: StateDir = None, as_json: AsJson = False) -> None:
-    """List the runs whose clients have stored something, the last changed first.
+    """List the runs with stored client states, the last changed first.
 
     Example: fedapp state list --json
     """
@@ -46,11 +46,11 @@ def list_command(state_dir: StateDir = None, as_json: AsJson = False) -> None:
 @app.command()
 def export(
     run: Annotated[str, typer.Argument(help="The run, as `fedapp state list` names it.")],
-    client: Annotated[int, typer.Argument(help="The client, from 0.")],
+    client: Annotated[int, typer.Argument(help="The client's id, from 0.")],
     target: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
     state_dir: StateDir = None,
 ) -> None:
-    """Copy what one client has stored, such as its personal model, to a safetensors file.
+    """Export one client's state, such as its personalised model, to a safetensors file.
 
     Example: fedapp state export my-run 3 client-3.safetensors
     """
@@ -63,13 +63,15 @@ def export(
 
 @app.command()
 def clean(
-    run: Annotated[str | None, typer.Option(help="Remove this run only.")] = None,
-    keep: Annotated[int, typer.Option(min=0, help="Keep the last changed runs, so many.")] = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove; otherwise only say what.")] = False,
+    run: Annotated[str | None, typer.Option(help="Remove only this run's states.")] = None,
+    keep: Annotated[int, typer.Option(min=0, help="Number of last changed runs to keep.")] = 0,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove the states; without it, only list them.")
+    ] = False,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what clients have stored: of one run, or of all but the last changed ones.
+    """Remove the client states of one run, or of all runs except the last changed ones.
 
     Example: fedapp state clean --keep 2 --yes
     """
@@ -81,12 +83,12 @@ def clean(
     _show(f"{'Removed from' if yes else 'To remove from'} {folder}", rows, as_json)
     if rows and not yes:
         freed = _size(sum(row.bytes for row in rows))
-        print(f"nothing is removed yet; add --yes to remove {freed}", file=sys.stderr)
+        print(f"nothing removed; add --yes to remove {freed}", file=sys.stderr)
 
 
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """Turn the store's errors into the user's."""
+    """Turn the store's errors into user errors."""
     from clients.state.store import StateError
 
     try:

@@ -1,6 +1,6 @@
-"""The commands that print what there is: methods, presets, data sets.
+"""The commands that list the available methods, presets and data sets.
 
-Imports that take seconds are inside the commands, so that `--help` is quick.
+Slow imports are inside the commands, so that `--help` is fast.
 """
 
 from typing import Annotated
@@ -14,10 +14,10 @@ from fedapp.config.presets import preset_rows
 def methods(
     as_json: AsJson = False,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table of docs/methods.md.")
+        bool, typer.Option("--markdown", help="Print the Markdown table of docs/methods.md.")
     ] = False,
 ) -> None:
-    """List the method table: head, loss, regulariser, strategy, what is sent, defaults, source.
+    """List the methods: head, loss, regulariser, strategy, sent arrays, defaults, source.
 
     Example: fedapp methods --json
     """
@@ -30,7 +30,7 @@ def methods(
 
 
 def presets(as_json: AsJson = False) -> None:
-    """List the protocols of the papers that come as presets, to be given to -c by name.
+    """List the presets, the protocols of the papers; pass a name to -c.
 
     Example: fedapp run -c fedntd-cifar10-lda -c "method='fedavg' data-dir='data'"
     """
@@ -38,7 +38,7 @@ def presets(as_json: AsJson = False) -> None:
 
 
 def datasets(as_json: AsJson = False) -> None:
-    """List the data sets, and how each lies on disk.
+    """List the data sets, with the layout of their files.
 
     Example: fedapp datasets
     """
