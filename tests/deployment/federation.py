@@ -154,6 +154,12 @@ class Federation:
         self.nodes[number] = Program(command, self._home(name), self.folder / name / "node.log")
         return self.nodes[number]
 
+    def give_warm_worker(self, number: int) -> None:
+        """Start a SuperNode again with a warm worker, unless it has one."""
+        if 'worker="warm"' not in " ".join(self.nodes[number].command):
+            self.nodes[number].stop()
+            self.start_node(number, config='worker="warm"')
+
     def flwr(self, *arguments: str, check: bool = True, timeout: float = 400) -> str:
         """Run one `flwr` command as the user and return what it printed."""
         done = subprocess.run(

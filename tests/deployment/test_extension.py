@@ -18,7 +18,7 @@ from fedapp.engines.launch import program
 
 RUN = {
     "method": "fedmargin", "dataset": "stripes", "model": "mlp", "num_clients": 2, "shards": 2,
-    "participation": 1.0, "num_rounds": 2, "local_epochs": 1, "lr": 0.5, "threads": 1,
+    "participation": 1.0, "num_rounds": 1, "local_epochs": 1, "lr": 0.5, "threads": 1,
     "callbacks": "update-size",
 }  # fmt: skip
 
@@ -58,7 +58,7 @@ def test_an_own_method_trains_in_a_simulation_and_on_real_nodes(
     made.start_superlink()
     made.register(0, 1)
     made.start_node(0)
-    made.start_node(1)
+    made.start_node(1, config='worker="warm"')
     log = made.run("real", **RUN, extension_keys="fedmargin-step=0.8")
     assert made.status() == "finished:completed", log
 

@@ -47,12 +47,12 @@ def test_it_trains_the_model_of_one_process_where_it_was_told_to(tmp_path, engin
     assert_same(final, {name: whole[name] for name in final})
 
 
-@ENGINES
 @pytest.mark.parametrize(
-    ("changes", "code", "sentence"),
+    ("engine", "changes", "code", "sentence"),
     [
-        ("num-clients='many'", 2, "run-config key 'num-clients' is 'many' but must be"),
-        ("run-name='taken' output-dir='.'", 1, "already exists and is not empty"),
+        ("workers", "num-clients='many'", 2, "run-config key 'num-clients' is 'many' but must be"),
+        ("workers", "run-name='taken' output-dir='.'", 1, "already exists and is not empty"),
+        ("ray", "num-clients='many'", 2, "run-config key 'num-clients' is 'many' but must be"),
     ],
 )
 def test_a_run_that_cannot_be_says_so_in_one_sentence(tmp_path, engine, changes, code, sentence):

@@ -1,5 +1,7 @@
 """`flwr run .` on Ray: whole runs, their files, their determinism and their failures."""
 
+import shutil
+
 import pytest
 from in_process import assert_same, federate, settings
 
@@ -9,7 +11,8 @@ QUICK = {"num_rounds": 2, "num_clients": 10, "participation": 0.5, "local_epochs
 @pytest.fixture(scope="session")
 def reference(simulate):
     """A run with one worker and three SuperNodes, which the others must equal."""
-    return simulate("reference", nodes=3, workers=1, client_eval_every=1, checkpoint_every=1)
+    more = {"client_eval_every": 1, "checkpoint_every": 1, "lr_schedule": "constant"}
+    return simulate("reference", nodes=3, workers=1, **more)
 
 
 def test_a_run_leaves_a_whole_run_directory(reference):
@@ -48,9 +51,8 @@ def test_the_log_has_one_line_per_round_and_the_run_directory(reference):
     assert str(reference.directory) in reference.log
 
 
-@pytest.mark.parametrize(("nodes", "workers"), [(6, 2), (10, 2)])
-def test_workers_and_supernodes_change_no_bit(simulate, reference, nodes, workers):
-    other = simulate(f"nodes-{nodes}", nodes=nodes, workers=workers, seed=0)
+def test_workers_and_supernodes_change_no_bit(simulate, reference):
+    other = simulate("other", nodes=10, workers=2, seed=0, lr_schedule="constant")
     assert other.status == "finished:completed", other.log
     assert_same(reference.model(), other.model())
     assert [row["accuracy"] for row in reference.rounds()] == [
@@ -60,23 +62,23 @@ def test_workers_and_supernodes_change_no_bit(simulate, reference, nodes, worker
 
 def test_the_same_run_without_processes_gives_the_same_bits(reference):
     """The client code does not know where it runs: plain calls and Ray workers agree."""
-    final = federate(settings(**QUICK), nodes=4)[0]
+    final = federate(settings(**QUICK, lr_schedule="constant"), nodes=4)[0]
     whole = reference.model()
     assert_same(final, {name: whole[name] for name in final})
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(simulate):
-    first = simulate("half", num_rounds=1, checkpoint_every=1, lr_schedule="constant")
+def test_a_resumed_run_equals_an_uninterrupted_one(simulate, reference, tmp_path):
+    shutil.copytree(reference.directory, tmp_path / "copy")
     resumed = simulate(
-        "half",
-        num_rounds=2,
+        "copy",
+        num_rounds=3,
         resume="auto",
-        output_dir=str(first.directory.parent),
+        output_dir=str(tmp_path),
         lr_schedule="constant",
     )
     assert resumed.status == "finished:completed", resumed.log
-    assert [row["round"] for row in resumed.rounds()] == [1, 2]
-    whole = federate(settings(**QUICK, lr_schedule="constant"), nodes=4)[0]
+    assert [row["round"] for row in resumed.rounds()] == [1, 2, 3]
+    whole = federate(settings(**{**QUICK, "num_rounds": 3}, lr_schedule="constant"), nodes=4)[0]
     found = resumed.model()
     assert_same(whole, {name: found[name] for name in whole})
 
@@ -86,11 +88,3 @@ def test_a_mistake_is_one_sentence_in_the_stream_and_fails_the_run(simulate):
     assert outcome.status == "finished:failed"
     assert "fedapp: 7 clients x 3 shards = 21 shards cannot be divided" in outcome.log
     assert 'File "' not in outcome.log
-
-
-def test_a_diverged_run_is_reported_as_failed_and_never_as_a_number(simulate):
-    outcome = simulate("diverged", method="fedavg", lr=1e9)
-    assert outcome.status == "finished:failed"
-    assert outcome.summary()["status"] == "failed"
-    assert outcome.summary()["accuracy_final"] is None
-    assert "round 1 has 0 usable updates" in outcome.summary()["reason"]

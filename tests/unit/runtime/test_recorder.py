@@ -185,6 +185,15 @@ def test_a_loss_that_is_not_finite_at_the_end_fails_the_run(values, monkeypatch,
     assert (summary["diverged"], summary["accuracy_final"]) == (True, None)
 
 
+def test_a_diverged_run_is_failed_and_has_no_final_accuracy(train, tmp_path):
+    with pytest.raises(UserError, match="round 1 has 0 usable updates"):
+        train(lr=1e9, num_rounds=2)
+    summary = RunDirectory.load(tmp_path / "one").summary()
+    assert (summary["status"], summary["diverged"]) == ("failed", True)
+    assert "round 1 has 0 usable updates" in summary["reason"]
+    assert summary["accuracy_final"] is None
+
+
 def test_an_interruption_while_states_are_removed_costs_no_result(train, monkeypatch, tmp_path):
     def interrupted(*arguments):
         raise KeyboardInterrupt
