@@ -9,7 +9,7 @@ ARGS ?=
 BIN = .venv/bin
 PACKAGES = fedapp strategies clients
 
-.PHONY: help run test lint types format tables bench audit lock clean set-up
+.PHONY: help run test lint types format tables docs bench audit lock clean set-up
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,10 @@ format: set-up ## let ruff mend what it can
 tables: set-up ## write the tables of methods and keys anew: README, docs/methods.md, pyproject.toml
 	@$(BIN)/python docs/generate.py
 
+docs: set-up ## build the documentation as a site: site/index.html
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto docs site $(ARGS)
+	@echo 'site/index.html'
+
 bench: set-up ## what federated rounds cost beside plain PyTorch training, as ratios
 	@$(BIN)/fedapp bench $(ARGS)
 
@@ -48,7 +52,7 @@ lock: set-up ## write requirements.lock anew; ARGS="--upgrade" takes newer versi
 	  --custom-compile-command "make lock" $(ARGS) pyproject.toml -o requirements.lock
 
 clean: ## remove .venv, caches and reports; runs/ stays
-	rm -rf .venv .coverage .coverage.* coverage.xml htmlcov dist build
+	rm -rf .venv .coverage .coverage.* coverage.xml htmlcov dist build site
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -192,6 +192,3 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         "best": percent(row["accuracy_best"]),
         "final": percent(row["accuracy_final"]),
     }
-
-
-COMMANDS = (measures, analyse, personalise, traffic, features)

@@ -9,10 +9,31 @@ import sys
 import typer
 
 from fedapp.cli import analysis, deployment, experiments, papers, results, run, tables
+from fedapp.cli.options import Command
 from fedapp.cli.state import app as state_app
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
 from fedapp.engines.subprocesses import install_signal_handlers
+
+PANELS = {  # the groups of `fedapp --help`
+    "Train": (run.run, run.config, run.partition),
+    "Look up": (tables.methods, tables.datasets, tables.presets, analysis.measures),
+    "Look at finished runs": (
+        results.report,
+        results.compare,
+        analysis.analyse,
+        analysis.personalise,
+        analysis.traffic,
+        analysis.features,
+    ),
+    "Train many runs": (
+        experiments.sweep,
+        papers.papers,
+        papers.reproduce,
+        experiments.bench,
+    ),
+    "Deploy on real hosts": (deployment.certificates, deployment.doctor),
+}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,10 +41,10 @@ app = typer.Typer(
     help="Federated learning on heterogeneous data with Flower.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(state_app, name="state")
-for group in (run, tables, results, experiments, analysis, deployment, papers):
-    for command in group.COMMANDS:
-        app.command()(command)
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=panel)(command)
+app.add_typer(state_app, name="state", rich_help_panel="Look at finished runs")
 
 
 def main() -> None:

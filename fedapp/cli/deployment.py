@@ -88,6 +88,3 @@ def _audience(name: str) -> str:
     }
     public = "the SuperLink's operator: flwr supernode register"
     return known.get(name, public if name.endswith(".pub") else "only this SuperNode, secret")
-
-
-COMMANDS = (certificates, doctor)

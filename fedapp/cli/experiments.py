@@ -90,6 +90,3 @@ def bench(
     chosen = replace(chosen, models=tuple(model or chosen.models))
     found = suite.bench(project, chosen, part or [], output_dir)
     print(json.dumps(found, indent=2) if as_json else markdown(found))
-
-
-COMMANDS = (sweep, bench)

@@ -21,11 +21,11 @@ def method_rows() -> list[dict[str, str]]:
             "head": row.head.name if row.personal is None else row.personal.style,
             "loss": row.loss.base,
             "regulariser": row.loss.regulariser or "-",
-            "combined": _combination(row),
+            "combined": combination(row),
             "strategy": row.server.kind.__name__,
             "client": row.client.kind.__name__,
             "sends": ", ".join(filter(None, (row.exchange.sends, row.exchange.also_sends))),
-            "keeps": _kept(row),
+            "keeps": kept(row),
             "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items())
             or "-",
             "source": row.source,
@@ -41,13 +41,15 @@ def markdown_table() -> str:
     return "\n".join(formatting.markdown_table(list(rows[0]), lines))
 
 
-def _kept(row: Method) -> str:
+def kept(row: Method) -> str:
+    """Return what the clients of a method keep between rounds, and with which key; "-": nothing."""
     key, value = row.exchange.keeps_with
-    kept = row.kept(row.loss.regulariser, {key: value}) or "-"
-    return f"{kept} ({key}={value})" if key else kept
+    words = row.kept(row.loss.regulariser, {key: value}) or "-"
+    return f"{words} ({key}={value})" if key else words
 
 
-def _combination(row: Method) -> str:
+def combination(row: Method) -> str:
+    """Return the formula of a method's local loss."""
     if row.loss.regulariser is None:
         return row.loss.base
     if row.loss.combine == ADD:

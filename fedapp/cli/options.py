@@ -6,16 +6,24 @@ All command modules import this module; it imports none of them.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click import Context, Parameter
+from typer.core import TyperCommand, TyperOption
 
 from fedapp.core.errors import UserError
+from fedapp.core.log import set_level
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.console import Console
+
+LONGEST_NAME, SHORT = 40, 12  # characters of a cell that is not wrapped: a name; other text
+LEAST_WIDTH, UNLIMITED = 8, 10_000  # characters of a column; of a line in a pipe
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Overrides = Annotated[
@@ -36,20 +44,76 @@ Jobs = Annotated[
 ]
 
 
+class Command(TyperCommand):
+    """A command with the options --quiet and --verbose, which set the log level."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Add the two options."""
+        super().__init__(*args, **kwargs)
+        self.params += [
+            _level_option("--quiet", "WARNING", "Log warnings and errors only."),
+            _level_option("--verbose", "DEBUG", "Log details."),
+        ]
+
+
+def _level_option(name: str, level: str, meaning: str) -> TyperOption:
+    def use(context: Context, option: Parameter, chosen: bool) -> None:
+        if chosen:
+            set_level(level)
+
+    return TyperOption(
+        param_decls=[name], is_flag=True, expose_value=False, callback=use, help=meaning
+    )
+
+
 def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Print rows as a table that fits the terminal, or as JSON."""
+    """Print rows as a table that fits the terminal, or as JSON; long texts wrap, names do not.
+
+    A pipe or a file gets every row on one line. Text is printed as it is: square brackets in names,
+    paths and errors are no markup.
+    """
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from rich.console import Console
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=title)
+    screen = console()
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    whole = _unwrapped(rows, screen.width)
     for column in rows[0] if rows else ():
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
     for row in rows:
-        table.add_row(*("-" if value is None else _text(value) for value in row.values()))
-    Console().print(table)
+        table.add_row(*map(_text, row.values()))
+    screen.print(table)
+
+
+def _unwrapped(rows: list[dict[str, Any]], width: int) -> set[str]:
+    """Return the columns whose cells stay on one line: names and numbers, as far as they fit."""
+    columns = list(rows[0]) if rows else []
+    free, found = width - LEAST_WIDTH * len(columns), set()
+    for number, column in enumerate(columns):
+        texts = [column, *(_text(row[column]) for row in rows)]
+        longest = max(map(len, texts))
+        name = not any(" " in text for text in texts[1:])
+        if longest <= (LONGEST_NAME if name or not number else SHORT):
+            free -= max(0, longest + 2 - LEAST_WIDTH)
+            if free >= 0:
+                found.add(column)
+    return found
+
+
+def console() -> Console:
+    """Return where tables are printed: as wide as the terminal, or unlimited in a pipe."""
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNLIMITED
+    return Console(markup=False, emoji=False, highlight=False, width=wide)
+
+
+def say(text: str = "") -> None:
+    """Print a paragraph, wrapped at the terminal's width between words."""
+    console().print(text, soft_wrap=not sys.stdout.isatty() and "COLUMNS" not in os.environ)
 
 
 def write_png(figure: Figure, path: Path) -> None:
@@ -60,6 +124,8 @@ def write_png(figure: Figure, path: Path) -> None:
     from fedapp.core.files import write_atomically
     from fedapp.results.plots.rendering import png
 
+    if not path.name or path.is_dir():
+        raise UserError(f"'{path}' cannot be written: it is a folder; name a PNG file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, png(figure))
@@ -69,4 +135,6 @@ def write_png(figure: Figure, path: Path) -> None:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

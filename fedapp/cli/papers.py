@@ -214,7 +214,7 @@ def _table_row(paper: Paper, table: Table) -> dict[str, Any]:
         "paper": paper.name,
         "table": table.id,
         "source": table.source,
-        "metric": table.metric,
+        "metric": table.metric.replace("_", " ").replace("percent", "%"),
         "numbers": len(table.rows),
         "can run": able,
     }
@@ -270,6 +270,3 @@ def _list(title: str, lines: tuple[str, ...]) -> None:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-COMMANDS = (papers, reproduce)

@@ -53,6 +53,3 @@ def compare(
         from fedapp.results.comparison_page import write_comparison
 
         print(f"wrote {write_comparison(opened, html.absolute())}", file=sys.stderr)
-
-
-COMMANDS = (report, compare)

@@ -97,6 +97,3 @@ def partition(
         write_png(label_distribution(counts, data.classes), plot)
     for note in parts.notes:
         print(f"note: {note}", file=sys.stderr)
-
-
-COMMANDS = (run, config, partition)

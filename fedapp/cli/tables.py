@@ -3,30 +3,64 @@
 Slow imports are inside the commands, so that `--help` is fast.
 """
 
+import json
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import AsJson, show
+from fedapp.cli.options import AsJson, say, show
 from fedapp.config.presets import preset_rows
 
 
 def methods(
+    name: Annotated[str, typer.Argument(help="A method, for its page; default: the list.")] = "",
+    family: Annotated[
+        str, typer.Option(help="List only global, personalised or heterogeneous methods.")
+    ] = "",
     as_json: AsJson = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the Markdown table of docs/methods.md.")
     ] = False,
 ) -> None:
-    """List the methods: head, loss, regulariser, strategy, sent arrays, defaults, source.
+    """List the methods by family, or show one: its parts, keys, settings and published numbers.
 
-    Example: fedapp methods --json
+    Example: fedapp methods feddr+
     """
-    from fedapp.cli.listing import markdown_table, method_rows  # imports PyTorch
+    from fedapp.cli import method_pages as pages  # imports PyTorch
+    from fedapp.cli.listing import markdown_table, method_rows
 
     if as_markdown:
         print(markdown_table())
+    elif name:
+        _show_method(pages, name, as_json)
+    elif as_json:
+        wanted = {row["method"] for _, rows in pages.families(family) for row in rows}
+        show("", [row for row in method_rows() if row["method"] in wanted], True)
     else:
-        show("Methods", method_rows(), as_json)
+        for title, rows in pages.families(family):
+            show(title, rows, False)
+        say("fedapp methods NAME shows one of them.")
+
+
+def _show_method(pages: ModuleType, name: str, as_json: bool) -> None:
+    row = pages.find(name)
+    found = {
+        "parts": pages.parts(name, row),
+        "keys of its own": pages.keys(row),
+        "settings at 'auto'": pages.settings(name, row),
+        "published numbers": pages.published(name),
+    }
+    commands = pages.commands(name, found["published numbers"])
+    if as_json:
+        print(json.dumps({"method": name, "title": row.title, **found, "commands": commands}))
+        return
+    say(f"{name}: {row.title}")
+    for title, rows in found.items():
+        if rows:
+            show(title, rows, False)
+    for command in commands:
+        print(f"  {command}")
 
 
 def presets(as_json: AsJson = False) -> None:
@@ -55,6 +89,3 @@ def datasets(as_json: AsJson = False) -> None:
         for name, info in DATASETS.items()
     ]
     show("Data sets", rows, as_json)
-
-
-COMMANDS = (methods, presets, datasets)

@@ -52,6 +52,13 @@ def configure() -> None:
             logger.propagate = False
 
 
+def set_level(level: str) -> None:
+    """Set the least level that this process and those that it starts show from now on."""
+    os.environ["FEDAPP_LOG_LEVEL"] = level
+    for name in _STREAMS:
+        logging.getLogger(name).setLevel(level)
+
+
 def _level() -> str:
     wanted = (os.environ.get("FEDAPP_LOG_LEVEL") or "INFO").upper()
     if wanted not in LEVELS:

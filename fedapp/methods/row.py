@@ -25,6 +25,12 @@ GLOBAL = "global model on the whole test set"
 CLIENT_MEAN = "personal models on own test splits, mean over clients"
 CLIENT_TOTAL = "personal models on own test splits, all examples together"
 
+FAMILIES = {
+    "global": "one model for all clients",
+    "personalised": "a personalised model for each client, of one architecture",
+    "heterogeneous": "clients with different architectures",
+}
+
 LOSS_OPTIONS = {  # field of LossOptions -> key
     "share": "kd-ntd-lambda",
     "tau_squared": "ntd-tau-squared",
@@ -145,6 +151,13 @@ class Method:
         if not self.exchange.sends:
             sends = "body" if find_kind(self.head.name).frozen else "model"
             object.__setattr__(self, "exchange", replace(self.exchange, sends=sends))
+
+    @property
+    def family(self) -> str:
+        """Whose models it trains: a word of `FAMILIES`."""
+        if self.personal is not None:
+            return "heterogeneous"
+        return "global" if self.accuracy == GLOBAL else "personalised"
 
     @property
     def fine_tuned(self) -> bool:

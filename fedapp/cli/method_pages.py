@@ -1,0 +1,126 @@
+"""What `fedapp methods` prints: the list of methods by family, and the page of one method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fedapp.cli.listing import combination, kept
+from fedapp.config.auto import SETTINGS
+from fedapp.config.extensions import METHODS
+from fedapp.config.run_keys import kebab
+from fedapp.core.errors import UserError
+from fedapp.experiments.papers.cells import cells_of
+from fedapp.experiments.papers.tables import all_papers, unknown
+from fedapp.methods.row import FAMILIES, Method
+
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+
+
+def families(only: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield each family, or one, with a row per method: name, title, and paper with its year.
+
+    Raises:
+        UserError: `only` is no family.
+    """
+    if only and only not in FAMILIES:
+        raise UserError(f"--family is '{only}' but must be one of {', '.join(FAMILIES)}")
+    for family, meaning in FAMILIES.items():
+        if not only or family == only:
+            rows = [_listed(n, row) for n, row in METHODS.items() if row.family == family]
+            yield f"{family}: {meaning}", rows
+
+
+def find(name: str) -> Method:
+    """Return a method's row; raises UserError with the nearest names for an unknown one."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def parts(name: str, row: Method) -> list[dict[str, str]]:
+    """Return what a method consists of, as rows of part and value."""
+    exchange = row.exchange
+    found = {
+        "family": f"{row.family}: {FAMILIES[row.family]}",
+        "source": row.source,
+        "head": row.head.name if row.personal is None else row.personal.style,
+        "local loss": combination(row),
+        "client": row.client.kind.__name__,
+        "server": row.server.kind.__name__,
+        "clients send": ", ".join(filter(None, (exchange.sends, exchange.also_sends))),
+        "clients keep": kept(row),
+        "accuracy of": row.accuracy,
+        "rates of": row.settings_of or name,
+        "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items()),
+        "fixed": " ".join(f"{kebab(key)}={value}" for key, value in row.fixed.items()),
+    }
+    return [{"part": part, "value": value} for part, value in found.items() if value]
+
+
+def keys(row: Method) -> list[dict[str, Any]]:
+    """Return a method's own run-config keys with their defaults."""
+    return [
+        {"key": key, "default": each.default, "meaning": each.meaning}
+        for key, each in row.keys.items()
+    ]
+
+
+def settings(name: str, row: Method) -> list[dict[str, Any]]:
+    """Return what "auto" means for a method on each data set and model that a paper states."""
+    if row.family == "heterogeneous":
+        return []
+    of = row.settings_of or name
+    return [
+        {
+            "data set": dataset,
+            "model": model,
+            "lr": setting.rate(of, setting.local_epochs, setting.augmentation),
+            "own rate": "yes" if of in setting.lr_of else "no",
+            "epochs": setting.local_epochs,
+            "batch": setting.batch_size,
+            "schedule": setting.lr_schedule,
+            "augmentation": setting.augmentation,
+        }
+        for (dataset, model), setting in SETTINGS.items()
+        if not row.models or model in row.models
+    ]
+
+
+def published(name: str) -> list[dict[str, Any]]:
+    """Return the published tables that have the method, each with its first cell that can run."""
+    rows = []
+    for paper in all_papers():
+        for table in paper.tables:
+            cells = [cell for cell in cells_of(paper, table) if cell.row.method == name]
+            able = [cell for cell in cells if cell.config is not None]
+            if cells:
+                example = (able or cells)[0]
+                rows.append(
+                    {
+                        "paper": paper.name,
+                        "table": table.id,
+                        "numbers": len(cells),
+                        "can run": len(able),
+                        "a cell": example.name,
+                        "published": example.row.mean,
+                    }
+                )
+    return rows
+
+
+def commands(name: str, tables: list[dict[str, Any]]) -> list[str]:
+    """Return commands to copy: a run, and the training of a published number."""
+    found = [f"fedapp run -c \"method='{name}'\""]
+    for row in tables:
+        if row["can run"]:
+            cell = f'{row["paper"]} {row["table"]} --cell "{row["a cell"]}"'
+            return [*found, f"fedapp reproduce {cell} --data-dir DIR"]
+    return found
+
+
+def _listed(name: str, row: Method) -> dict[str, Any]:
+    year = _YEAR.search(row.source)
+    paper = row.source[: year.end()] if year else re.split("[,;]", row.source)[0]
+    return {"method": name, "title": row.title, "paper": paper}
