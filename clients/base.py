@@ -261,7 +261,7 @@ class LocalClient(NumPyClient):
             raise ValueError(f"received {len(parameters)} arrays instead of {len(self.shared)}")
 
     def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
-        """Return ||w_i - w_g||^2 over the trained parameters that travel."""
+        """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
         return sum(
             float(np.sum(np.square(trained[name] - received[name], dtype=np.float64)))
             for name in self.trained

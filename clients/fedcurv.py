@@ -96,7 +96,7 @@ class FedCurvClient(LocalClient):
         reduction = "none" if self.per_sample else "mean"
         squares = [torch.zeros_like(tensor, requires_grad=False) for tensor in parameters]
         self.model.eval()
-        seen = count = 0
+        examples = count = 0
         for inputs, labels in self.data.training(self._round)():
             size = 1 if self.per_sample and not depends_on_batch else len(labels)
             for images, own in zip(inputs.split(size), labels.split(size), strict=True):
@@ -105,8 +105,8 @@ class FedCurvClient(LocalClient):
                     gradients = torch.autograd.grad(loss, parameters, retain_graph=self.per_sample)
                     torch._foreach_addcmul_(squares, gradients, gradients)
                     count += 1
-            seen += len(labels)
-            if seen >= self.samples:
+            examples += len(labels)
+            if examples >= self.samples:
                 break
         torch._foreach_div_(squares, max(count, 1))
         return to_arrays(dict(zip(self.trained, squares, strict=True)))

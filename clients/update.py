@@ -21,6 +21,6 @@ class Update:
     reinitialised: bool = False  # whether the client's earlier state was lost
 
     def bytes_sent(self) -> int:
-        """Return the bytes of all arrays that travel to the server."""
+        """Return the bytes of all arrays that are sent to the server."""
         sent = [self.shared, *self.groups.values(), self.uploads]
         return sum(array.nbytes for arrays in sent for array in arrays.values())

@@ -154,7 +154,7 @@ def _remove(run: Path) -> None:
         except StateError:
             if any((folder / file).is_file() for file in _STATES):
                 raise  # otherwise another process has removed them
-    with suppress(OSError):  # something else lies there
+    with suppress(OSError):  # the folder has other content
         run.rmdir()
 
 
@@ -167,5 +167,5 @@ def _remove_files(folder: Path, name: str) -> None:
                 (folder / file).unlink(missing_ok=True)
         except OSError as error:
             raise StateError(f"{folder} cannot be cleaned: {error}") from error
-    with suppress(OSError):  # something else lies there
+    with suppress(OSError):  # the folder has other content
         folder.rmdir()

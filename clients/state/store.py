@@ -276,4 +276,4 @@ def _opened(path: Path) -> Iterator[tuple[Stamp, Any]]:
     except FileNotFoundError:
         raise
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise StateError(f"{path} is not a whole state file: {error}") from error
+        raise StateError(f"{path} is not a complete state file: {error}") from error

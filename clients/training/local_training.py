@@ -85,9 +85,8 @@ def train(
     """Train the parameters of `model` that require a gradient, in place.
 
     `epoch()` returns the batches of the next epoch: images [B, channels, H, W] and labels [B] on
-    the model's device. `gradients` sets the gradients of one batch. `velocity` has one tensor for
-    each trained parameter: SGD starts from it and changes it in place. Without it SGD starts at
-    zero velocity. Raises `LossDiverged`.
+    the model's device. `gradients` sets the gradients of one batch. SGD starts from `velocity`
+    (zero if None), one tensor per parameter, and changes it. Raises `LossDiverged`.
     """
     start = time.perf_counter()
     parameters = _pairs(model, frozen.teacher or model)

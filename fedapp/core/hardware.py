@@ -62,9 +62,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# By default glibc returns every large freed block to the system at once. Each training step then #
+# By default glibc returns every large freed block to the system at once. Each training step then
 # allocates its activations anew, and the system clears them page by page: 10 to 20 % of the time of
-# # a small CNN's step. With these settings glibc keeps freed memory and reuses the same pages.
+# a small CNN's step. With these settings glibc keeps freed memory and reuses the same pages.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 _LARGEST_BLOCK = 32 * 2**20  # the largest value that glibc accepts for _MMAP_THRESHOLD
 _KEPT = 2**29

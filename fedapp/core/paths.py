@@ -7,22 +7,22 @@ from pathlib import Path
 from fedapp.core.errors import UserError
 
 
-def expanded(place: str | Path, what: str) -> Path:
+def expanded(path: str | Path, what: str) -> Path:
     """Return a path without `~`; `what` names its source, such as a key or a variable.
 
     Raises UserError if it begins with the home folder of an unknown user.
     """
     try:
-        return Path(place).expanduser()
+        return Path(path).expanduser()
     except RuntimeError:
         raise UserError(
-            f"{what} is '{place}' but there is no such home folder; write the whole path"
+            f"{what} is '{path}' but there is no such home folder; write the whole path"
         ) from None
 
 
-def absolute(place: str | Path, what: str) -> Path:
+def absolute(path: str | Path, what: str) -> Path:
     """Return an absolute path; raises UserError as in `expanded`."""
-    return expanded(place, what).absolute()
+    return expanded(path, what).absolute()
 
 
 def state_folder(chosen: str | Path | None = None) -> Path:

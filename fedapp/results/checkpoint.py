@@ -51,18 +51,20 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
     Raises:
         UserError: there is no checkpoint, it is damaged, or it has another configuration.
     """
-    found = newest(path)
-    if found is None:
+    file_path = newest(path)
+    if file_path is None:
         raise UserError(f"resume: there is no checkpoint in {path.absolute() / 'checkpoints'}")
     try:
-        with safe_open(found, "np") as file:
+        with safe_open(file_path, "np") as file:
             header = json.loads((file.metadata() or {})["checkpoint"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, OSError, ValueError) as error:
-        raise UserError(f"resume: {found.absolute()} is not a whole checkpoint: {error}") from None
+        raise UserError(
+            f"resume: {file_path.absolute()} is not a complete checkpoint: {error}"
+        ) from None
     if header["configuration"] != fingerprint:
         raise UserError(
-            f"resume: {found.absolute()} was made with another configuration "
+            f"resume: {file_path.absolute()} was made with another configuration "
             f"({header['configuration']}, not {fingerprint}); resume with the run's own config.toml"
         )
     return Checkpoint(

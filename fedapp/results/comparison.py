@@ -65,7 +65,7 @@ class Group:
             summary = run.summary()
             if summary.get("status") == "completed" and summary.get(measure) is not None:
                 values.setdefault(int(summary["seed"]), []).append(float(summary[measure]))
-        return {seed: statistics.fmean(found) for seed, found in sorted(values.items())}
+        return {seed: statistics.fmean(group) for seed, group in sorted(values.items())}
 
 
 @dataclass(frozen=True)
@@ -181,12 +181,12 @@ def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
 
 
 def _distinguishes(key: str, groups: Sequence[Group]) -> bool:
-    """Return whether a setting distinguishes groups of one method, or data set or model any."""
+    """Return whether a setting differs within a method; "dataset" and "model" in all groups."""
     values: dict[Scalar | None, set[Scalar | None]] = {}
     for group in groups:
         method = None if key in ("dataset", "model") else group.settings.get("method")
         values.setdefault(method, set()).add(group.settings.get(key))
-    return any(len(found) > 1 for found in values.values())
+    return any(len(group) > 1 for group in values.values())
 
 
 def compare(runs: Sequence[RunDirectory]) -> dict[str, list[dict[str, Any]]]:

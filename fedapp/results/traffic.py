@@ -24,7 +24,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
     rows = run.rounds()
     count = max(len(rows), 1)
     updates = max(sum(row["clients"] for row in rows), 1)
-    asked = max(sum(row.get("asked", row["clients"]) for row in rows), 1)
+    sampled = max(sum(row.get("asked", row["clients"]) for row in rows), 1)
     accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     messages = sum(row["bytes_up"] + row["bytes_down"] for row in rows)
     evaluated = sum(row.get("eval_bytes_up", 0) + row.get("eval_bytes_down", 0) for row in rows)
@@ -35,7 +35,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
         "up_kb_per_round": sum(row["bytes_up"] for row in rows) / count / 1e3,
         "down_kb_per_round": sum(row["bytes_down"] for row in rows) / count / 1e3,
         "client_up_kb": sum(row["client_bytes_up"] for row in rows) / updates / 1e3,
-        "client_down_kb": sum(map(_down, rows)) / asked / 1e3,
+        "client_down_kb": sum(map(_down, rows)) / sampled / 1e3,
         "clients_mb": sum(map(_both_ways, rows)) / 1e6,
         "messages_mb": messages / 1e6,
         "eval_mb": evaluated / 1e6,

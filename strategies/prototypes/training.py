@@ -22,10 +22,11 @@ class PrototypeMaker(nn.Module):
     G(E) with E [C, K] and G: Linear(K, K), ReLU, Linear(K, K). `start` selects the initial output:
 
     plain: that of PyTorch's initial values. With rows of length one the biases outweigh E, and all
-    classes get nearly the same direction. fitted: E itself. The input E is scaled by sqrt(K), to
-    the length of rows from N(0, 1). The last layer is the least-squares solution of least norm for
-    the output E. The solution is exact for C <= K + 1; with more classes it gives the nearest
-    possible rows. residual: E itself, as E + G(E) with the last layer zero.
+        classes get nearly the same direction.
+    fitted: E itself. The input E is scaled by sqrt(K), to the length of rows from N(0, 1). The last
+        layer is the least-squares solution of least norm for the output E. The solution is exact
+        for C <= K + 1; with more classes it gives the nearest possible rows.
+    residual: E itself, as E + G(E) with the last layer zero.
 
     Source: FedTGP (Zhang et al., AAAI 2024), TGP; FedORGP, TP; FedDOR, E and G.
     """

@@ -51,14 +51,14 @@ class Federation:
         self,
         results: Sequence[ClientResult],
         failures: Sequence[ClientFailure],
-        asked: Sequence[int],
+        expected: Sequence[int],
     ) -> None:
         """Raise `UpdateRefused` unless a report covers exactly the requested clients.
 
         Its numbers must be finite, and its numbers of examples must equal those that the nodes
         reported before the first round.
         """
-        check_clients([r.client for r in results] + [f.client for f in failures], asked)
+        check_clients([r.client for r in results] + [f.client for f in failures], expected)
         for result in results:
             known = self.examples[result.client]
             if result.examples != known:
@@ -116,9 +116,9 @@ class RoundReport:
             reasons = "; ".join(
                 f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]
             )
-            asked = len(self.results) + len(self.failures)
+            total = len(self.results) + len(self.failures)
             raise self.failed(
-                f"round {self.server_round} has {len(self.results)} usable updates of {asked} "
+                f"round {self.server_round} has {len(self.results)} usable updates of {total} "
                 f"and needs {min_replies} (min-replies): {reasons}"
             )
 
@@ -136,10 +136,10 @@ class RoundReport:
             )
 
 
-def check_clients(reported: Sequence[int], asked: Sequence[int]) -> None:
+def check_clients(reported: Sequence[int], expected: Sequence[int]) -> None:
     """Raise `UpdateRefused` unless a reply covers each requested client exactly once."""
-    if sorted(reported) != sorted(asked):
-        raise UpdateRefused(f"it reports on clients {sorted(reported)}, not {sorted(asked)}")
+    if sorted(reported) != sorted(expected):
+        raise UpdateRefused(f"it reports on clients {sorted(reported)}, not {sorted(expected)}")
 
 
 def check_finite(

@@ -101,7 +101,7 @@ def draw_counts(
         if size == 0:
             continue
         # The released code sets the capped clients' proportions to zero and renormalises. A draw
-        # from # the Dirichlet distribution over the others has the same distribution and no 0 / 0.
+        # from the Dirichlet distribution over the others has the same distribution and no 0 / 0.
         shares = rng.dirichlet(np.full(len(clients), alpha))
         cuts = (np.cumsum(shares)[:-1] * size).astype(np.int64)
         counts[clients, label] = np.diff(cuts, prepend=0, append=size)

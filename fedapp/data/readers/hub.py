@@ -135,7 +135,7 @@ def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
             for split, rows in splits.items()
         }
     )
-    highest = max(int(found.max()) for found in labels.values())
+    highest = max(int(values.max()) for values in labels.values())
     arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
     for split in splits:
         arrays[f"{split}_images"], arrays[f"{split}_labels"] = pixels[split], labels[split]
@@ -164,7 +164,7 @@ def _labels(
             limit = f" to {len(names) - 1}" if names else " on"
             raise UserError(
                 f"row {number} of {split} in {root} has {reprlib.repr(label)} in the column "
-                f"'{column}', which must hold labels, whole numbers from 0{limit}"
+                f"'{column}', which must have labels, whole numbers from 0{limit}"
             )
     return np.array(values, dtype=np.int64)
 

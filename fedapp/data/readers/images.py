@@ -76,7 +76,7 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _classes(root: Path) -> list[str]:
     """Check that both splits exist and have the same classes; return the class names."""
-    found = {}
+    by_split = {}
     for split in SPLITS:
         if not (root / split).is_dir():
             raise UserError(
@@ -84,16 +84,16 @@ def _classes(root: Path) -> list[str]:
                 "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
             )
         with os.scandir(root / split) as entries:
-            found[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
+            by_split[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
     for split, other in (SPLITS, SPLITS[::-1]):
-        if extra := found[split] - found[other]:
+        if extra := by_split[split] - by_split[other]:
             raise UserError(
                 f"class '{min(extra)}' is in {root / split} but not in {root / other}; "
                 "both must have the same class folders"
             )
-    if len(found["train"]) < 2:
+    if len(by_split["train"]) < 2:
         raise UserError(f"{root / 'train'} must have at least two class folders")
-    return sorted(found["train"])
+    return sorted(by_split["train"])
 
 
 def _list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:

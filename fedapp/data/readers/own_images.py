@@ -63,9 +63,11 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
 def _files(root: Path, split: str, classes: Sequence[str]) -> list[tuple[str, int]]:
     """List the images of one split with their labels."""
     folder = root / split
-    found = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    class_folders = (
+        sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    )
     files = []
-    for name in found:
+    for name in class_folders:
         if name.startswith("."):
             continue
         if name not in classes:

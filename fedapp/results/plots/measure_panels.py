@@ -130,7 +130,7 @@ def _series_handles(shown: Sequence[Panel], several: bool) -> list[Any]:
     for panel in shown:
         for index, label in enumerate(panel.series):
             named.setdefault(index, {})[label] = None
-    labels = {index: " / ".join(found) for index, found in named.items()}
+    labels = {index: " / ".join(names) for index, names in named.items()}
     if several:
         return [Line2D([], [], color=INK, ls=DASHES[i], label=label) for i, label in labels.items()]
     return [Patch(color=INK, alpha=SHADES[i], label=label) for i, label in labels.items()]

@@ -128,7 +128,7 @@ def _for_html(text: str, label: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
     text = text.replace("xlink:href", "href")
     used = set(re.findall(r'(?:url\(|href=")#(\w+)', text))
-    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     text = text.replace(INK, "currentColor")
     view_box = re.findall(r'viewBox="[^"]*"', text)[0]
