@@ -1,4 +1,4 @@
-"""What clients call named arrays: apart from all else, for what lists states needs no PyTorch."""
+"""The type of named arrays, in a file of its own: code that lists states needs no PyTorch."""
 
 import numpy as np
 

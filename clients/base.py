@@ -1,9 +1,9 @@
-"""The Flower NumPyClient that does the local work of every method without a class of its own.
+"""The Flower NumPyClient of every method that needs no client class of its own.
 
-What differs between methods is handed in (a model with its head, an objective, data), so a client
-is built in microseconds for each message and thrown away after it: the model and the data belong
-to the process and stay where they are. A method with a local procedure of its own overrides one of
-`prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
+The constructor takes what differs between methods: a model with its head, an objective, data. The
+process owns the model and the data, so that building a client for each message takes microseconds.
+The client is discarded after the message. A method with a local procedure of its own overrides one
+or more of `prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ Scalar = bool | bytes | float | int | str
 class LocalClient(NumPyClient):
     """One client: a set of examples, and the model and objective it trains them with."""
 
-    takes_regulariser: ClassVar[bool] = True  # whether its loss is the objective's
+    takes_regulariser: ClassVar[bool] = True  # False: its loss ignores the objective
 
     def __init__(
         self,
@@ -57,20 +57,20 @@ class LocalClient(NumPyClient):
             client: its number, from 0.
             data: its examples.
             objective: the loss of one batch.
-            memory: what it keeps between rounds; None if the method keeps nothing.
-            inbox: what the server sent beside the shared model, by name.
+            memory: its stored state; None if the method keeps no state.
+            inbox: arrays that the server sent in addition to the shared model, by name.
         """
         self.slot, self.client, self.data = slot, client, data
         self.model, self.shared = slot.model, dict(slot.shared)
         self.objective, self.settings = objective, slot.settings
         self.memory = memory
         self.inbox = dict(inbox or {})
-        self.velocity: list[Tensor] | None = None  # of SGD, to go on from; None: new in each round
+        self.velocity: list[Tensor] | None = None  # of SGD; None: zero in each round
 
     # -- what a method may override -------------------------------------------------------------
 
     def prepare(self, server_round: int) -> None:
-        """Bring to mind what the training needs; the received model is loaded already."""
+        """Load what the training needs; the received model is already loaded."""
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Train the model in place."""
@@ -81,29 +81,29 @@ class LocalClient(NumPyClient):
         return backward(forward, objective)
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Add to the update, which has the trained tensors, what the method sends and keeps."""
+        """Add to the update what the method sends and keeps beside the trained tensors."""
 
     def state_bytes(self) -> int:
-        """Return how many bytes this client keeps between rounds, as `Update.state` has them."""
+        """Return the size in bytes of the state that this client keeps between rounds."""
         if not self.objective.needs_previous:
             return 0
         return nbytes(floating(self.model).values())
 
     def personalise(self, server_round: int, lr: float) -> None:
-        """Make the received model this client's own, before it is evaluated."""
+        """Turn the received model into this client's personal model, before its evaluation."""
         if self.slot.tuning:
             epoch = self.data.tuning(server_round)
             self.model = fine_tune(self.slot, self.slot.tuning, self.data.class_counts, epoch)
 
     def scores(self) -> dict[str, float]:
-        """Return what the evaluation on the own test split gives: "loss", "accuracy" and more."""
+        """Return the scores on the client's test split: "loss", "accuracy", "examples" and more."""
         score, scale = Score(), self.logit_scale()
         for _, logits, labels in predict(self.model, self.data.test()):
             score.add(logits * scale, labels)
         return {"loss": score.loss, "accuracy": score.accuracy, "examples": score.count}
 
     def logit_scale(self) -> Tensor | float:
-        """Return what the personal prediction multiplies the logits by: one number, or [C]."""
+        """Return the factor of the logits in the personal prediction: one number, or [C]."""
         return 1.0
 
     # -- one round ------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class LocalClient(NumPyClient):
 
         Raises:
             LossDiverged: the loss or the trained model is not finite.
-            StateError: what the client keeps cannot be read.
+            StateError: the client's state cannot be read.
         """
         self.set_parameters(list(received.values()))
         self.prepare(server_round)
@@ -122,10 +122,10 @@ class LocalClient(NumPyClient):
         update = Update(to_arrays(self.shared), result, self.data.num_examples)
         check_finite(update.shared, "the model", result.steps)
         update.squared_distance = self._squared_distance(received, update.shared)
-        looks_back = self.objective.needs_previous
-        own_model = previous_model.taken_from(self.model) if looks_back else {}
+        keeps_previous = self.objective.needs_previous
+        previous = previous_model.taken_from(self.model) if keeps_previous else {}
         self.finish(received, update, lr)
-        update.state = {**update.state, **own_model}
+        update.state = {**update.state, **previous}
         update.reinitialised = self.reinitialised
         return update
 
@@ -147,7 +147,7 @@ class LocalClient(NumPyClient):
     ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
         """Train from the received model; config: "server_round" and "lr". Raises `LossDiverged`.
 
-        For servers that average models and nothing else; `work` returns all that a method sends.
+        This is for servers that only average models. `work` returns everything that a method sends.
         """
         self._check_number(parameters)
         received = dict(zip(self.shared, parameters, strict=True))
@@ -166,7 +166,7 @@ class LocalClient(NumPyClient):
     def evaluate(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Evaluate the received model, made personal, on the own test split.
+        """Personalise the received model and evaluate it on the client's test split.
 
         Returns mean loss, number of examples, and the other scores ("accuracy", ...).
         """
@@ -181,22 +181,22 @@ class LocalClient(NumPyClient):
 
     @cached_property
     def _stored(self) -> tuple[Arrays, Arrays]:
-        """The method's state, and the own last model, as they were when this round began."""
+        """The method's state and this client's previous model, as stored when this round began."""
         return previous_model.split((self.memory.load() if self.memory else None) or {})
 
     @property
     def recalled(self) -> Arrays:
-        """What was kept when this round began, {} if nothing yet; raises `StateError`."""
+        """The method's state when this round began, {} if there is none; raises `StateError`."""
         return self._stored[0]
 
     @property
     def reinitialised(self) -> bool:
-        """Whether what it kept in this run was lost, so that it started afresh."""
+        """Whether the state of its earlier rounds was lost, so that it started without one."""
         return self.memory is not None and self.memory.known and not any(self._stored)
 
     @property
     def evaluated_afresh(self) -> bool:
-        """Whether evaluating asked for what it kept, which was lost."""
+        """Whether the evaluation needed the client's state, and that state was lost."""
         return "_stored" in vars(self) and self.reinitialised
 
     def remember(self, update: Update) -> None:
@@ -212,11 +212,11 @@ class LocalClient(NumPyClient):
         return {name: tensor for name, tensor in self.shared.items() if tensor.requires_grad}
 
     def trained_gradients(self) -> list[Tensor]:
-        """Return the gradients that a batch has set, in the order of `trained`."""
+        """Return the gradients of the current batch, in the order of `trained`."""
         return [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
 
     def on_device(self, arrays: Arrays) -> list[Tensor]:
-        """Return arrays as tensors that lie as the trained parameters of the same names do."""
+        """Return arrays as tensors, with the device and layout of the trained parameters."""
         return [
             torch.empty_like(tensor, requires_grad=False).copy_(torch.from_numpy(arrays[name]))
             for name, tensor in self.trained.items()
@@ -242,16 +242,17 @@ class LocalClient(NumPyClient):
         )
 
     def keep_start(self) -> None:
-        """Copy the model to the teacher: what was received, with the client's own part beside it.
+        """Copy the model to the teacher: the received part and the client's own part.
 
-        Before any training on an objective with a regulariser, and after the own part is recalled:
-        until then that part is what the process's client before this one left there.
+        This must happen before any training on an objective with a regulariser. It must also happen
+        after the client's own part is loaded: until then the model has the own part of the client
+        that the process served before.
         """
         if self.objective.needs_global:
             copy_weights(self.model, self.slot.teacher)
 
     def frozen(self, objective: Objective) -> FrozenModels:
-        """Return the frozen models that an objective looks at."""
+        """Return the frozen models that an objective needs."""
         return FrozenModels(
             self.slot.teacher if objective.needs_global else None,
             previous_model.load(self.slot, self._stored[1]) if objective.needs_previous else None,
@@ -262,7 +263,7 @@ class LocalClient(NumPyClient):
             raise ValueError(f"received {len(parameters)} arrays instead of {len(self.shared)}")
 
     def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
-        """Return ||w_i - w_g||^2 over the trained parameters that travel."""
+        """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
         return sum(
             float(np.sum(np.square(trained[name] - received[name], dtype=np.float64)))
             for name in self.trained

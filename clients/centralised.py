@@ -1,8 +1,8 @@
-"""Centralised training: one client has all data, and its SGD goes on from round to round.
+"""Centralised training: one client has all data, and its momentum continues across rounds.
 
-In a federation momentum ends with the round, because the next one starts from a mean of models. One
-client alone starts from its own model, so keeping the momentum makes its rounds those of a plain
-training loop.
+In federated training each round starts without momentum, because it starts from a mean of models. A
+single client starts each round from its own model. With its momentum kept, its rounds are the
+epochs of a plain training loop.
 """
 
 import torch
@@ -15,14 +15,14 @@ from clients.update import Update
 class CentralisedClient(LocalClient):
     """Keeps the velocity of SGD with momentum, float32 in the shapes of the trained parameters.
 
-    It starts at zero: the first step is then that of a new optimiser, to the bit.
+    The velocity starts at zero, so that the first step equals that of a new optimiser bit for bit.
     """
 
     def prepare(self, server_round: int) -> None:
-        """Take up the velocity where the last round left it."""
-        kept = self.recalled
+        """Load the velocity at the end of the last round, or zeros."""
+        stored = self.recalled
         zeros = [torch.zeros_like(tensor) for tensor in self.trained.values()]
-        self.velocity = self.on_device(kept) if kept else zeros
+        self.velocity = self.on_device(stored) if stored else zeros
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the velocity; raises `LossDiverged` if it is not finite."""
@@ -31,5 +31,5 @@ class CentralisedClient(LocalClient):
         check_finite(update.state, "the momentum", update.training.steps)
 
     def state_bytes(self) -> int:
-        """Return the size of the velocity, and of what the objective keeps."""
+        """Return the size of the velocity and of the objective's state."""
         return super().state_bytes() + nbytes(self.trained.values())

@@ -1,7 +1,8 @@
-"""Ditto: beside its share in the global model, every client trains a model of its own.
+"""Ditto: every client trains the global model and a personal model.
 
-Both branches see the same batches. The personal one never travels, unless the configuration asks
-for the slips of a widespread implementation, whose figures are the published ones.
+Both are trained on the same batches. The personal model is never sent, except with `reference`:
+that option reproduces the mistakes of a widely used implementation, which produced the published
+figures.
 """
 
 from collections.abc import Callable
@@ -19,10 +20,10 @@ from clients.update import Update
 
 
 class DittoClient(LocalClient):
-    """v <- v - lr (grad of the loss at v + lambda (v - w_g)), for the local epochs, v kept.
+    """v <- v - lr (grad of the loss at v + lambda (v - w_g)) for the local epochs; v is kept.
 
-    The pull to w_g does not enter the momentum. The global branch is FedAvg's. A client that has
-    never trained personalises the initial model once, when it is evaluated.
+    The pull to w_g does not enter the momentum. The global model is trained as in FedAvg. A client
+    that has never trained personalises the initial model when it is evaluated.
     Source: Ditto (Li T. et al. 2021, ICML), algorithm 1.
     """
 
@@ -34,8 +35,8 @@ class DittoClient(LocalClient):
         Args:
             args, kwargs: as `LocalClient`.
             pull: lambda, the strength of the pull towards the global model.
-            reference: do as the reference code: pull towards the locally trained model, send the
-                personal model, and never lower the personal branch's learning rate.
+            reference: follow the reference code: pull towards the locally trained model, send the
+                personal model, and keep the personal model's learning rate constant.
             first_lr: learning rate of round 1, for `reference`.
             more: as `LocalClient`.
         """
@@ -43,7 +44,7 @@ class DittoClient(LocalClient):
         self.pull, self.reference, self.first_lr = pull, reference, first_lr
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
-        """Train the global branch, then the personal one."""
+        """Train the global model, then the personal one."""
         received = _copies(self.model)
         result = super().run(server_round, lr)
         anchor, rate = received, lr
@@ -65,14 +66,14 @@ class DittoClient(LocalClient):
         return super().state_bytes() + nbytes(floating(self.model).values())
 
     def personalise(self, server_round: int, lr: float) -> None:
-        """Take the personal model; one that was never trained is trained now."""
+        """Load the personal model; train it first if the client has never trained."""
         if not self._recall():
             self.keep_start()
             self._train_own(self.data.tuning(server_round), lr, _copies(self.model))
         self.model = self.slot.copy("own")
 
     def _recall(self) -> bool:
-        """Load the personal model into the process's second one; False if it is a new client's."""
+        """Load the personal model into the process's model "own"; return False for a new client."""
         own = self.slot.copy("own")
         if not self.recalled:
             copy_weights(self.slot.copy("initial"), own)
@@ -81,7 +82,7 @@ class DittoClient(LocalClient):
         return True
 
     def _train_own(self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]) -> None:
-        """Train the personal model, pulled to `anchor` in every step."""
+        """Train the personal model and pull it towards `anchor` in every step."""
         own, parameters = self.slot.copy("own"), list(self.slot.copy("own").parameters())
 
         def gradients(forward: Forward, objective: Objective) -> Tensor:

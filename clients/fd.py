@@ -1,4 +1,4 @@
-"""FD's client: mean logits of each class take the place of prototypes (Jeong et al. 2018)."""
+"""FD's client: the mean logits of each class serve as prototypes (Jeong et al. 2018)."""
 
 from torch import Tensor
 

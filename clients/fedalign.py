@@ -1,7 +1,7 @@
-"""FedAlign's clients: the last residual block should stretch features alike at full and part width.
+"""FedAlign's clients: align the last residual block's Lipschitz constants at full and part width.
 
-The Lipschitz constant of the block is approached by the largest singular value of its input's
-product with its output, which a few power iterations give.
+The largest singular value of the product of the block's input and output approximates its Lipschitz
+constant. A few power iterations compute it.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from clients.training.local_training import Forward
 from clients.training.objective import Objective
 
 _ITERATIONS = 5
-_CHANNELS = 64  # of the last block in the network that the published weight belongs to
+_CHANNELS = 64  # of the last block in the network for which the weight mu was published
 
 
 class FedAlignClient(LocalClient):
-    """Adds mu mean (s(x, h(x)) - s(x, h_w(x)))^2; h_w is block h with a share of its channels.
+    """Adds mu mean (s(x, h(x)) - s(x, h_w(x)))^2; h_w is block h with a part of its channels.
 
     Source: FedAlign (Mendieta et al. 2022, CVPR), for ResNets of basic blocks.
     """
@@ -39,13 +39,13 @@ class FedAlignClient(LocalClient):
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of the loss with the alignment of the last block."""
         block: Any = self.model.get_submodule("extractor.layer4")[-1]  # type: ignore[index]
-        seen: list[tuple[Tensor, Tensor]] = []
-        hook = block.register_forward_hook(lambda _, x, y: seen.append((x[0], y)))
+        features: list[tuple[Tensor, Tensor]] = []
+        hook = block.register_forward_hook(lambda _, x, y: features.append((x[0], y)))
         try:
             loss = objective(forward())
         finally:
             hook.remove()
-        inputs, outputs = seen[0]
+        inputs, outputs = features[0]
         narrow = at_width(block, inputs, self.width)
         loss = loss + self.mu * F.mse_loss(stretch(inputs, narrow), stretch(inputs, outputs))
         loss.backward()
@@ -53,19 +53,20 @@ class FedAlignClient(LocalClient):
 
 
 def stretch(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Return the spectral norm of G H^T / (H W) of each sample, [B], as if of 64 channels.
+    """Return the spectral norm of G H^T / (H W) of each sample, [B], rescaled to 64 channels.
 
-    G [channels in, H W] and H [channels out, H W] are a sample's features before and after a block;
-    the larger maps are pooled to the size of the smaller ones. The norm grows with the numbers of
-    channels, so 64 / sqrt(channels in * channels out) multiplies it: the published weight would be
-    thousands of times too strong for 512. The singular vectors are constants.
+    G [channels in, H W] and H [channels out, H W] are a sample's features before and after a block.
+    The larger maps are pooled to the size of the smaller ones. The norm grows with the numbers of
+    channels, so it is multiplied by 64 / sqrt(channels in * channels out): without this factor the
+    published weight would be thousands of times too strong for 512 channels. The singular vectors
+    are treated as constants.
     """
     height, width = outputs.shape[2:]
     before = F.adaptive_avg_pool2d(inputs, (height, width)).flatten(2)
     after = outputs.flatten(2)
     product = before @ after.transpose(1, 2) / after.shape[2]
     with torch.no_grad():
-        right = product.new_ones(product.shape[0], product.shape[2], 1)  # features are positive
+        right = product.new_ones(product.shape[0], product.shape[2], 1)  # features are not negative
         for _ in range(_ITERATIONS):
             left = F.normalize(product @ right, dim=1)
             right = F.normalize(product.transpose(1, 2) @ left, dim=1)
@@ -74,9 +75,9 @@ def stretch(inputs: Tensor, outputs: Tensor) -> Tensor:
 
 
 def at_width(block: Any, inputs: Tensor, width: float) -> Tensor:
-    """Run a basic block with the first channels between its convolutions only, a share `width`.
+    """Run a basic block with only the first share `width` of its inner channels.
 
-    Batches are normalised by their own statistics, and no running ones change.
+    Normalisation uses the batch's statistics and leaves the running statistics unchanged.
     """
     channels = max(1, round(width * block.conv1.out_channels))
     hidden = F.conv2d(inputs, block.conv1.weight[:channels], None, block.conv1.stride, 1)

@@ -1,6 +1,6 @@
-"""FedCurv's clients: parameters that mattered to the others are held where the others had them.
+"""FedCurv's clients: a penalty pulls important parameters to the values of the other clients.
 
-The penalty's gradient is one multiply-add of the parameters and one subtraction a step; the
+The penalty's gradient costs one multiply-add of the parameters and one subtraction per step. The
 importances cost a few backward passes after training.
 """
 
@@ -18,19 +18,19 @@ from clients.training.objective import Objective
 from clients.update import Update
 
 IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
-_KINDS = {IMPORTANCE: "u", WEIGHTED: "v"}  # as they are called in the client's state
-_NOTHING = np.float32(0)
+_KINDS = {IMPORTANCE: "u", WEIGHTED: "v"}  # their prefixes in the client's state
+_ZERO = np.float32(0)
 
 
 class FedCurvClient(LocalClient):
-    """Trains loss + lambda (sum P w^2 - 2 sum Q w), P and Q summed over the others.
+    """Trains loss + lambda (sum P w^2 - 2 sum Q w), P and Q summed over the other clients.
 
-    The others are those of the last round, or with `accumulate` all that have trained so far.
-    P = sum_j u_j and Q = sum_j u_j w_j, u_j the mean of squared mini-batch gradients of the
+    The other clients are those of the last round, or with `accumulate` all that have trained so
+    far. P = sum_j u_j and Q = sum_j u_j w_j, u_j the mean of squared mini-batch gradients of the
     cross-entropy (the diagonal Fisher information, as the FedNTD authors' code has it), or of each
-    example's squared gradient. The own u_j and u_j w_j are kept, to be taken out of the sums that
-    the server sends. With `accumulate` they are also taken out of what the client sends, as the
-    server's sums have them already. The reported training loss is without the penalty.
+    example's squared gradient. The client keeps its own u_j and u_j w_j and subtracts them from the
+    sums that the server sends. With `accumulate` it also subtracts them from what it sends, because
+    the server's sums contain them already. The reported training loss excludes the penalty.
     Source: Shoham et al. 2019, NeurIPS workshop, equation 5.
     """
 
@@ -43,9 +43,10 @@ class FedCurvClient(LocalClient):
         Args:
             args, kwargs: as `LocalClient`.
             weight: lambda.
-            samples: training examples after which enough gradients were squared.
-            per_sample: whether these are of examples, one backward pass each, or of mini-batches.
-            accumulate: whether the server's sums are over all clients that have trained so far.
+            samples: number of training examples after which the importance estimate ends.
+            per_sample: square the gradients of single examples, one backward pass each, instead of
+                those of mini-batches.
+            accumulate: the server's sums are over all clients that have trained so far.
             more: as `LocalClient`.
         """
         super().__init__(*args, **kwargs)
@@ -53,10 +54,10 @@ class FedCurvClient(LocalClient):
         self.accumulate = accumulate
 
     def prepare(self, server_round: int) -> None:
-        """Compute 2 lambda P and 2 lambda Q of the others; nobody has sent any in round 1."""
+        """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
         self._round, own = server_round, self.recalled
         counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
-        self._own = own if counted else {}  # what of it is in the sums
+        self._own = own if counted else {}  # its part of the sums
         self._pulls = bool(self.inbox) and self.weight > 0
         if self._pulls:
             self._curvature = self._others(IMPORTANCE, at_least=0.0)
@@ -75,56 +76,56 @@ class FedCurvClient(LocalClient):
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Send u and u w of the trained model, or their changes, and keep them."""
         u = self.importance()
-        found = {"u": u, "v": {name: u[name] * update.shared[name] for name in u}}
+        parts = {"u": u, "v": {name: u[name] * update.shared[name] for name in u}}
         update.state = {
-            f"{kind}/{n}": a for kind, arrays in found.items() for n, a in arrays.items()
+            f"{kind}/{n}": a for kind, arrays in parts.items() for n, a in arrays.items()
         }
         before = self._own if self.accumulate else {}
         update.groups = {
-            group: {n: a - before.get(f"{kind}/{n}", _NOTHING) for n, a in found[kind].items()}
+            group: {n: a - before.get(f"{kind}/{n}", _ZERO) for n, a in parts[kind].items()}
             for group, kind in _KINDS.items()
         }
 
     def importance(self) -> Arrays:
-        """Return the mean over mini-batches, or examples, of each parameter's squared gradient.
+        """Return the mean over mini-batches or examples of each parameter's squared gradient.
 
-        Where BatchNorm looks at the others, an example's gradient is that of its loss in its batch.
+        If BatchNorm uses batch statistics, an example's gradient is that of its loss in its batch.
         """
         parameters = list(self.trained.values())
-        together = _mixes(self.model)
+        depends_on_batch = _depends_on_batch(self.model)
         reduction = "none" if self.per_sample else "mean"
         squares = [torch.zeros_like(tensor, requires_grad=False) for tensor in parameters]
         self.model.eval()
-        seen = count = 0
+        examples = count = 0
         for inputs, labels in self.data.training(self._round)():
-            size = 1 if self.per_sample and not together else len(labels)
+            size = 1 if self.per_sample and not depends_on_batch else len(labels)
             for images, own in zip(inputs.split(size), labels.split(size), strict=True):
                 losses = F.cross_entropy(self.model(images)[1], own, reduction=reduction)
                 for loss in losses.reshape(-1):
                     gradients = torch.autograd.grad(loss, parameters, retain_graph=self.per_sample)
                     torch._foreach_addcmul_(squares, gradients, gradients)
                     count += 1
-            seen += len(labels)
-            if seen >= self.samples:
+            examples += len(labels)
+            if examples >= self.samples:
                 break
         torch._foreach_div_(squares, max(count, 1))
         return to_arrays(dict(zip(self.trained, squares, strict=True)))
 
     def state_bytes(self) -> int:
-        """Return the size of u and u w, and of what the objective keeps."""
+        """Return the size of u and u w and of the objective's state."""
         return super().state_bytes() + 2 * nbytes(self.trained.values())
 
     def _others(self, group: str, at_least: float) -> list[Tensor]:
         """Return 2 lambda times a sum without this client's own part."""
         sums, kind = self.inbox[group], _KINDS[group]
         rest = {
-            name: np.maximum(sums[name] - self._own.get(f"{kind}/{name}", _NOTHING), at_least)
+            name: np.maximum(sums[name] - self._own.get(f"{kind}/{name}", _ZERO), at_least)
             for name in self.trained
         }
         return self.on_device({n: np.float32(2 * self.weight) * a for n, a in rest.items()})
 
 
-def _mixes(model: torch.nn.Module) -> bool:
+def _depends_on_batch(model: torch.nn.Module) -> bool:
     """Return whether an output depends on the other examples of its batch, in evaluation too."""
     norms = (m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d))
     return any(not norm.track_running_stats for norm in norms)

@@ -1,4 +1,4 @@
-"""FedDOR's client: a cosine head that starts at orthogonal rows, features pulled to prototypes."""
+"""FedDOR's client: a cosine head with orthogonal initial rows, features pulled to prototypes."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ class FedDORClient(PrototypeClient):
         return loss + self.weight * self.pull(step) if len(self.prototypes) else loss
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
-        """Set the gradients of one batch, with the scale that the step before left positive."""
+        """Clamp the head's scale to a positive value, then set the gradients of one batch."""
         self._keep_scale_positive()
         return super().gradients(forward, objective)
 
@@ -50,6 +50,6 @@ class FedDORClient(PrototypeClient):
 
 
 class CountingFedDORClient(FedDORClient):
-    """Without the server's generator prototypes are averaged by counts, which must then travel."""
+    """FedDOR without generator: the server averages prototypes weighted by the uploaded counts."""
 
     counted = True

@@ -1,6 +1,7 @@
-"""FedDyn's clients: each one's loss gets a linear and a quadratic term of its own.
+"""FedDyn's clients: each client adds its own linear and quadratic term to the loss.
 
-Their gradient is one scaled addition of the parameters and one of a tensor computed once a round.
+The terms' gradient costs one scaled addition of the parameters and one of a tensor that is computed
+once per round.
 """
 
 from typing import Any
@@ -16,10 +17,10 @@ from clients.update import Update
 
 
 class FedDynClient(LocalClient):
-    """Trains loss - <g_i, w> + alpha/2 |w - w_g|^2; then g_i <- g_i - alpha (w_i - w_g), kept.
+    """Trains loss - <g_i, w> + alpha/2 |w - w_g|^2; keeps g_i <- g_i - alpha (w_i - w_g).
 
-    g_i has the shapes of the trained parameters and starts at zero. The reported training loss is
-    without the two terms. Source: Acar et al. 2021, ICLR, algorithm 1.
+    g_i has the shapes of the trained parameters and starts at zero. The reported training loss
+    excludes both terms. Source: Acar et al. 2021, ICLR, algorithm 1.
     """
 
     def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
@@ -28,22 +29,22 @@ class FedDynClient(LocalClient):
         self.alpha = alpha
 
     def prepare(self, server_round: int) -> None:
-        """Compute g_i + alpha w_g, the part of the terms' gradient that does not change."""
+        """Compute g_i + alpha w_g, the constant part of the terms' gradient."""
         zeros = {name: np.zeros(tensor.shape, np.float32) for name, tensor in self.trained.items()}
         self._own = self.recalled or zeros
-        self._still = self.on_device(self._own)
-        torch._foreach_add_(self._still, self._parameters(), alpha=self.alpha)
+        self._constant = self.on_device(self._own)
+        torch._foreach_add_(self._constant, self._parameters(), alpha=self.alpha)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch: of the loss, and alpha (w - w_g) - g_i."""
         loss = super().gradients(forward, objective)
         gradients = self.trained_gradients()
         torch._foreach_add_(gradients, self._parameters(), alpha=self.alpha)
-        torch._foreach_sub_(gradients, self._still)
+        torch._foreach_sub_(gradients, self._constant)
         return loss
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Move g_i."""
+        """Update g_i."""
         trained = update.shared
         update.state = {
             name: self._own[name] - np.float32(self.alpha) * (trained[name] - received[name])
@@ -51,7 +52,7 @@ class FedDynClient(LocalClient):
         }
 
     def state_bytes(self) -> int:
-        """Return the size of g_i, and of what the objective keeps."""
+        """Return the size of g_i and of the objective's state."""
         return super().state_bytes() + nbytes(self.trained.values())
 
     def _parameters(self) -> list[Tensor]:

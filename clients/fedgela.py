@@ -1,4 +1,4 @@
-"""FedGELA's clients: they predict with the logits that their own class frequencies scale."""
+"""FedGELA's clients: each scales the logits by its own class frequencies to predict."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ from clients.base import LocalClient
 
 
 class FrequencyScaledClient(LocalClient):
-    """Tests the model with Phi_c = C n_c / n; the global model is tested without.
+    """Evaluates with logits times Phi_c = C n_c / n; the global model is evaluated without Phi.
 
     Source: FedGELA (Fan et al. 2023, NeurIPS), personal inference.
     """

@@ -14,16 +14,17 @@ from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.update import Update
 
-# As strategies.fedgen has them; neither side imports the other.
+# The same names as in strategies.fedgen; neither package imports the other.
 INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
 UNHEARD = "unheard"
 
 
 class FedGenClient(PersonalClient):
-    """CE(h(f), y) + CE(h(Gen(ε, ỹ)), ỹ) from the received head on; the head is sent.
+    """CE(h(f), y) + CE(h(Gen(ε, ỹ)), ỹ), starting from the received head; the head is sent.
 
-    The generator is frozen here and skipped in the first `warmup` rounds, in which it knows
-    nothing. Clients whose label counts the server lacks upload them. Source: Zhu et al., ICML 2021.
+    The generator is frozen on the client. The first `warmup` rounds skip it, because it is not
+    trained yet. A client uploads its label counts if the server lacks them. Source: Zhu et al.,
+    ICML 2021.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class FedGenClient(PersonalClient):
         self.labels = torch.empty(0)
 
     def prepare(self, server_round: int) -> None:
-        """Take the personal model and the received head and generator."""
+        """Load the personal model and the received head and generator."""
         super().prepare(server_round)
         if server_round <= self.warmup:
             return
@@ -51,7 +52,7 @@ class FedGenClient(PersonalClient):
         self.generator.to(self.slot.device)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
-        """Set the gradients of one batch; noise comes from the seeded generator of `run`."""
+        """Set the gradients of one batch; the noise comes from the seeded RNG of `run`."""
         step = forward()
         loss = objective(step)
         if self.generator is not None:

@@ -1,4 +1,4 @@
-"""FedGH's client: the server's header replaces its head, its prototypes train that header."""
+"""FedGH's client: the server's header replaces its head; its prototypes train the header."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ INBOX = "header-"  # followed by the width of the header's hidden layer
 
 
 class FedGHClient(PrototypeClient):
-    """CE from the received header on; prototypes are uploaded (Yi et al., ACM MM 2023)."""
+    """CE, starting from the received header; prototypes are uploaded (Yi et al., ACM MM 2023)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -17,7 +17,7 @@ class FedGHClient(PrototypeClient):
         self.header = self.inbox.get(f"{INBOX}{hidden.out_features if hidden else 0}", {})
 
     def recall(self, keep_received: bool) -> None:
-        """Load the model, and put the header that came in the place of its head."""
+        """Load the model and replace its head by the received header."""
         super().recall(keep_received)
         if keep_received:
             load_arrays(self.model.get_submodule("head").state_dict(), self.header)

@@ -13,9 +13,10 @@ from clients.update import Update
 
 
 class FedKDClient(PairClient):
-    """Adaptive mutual distillation; the mentee travels compressed (Wu et al., Nat. Commun. 2022).
+    """Adaptive mutual distillation; the mentee is sent compressed (Wu et al., Nat. Commun. 2022).
 
-    `compress` and `decompress` are handed in: both sides must use the same.
+    `compress` and `decompress` are arguments, because client and server must use the same
+    functions.
     """
 
     def __init__(
@@ -33,15 +34,15 @@ class FedKDClient(PairClient):
         self.server_round = 0
 
     def recall(self, keep_received: bool) -> None:
-        """Load both models, and put the received mentee in the place of the own one."""
+        """Load both models and replace the stored mentee by the received one."""
         super().recall(keep_received)
-        if keep_received and INBOX in self.inbox:  # an evaluation comes without: it has no part
+        if keep_received and INBOX in self.inbox:  # evaluations have none
             mentee = self._mentee()
             received = self.decompress(self.inbox[INBOX], to_arrays(mentee))
             load_arrays(mentee, received)
 
     def prepare(self, server_round: int) -> None:
-        """Take both models; the round decides how much of the mentee will be sent."""
+        """Load both models; the round determines the compression of the mentee."""
         super().prepare(server_round)
         self.server_round = server_round
 

@@ -1,4 +1,4 @@
-"""FedNova's clients: their update divided by how far their steps could have carried it."""
+"""FedNova's clients: they divide their update by their number of effective steps."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from clients.update import Update
 
 
 class FedNovaClient(LocalClient):
-    """Sends d_i = (w_g - w_i) / a_i in place of w_i; buffers travel as they are.
+    """Sends d_i = (w_g - w_i) / a_i instead of w_i; buffers are sent unchanged.
 
-    a_i = |a_i|_1 of SGD with momentum; it goes into the report. Source: Wang et al. 2020, NeurIPS,
+    a_i = |a_i|_1 of SGD with momentum; the report contains it. Source: Wang et al. 2020, NeurIPS,
     equation 6 and section 4. With the correction "own" the client keeps its mean gradient d_i / lr
-    and subtracts it from every gradient of its next training; weight decay and momentum act on the
-    difference. That is what the code of FedNTD (Lee et al. 2022, NeurIPS) does: a correction as
-    SCAFFOLD's, of which the server's part stays zero.
+    and subtracts it from every gradient of its next training. Weight decay and momentum act on the
+    difference. The code of FedNTD (Lee et al. 2022, NeurIPS) does this: it is SCAFFOLD's correction
+    with a server variate of zero.
     """
 
     def __init__(self, *args: Any, correction: str = "none", **kwargs: Any) -> None:
@@ -29,18 +29,18 @@ class FedNovaClient(LocalClient):
         self.corrects = correction == "own"
 
     def prepare(self, server_round: int) -> None:
-        """Recall the own last mean gradient; there is none until the client has trained."""
+        """Load the client's last mean gradient; there is none before its first training."""
         self._correction = self.on_device(self.recalled) if self.recalled else []
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
-        """Set the gradients of one batch, corrected if there is a correction."""
+        """Set the gradients of one batch and subtract the correction, if there is one."""
         loss = super().gradients(forward, objective)
         if self._correction:
             torch._foreach_sub_(self.trained_gradients(), self._correction)
         return loss
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Send the normalised change of the trained parameters in place of them."""
+        """Replace the trained parameters in the update by their normalised changes."""
         update.extra = effective_steps(update.training.steps, self.settings.momentum)
         changes = {
             name: (received[name] - update.shared[name]) / update.extra for name in self.trained
@@ -50,6 +50,6 @@ class FedNovaClient(LocalClient):
         update.shared = {**update.shared, **changes}
 
     def state_bytes(self) -> int:
-        """Return the size of the mean gradient that is kept, and of what the objective keeps."""
+        """Return the size of the kept mean gradient and of the objective's state."""
         own = nbytes(self.trained.values()) if self.corrects else 0
         return super().state_bytes() + own

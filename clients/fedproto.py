@@ -1,4 +1,4 @@
-"""FedProto's client, which is also FedTGP's but for the counts."""
+"""FedProto's client: FedTGP's client that also uploads counts."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from clients.fedtgp import FedTGPClient
 
 
 class FedProtoClient(FedTGPClient):
-    """The same, with the numbers of images if the server weighs by them (FedProto, equation 6)."""
+    """FedTGP's client that uploads image counts if the server weighs by them (FedProto, eq. 6)."""
 
     def __init__(self, *args: Any, weighting: str = "count", **kwargs: Any) -> None:
-        """Prepare a client; `weighting` is "count" or "uniform", for which counts stay away."""
+        """Prepare a client; `weighting` is "count" or "uniform", which uploads no counts."""
         super().__init__(*args, **kwargs)
         self.counted = weighting == "count"

@@ -19,7 +19,7 @@ class FedRepClient(PersonalPartClient):
         return self._update(self.data.training(server_round), lr)
 
     def personalise(self, server_round: int, lr: float) -> None:
-        """Do one more local update from the new body, which is forgotten after the evaluation."""
+        """Do one local update from the new body; its result is discarded after the evaluation."""
         super().personalise(server_round, lr)
         self.keep_start()
         self._update(self.data.tuning(server_round), lr)

@@ -1,7 +1,7 @@
-"""FedSOL's clients: the gradient of the loss is taken where the global model's pull is strongest.
+"""FedSOL's clients: they take the gradient of the loss where the global model pulls most.
 
-Each step moves the weights against forgetting, takes the gradient there and applies it to the
-weights as they were: two forward and two backward passes of the model.
+Each step perturbs the weights along the gradient of the pull, computes the gradient of the loss
+there and applies it to the original weights. It takes two forward and two backward passes.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from clients.training.parts import in_part, still_statistics
 
 
 class FedSOLClient(LocalClient):
-    """Gradient of the base loss at w + rho A g_p / ||g_p||, where g_p is that of the pull.
+    """Gradient of the base loss at w + rho A g_p / ||g_p||; g_p is the gradient of the pull.
 
-    Running statistics of BatchNorm follow the first pass only.
+    Only the first pass updates the running statistics of BatchNorm.
     Source: FedSOL (Lee G. et al. 2024, CVPR), the perturbed gradient.
     """
 
@@ -32,7 +32,7 @@ class FedSOLClient(LocalClient):
             args, kwargs: as `LocalClient`.
             rho: length of the perturbation.
             adaptive: A is |w - w_g| normalised along its first dimension; otherwise 1.
-            part: of the model that is perturbed, a word of `clients.training.parts`.
+            part: the part of the model that is perturbed, a name of `clients.training.parts`.
             more: as `LocalClient`.
         """
         super().__init__(*args, **kwargs)
@@ -43,9 +43,9 @@ class FedSOLClient(LocalClient):
         step = forward()
         objective.pull(step).backward()
         names = [name for name, p in self.model.named_parameters() if p.requires_grad]
-        chosen = [i for i, name in enumerate(names) if in_part(name, self.part)]
-        weights = [step.parameters[i] for i in chosen]
-        anchors = [step.global_parameters[i] for i in chosen]
+        indices = [i for i, name in enumerate(names) if in_part(name, self.part)]
+        weights = [step.parameters[i] for i in indices]
+        anchors = [step.global_parameters[i] for i in indices]
         moves = perturbation(weights, anchors, self.rho, self.adaptive)
         for parameter in step.parameters:
             parameter.grad = None
@@ -59,17 +59,17 @@ class FedSOLClient(LocalClient):
 def perturbation(
     weights: Sequence[Tensor], anchors: Sequence[Tensor], rho: float, adaptive: bool
 ) -> list[Tensor]:
-    """Return rho A g / (||g|| + 1e-12) for the gradients g that the weights have, one per weight.
+    """Return rho A g / (||g|| + 1e-12) for the gradients g of the weights, one per weight.
 
-    The norm is that of all gradients together. Where w = w_g nothing moves: A is 0, and without it
-    g is what rounding leaves of 0, which no length may be given to.
+    The norm is that of all gradients together. Where w = w_g nothing moves: with `adaptive` A is 0.
+    Without it g is only rounding error there, so all perturbations are 0 if all weights equal w_g.
     """
     gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
     length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     factor = rho / (length + 1e-12)
     if not adaptive:
-        apart = [(w != a).any() for w, a in zip(weights, anchors, strict=True)]
-        factor = factor * torch.stack(apart).any()
+        differs = [(w != a).any() for w, a in zip(weights, anchors, strict=True)]
+        factor = factor * torch.stack(differs).any()
     moves = torch._foreach_mul(gradients, factor)
     if adaptive:
         shares = [

@@ -8,7 +8,7 @@ from clients.training.objective import Step
 
 
 class FedTGPClient(PrototypeClient):
-    """CE + λ MSE(f, P^y); a test image gets the class of the nearest prototype.
+    """CE + λ MSE(f, P^y); the prediction is the class of the nearest prototype.
 
     Source: FedTGP (Zhang et al., AAAI 2024), the client's loss.
     """

@@ -58,8 +58,8 @@ def not_true_distillation(
 ) -> Tensor:
     """Return NTD = tau^2 KL(q^g || q) over the C-1 not-true classes, for logits [B, C].
 
-    q = softmax of z / tau without column y, so dNTD/dz_y is exactly 0. The paper's equation has no
-    tau^2, its code has: `tau_squared=False` follows the equation.
+    q = softmax of z / tau without column y, so dNTD/dz_y is exactly 0. The paper's code has the
+    factor tau^2, its equation has not: `tau_squared=False` follows the equation.
     Source: FedNTD (Lee G. et al., NeurIPS 2022), equations 10-11.
     """
     local, received = _not_true(logits, labels), _not_true(global_logits, labels)
@@ -142,8 +142,8 @@ def balanced_cross_entropy(
 ) -> Tensor:
     """Return CE(z + gamma log n), for logits [B, C] and this client's class counts n [C].
 
-    Classes with n_c = 0: `missing="clamp"` counts them as 1 (official code), `"exclude"` takes them
-    out of the softmax (the formula; a label of such a class then costs infinity).
+    Classes with n_c = 0: `missing="clamp"` counts them as 1 (official code), `"exclude"` removes
+    them from the softmax (the formula; the loss of a label of such a class is infinite).
     Raises ValueError for another `missing`.
     Source: FedETF (Li Z. et al., ICCV 2023), balanced feature loss.
     """

@@ -1,6 +1,6 @@
-"""Two models on one client that teach each other: its own, and a small one that is shared.
+"""Two models on one client that teach each other: a personal model and a small shared one.
 
-The pair is trained as one module, so that one backward pass and one optimiser serve both.
+The pair is trained as one module, with one backward pass and one optimiser.
 """
 
 from typing import Any
@@ -12,15 +12,15 @@ from clients.personal_model import PersonalClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 
-INBOX = "mentee"  # as strategies.fedkd has it; neither side imports the other
+INBOX = "mentee"  # the same name as in strategies.fedkd; neither package imports the other
 _CLIP_NORM = 10.0  # of each module's gradient, in FedKD and FML
 
 
 class Pair(nn.Module):
-    """A personal model and its mentee, and possibly a linear map between their features.
+    """A personal model and its mentee, with an optional linear map between their features.
 
-    Calling it gives the personal model's features and logits; in training the mentee sees the same
-    images and its outputs are in `seen`.
+    `forward` returns the personal model's features and logits. In training it also runs the mentee
+    on the same images and stores its features and logits in `seen`.
     """
 
     def __init__(self, personal: nn.Module, mentee: nn.Module, transform: nn.Module | None) -> None:
@@ -51,7 +51,7 @@ class PairClient(PersonalClient):
         raise NotImplementedError
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
-        """Set the gradients of one batch; the loss that is reported is the personal model's."""
+        """Set the gradients of one batch; the returned loss is the personal model's."""
         step = forward()
         own, other = self.losses(step.features, step.logits, step.labels)
         (own + other).backward()

@@ -1,7 +1,7 @@
-"""Per-FedAvg: the clients meta-train a model that becomes good for one of them in a single step.
+"""Per-FedAvg: the clients meta-train a model that one step adapts to a single client.
 
-A meta-step takes two batches: the first moves the weights for a moment, and the gradient of the
-second at that point is applied to the weights as they were.
+A meta-step takes two batches. A step on the first gives temporary weights. The gradient of the
+second batch at these weights is applied to the original weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ from clients.training.parts import ALL, training_only
 class PerFedAvgClient(LocalClient):
     """w' = w - a grad(w; b1); w <- w - b grad(w'; b2): first-order, with a = the round's lr.
 
-    The outer rate b falls as the local one does unless `constant`. SGD without weight decay; the
-    momentum belongs to the outer step alone. For its evaluation a client takes one inner step on
-    its training data, or trains `adapt_epochs` epochs with plain SGD.
+    The outer rate b falls in proportion to the local one, unless `constant`. SGD has no weight
+    decay, and only the outer step has momentum. Before its evaluation a client takes one inner step
+    on its training data, or trains `adapt_epochs` epochs with plain SGD.
     Source: Per-FedAvg (Fallah et al. 2020, NeurIPS), algorithm 1, variant (FO).
     """
 
@@ -41,8 +41,8 @@ class PerFedAvgClient(LocalClient):
         Args:
             args, kwargs: as `LocalClient`.
             outer_lr: b of round 1.
-            constant: keep b, as the reference code does.
-            first_lr: local learning rate of round 1, by which b falls.
+            constant: keep b constant, as the reference code does.
+            first_lr: local learning rate of round 1; b falls by the ratio of the current one to it.
             adapt_epochs: of the personal model; 0: a single step.
             more: as `LocalClient`.
         """
@@ -65,7 +65,7 @@ class PerFedAvgClient(LocalClient):
         )
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
-        """Set the gradients of the second half of a pair, taken after a step on the first."""
+        """Set the gradients of a pair's second half at the weights after a step on its first."""
         backward(lambda: forward(slice(None, self._first)), objective)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         steps = [-self._inner_lr * p.grad for p in parameters if p.grad is not None]
@@ -86,7 +86,7 @@ class PerFedAvgClient(LocalClient):
         self.model: nn.Module = own
 
     def _pairs_of(self, epoch: Callable[[], Batches]) -> Callable[[], Batches]:
-        """Join every two batches; the last of an odd number is both halves of its pair."""
+        """Join every two batches; a single last batch becomes both halves of its pair."""
 
         def pairs() -> Iterator[tuple[Tensor, Tensor]]:
             batches = iter(epoch())

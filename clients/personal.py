@@ -1,7 +1,7 @@
-"""Clients that keep a part of the model, or all of it, for themselves.
+"""Clients that keep a part of the model, or all of it, instead of sending it.
 
-What a client keeps is whatever of its model does not travel, so one class serves FedPer (the head
-stays at home) and training alone (everything does), and FedRep only trains its parts in turn.
+A client keeps the part of its model that is not shared. One class therefore serves FedPer, which
+keeps the head, and local training, which keeps everything. FedRep also trains its parts in turn.
 """
 
 from clients.base import Arrays, LocalClient, check_finite, nbytes
@@ -10,13 +10,13 @@ from clients.update import Update
 
 
 class PersonalPartClient(LocalClient):
-    """Keeps what does not travel between its rounds; a new client starts from the initial model.
+    """Keeps the unshared part between its rounds; a new client starts from the initial model.
 
     Source: FedPer (Arivazhagan et al. 2019), personalisation layers.
     """
 
     def prepare(self, server_round: int) -> None:
-        """Take the client's own part of the model out of its memory."""
+        """Load the client's own part of the model from its stored state."""
         self._recall()
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
@@ -29,7 +29,7 @@ class PersonalPartClient(LocalClient):
         return super().state_bytes() + nbytes(self.slot.private.values())
 
     def personalise(self, server_round: int, lr: float) -> None:
-        """Put the client's own part beside the received one."""
+        """Add the client's own part to the received one."""
         self._recall()
 
     def _recall(self) -> None:

@@ -1,8 +1,8 @@
-"""Clients with a model of their own: it is kept between rounds and never sent.
+"""Clients with a personal model, which they keep between rounds and never send.
 
-Before training the client takes its model from its memory, or starts from initial weights, which
-all clients of its architecture share unless each has its own; after training it stores the model
-again. What travels, if anything, is the method's own business.
+Before training a client loads its model from its stored state, or starts from initial weights. All
+clients of an architecture share the initial weights unless each has its own. After training the
+client stores the model. Each method defines what its clients send, if anything.
 """
 
 from typing import Any
@@ -20,10 +20,10 @@ AFTER_DOWNLOAD = "after-download"
 
 
 class PersonalClient(LocalClient):
-    """Local training of a personal model; shared tensors, if there are some, start as received."""
+    """Local training of a personal model, whose shared tensors, if any, start as received."""
 
     def __init__(self, *args: Any, evaluate_when: str = "round-end", **kwargs: Any) -> None:
-        """Prepare a client; `evaluate_when` says whose shared tensors an evaluation uses.
+        """Prepare a client; `evaluate_when` selects the shared tensors for an evaluation.
 
         "round-end": the client's own after its last training. "after-download": the received ones,
         as if the next round had begun. Other arguments as `LocalClient`.
@@ -32,18 +32,18 @@ class PersonalClient(LocalClient):
         self.evaluates_received = evaluate_when == AFTER_DOWNLOAD
 
     def prepare(self, server_round: int) -> None:
-        """Take the personal model; what was received stays as received."""
+        """Load the personal model; keep the received tensors."""
         self.recall(keep_received=True)
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
-        """Train; dropout draws from the client's seed and leaves torch's generator as it was."""
+        """Train; dropout uses the client's seed and leaves the state of torch's RNG unchanged."""
         devices = [self.slot.device] if self.slot.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.data.seed(server_round))
             return super().run(server_round, lr)
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Keep the personal model; raises `LossDiverged` instead if it is not finite."""
+        """Keep the personal model; raises `LossDiverged` if it is not finite."""
         self.model.zero_grad(set_to_none=True)  # other clients' models need the memory
         own = to_arrays(self.own_tensors())
         steps = update.training.steps
@@ -52,7 +52,7 @@ class PersonalClient(LocalClient):
         update.state = own
 
     def personalise(self, server_round: int, lr: float) -> None:
-        """Take the personal model as it is after the round."""
+        """Load the personal model as it is after the round."""
         self.recall(keep_received=self.evaluates_received)
 
     def own_tensors(self) -> dict[str, Tensor]:
@@ -60,7 +60,7 @@ class PersonalClient(LocalClient):
         return dict(self.model.state_dict())
 
     def recall(self, keep_received: bool) -> None:
-        """Load the stored or the initial model, without the shared tensors if they are to stay."""
+        """Load the stored or the initial model; `keep_received` leaves the shared tensors alone."""
         tensors = self.own_tensors()
         if keep_received:
             tensors = {name: t for name, t in tensors.items() if name not in self.shared}

@@ -1,7 +1,7 @@
-"""Clients that send one mean feature per class and are pulled to the global ones they receive.
+"""Clients that send a prototype (mean feature) per class and are pulled to the global prototypes.
 
-The methods differ in the pull, in what is averaged, and in whether a test image gets the class of
-its logits or of its nearest prototype; each is one small class in a file of its own.
+The methods differ in the pull, in what is averaged, and in the prediction: the class of the largest
+logit or of the nearest prototype. Each method is one small class in a file of its own.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from clients.training.local_training import Forward
 from clients.training.objective import Objective, Step
 from clients.update import Update
 
-# As strategies.prototypes.uploads has them; neither side imports the other.
+# The same names as in strategies.prototypes.uploads; neither package imports the other.
 PROTOTYPES, CLASSES, COUNTS = "proto", "proto-classes", "proto-counts"
 INBOX = "prototypes"
 
@@ -26,15 +26,16 @@ INBOX = "prototypes"
 class PrototypeClient(PersonalClient):
     """Cross-entropy plus `weight` times the pull to the received prototype of each image's class.
 
-    Without a received prototype the pull is absent. After the last epoch the mean of f over all
-    training images of each class is uploaded (FedProto, equation 3), in evaluation mode; or, with
-    `collect` "during", the mean of what training saw of the class, while the model was changing.
+    Without a received prototype there is no pull. After the last epoch the client uploads the mean
+    of f over all training images of each class (FedProto, equation 3), in evaluation mode. With
+    `collect` "during" it uploads the mean of the features that training computed while the model
+    was changing.
     """
 
-    by_prototype = False  # whether test images get the class of the nearest prototype
+    by_prototype = False  # whether the prediction is the class of the nearest prototype
     cosine = True  # nearest by cosine, or by Euclidean distance
     counted = False  # whether the number of images of each class is uploaded too
-    kind = "raw_mean"  # as `class_means`
+    kind = "raw_mean"  # as in `class_means`
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class PrototypeClient(PersonalClient):
         collect: str = "after",
         **kwargs: Any,
     ) -> None:
-        """Prepare a client; `rule` is "head", "proto" or "auto", the method's own."""
+        """Prepare a client; `rule` is "head", "proto" or "auto" (the method's default)."""
         super().__init__(*args, **kwargs)
         self.weight, self.during = weight, collect == "during"
         self.seen: list[tuple[Tensor, Tensor]] = []  # what is averaged [B, width], labels [B]
@@ -82,8 +83,8 @@ class PrototypeClient(PersonalClient):
 
     @torch.no_grad()
     def collect(self) -> Arrays:
-        """Return the means of the present classes, their ids and, if asked for, their counts."""
-        seen = self.seen or self._represented()  # a client without a whole batch has seen nothing
+        """Return the means of the present classes, their ids and, with `counted`, their counts."""
+        seen = self.seen or self._of_all_examples()  # empty without a whole batch
         rows, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         means, counts = class_means(rows, labels, self.num_classes, self.kind)
         present = counts.nonzero().squeeze(1)
@@ -92,8 +93,8 @@ class PrototypeClient(PersonalClient):
             tensors[COUNTS] = counts[present]
         return to_arrays(tensors)
 
-    def _represented(self) -> list[tuple[Tensor, Tensor]]:
-        """Return what is averaged of all training images, by the model as it is now."""
+    def _of_all_examples(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the representations of all training images by the current model."""
         return [
             (self.represent(features, logits), labels)
             for features, logits, labels in predict(self.model, self.data.examples())
@@ -101,7 +102,7 @@ class PrototypeClient(PersonalClient):
 
     @torch.no_grad()
     def scores(self) -> dict[str, float]:
-        """Return loss and both accuracies; "accuracy" is the method's own."""
+        """Return the loss and both accuracies; "accuracy" is that of the method's rule."""
         score, by_prototype, any_known = Score(), 0, bool(self.known.any())
         for features, logits, labels in predict(self.model, self.data.test()):
             score.add(logits, labels)
@@ -119,7 +120,7 @@ class PrototypeClient(PersonalClient):
         return {**scores, "accuracy-proto": accuracy_proto} if any_known else scores
 
     def _received(self) -> tuple[Tensor, Tensor]:
-        """Return the received prototypes [C, width] and which of them are known; or nothing."""
+        """Return the received prototypes [C, width], [0] if none, and which are known, [C]."""
         known = torch.zeros(self.num_classes, dtype=torch.bool, device=self.slot.device)
         table = self.inbox.get(INBOX)
         if table is None:

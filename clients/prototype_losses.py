@@ -1,7 +1,7 @@
 """Losses of clients that learn from prototypes or from a second model, as pure functions.
 
 Symbols as in `losses`: B batch size, C classes, K feature length, f features [B, K], z logits
-[B, C], y labels [B], P global prototypes [C, K] with `known` [C] telling which classes have one.
+[B, C], y labels [B], P global prototypes [C, K]; `known` [C] marks the classes that have one.
 Received prototypes are constants; features and both models of a pair are not detached. A class
 without a prototype adds nothing to a sum but stays in its denominator.
 """
@@ -35,7 +35,7 @@ def soft_cross_entropy(
 ) -> Tensor:
     """Return (1/B) sum of -sum_c softmax(g^{y_i})_c log softmax(z_i)_c, for logits [B, C].
 
-    `class_logits` [C, C] holds g^c, the mean logits of class c.
+    Row c of `class_logits` [C, C] is g^c, the mean logits of class c.
     Source: FD (Jeong et al., 2018, arXiv 1811.11479), the distillation term.
     """
     targets = class_logits[labels].softmax(1)
@@ -45,7 +45,7 @@ def soft_cross_entropy(
 def divergence(teacher: Tensor, student: Tensor, per_element: bool = True) -> Tensor:
     """Return KL(softmax(teacher) || softmax(student)) of logits [B, C].
 
-    `per_element` divides the sum by B C, as the public codes do, else by B.
+    `per_element` divides the sum by B C, as the public implementations do; otherwise by B.
     """
     log_teacher = teacher.log_softmax(1)
     total = (log_teacher.exp() * (log_teacher - student.log_softmax(1))).sum()
@@ -59,17 +59,17 @@ def adaptive_mutual(
     per_element: bool = True,
     detach: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the losses of a personal model and its mentee; one backward pass of their sum.
+    """Return the losses of a personal model and its mentee, for one backward pass of their sum.
 
-    L = CE + (KL(mentee || personal) + MSE) / S and the same with roles exchanged, where S is the
-    sum of both cross-entropies.
+    The personal model's loss is CE + (KL(mentee || personal) + MSE) / S, where S is the sum of both
+    cross-entropies. The mentee's loss is the same with exchanged roles.
 
     Args:
         pair: logits [B, C] of the personal model and of the mentee.
         features: [B, K] of the personal model, and of the mentee behind its linear map W_h.
         labels: [B].
         per_element: as in `divergence`.
-        detach: treat what is of the other model, and S, as constants.
+        detach: treat the other model's outputs and S as constants.
 
     Source: FedKD (Wu et al., Nature Communications 2022), adaptive mutual distillation.
     """
@@ -107,7 +107,7 @@ def class_means(
     """Return the mean feature of every class [C, K] in float64, and the counts [C].
 
     `kind`: "raw_mean"; "mean_of_normalized" of norm(f); "normalized_mean" is norm of the raw mean.
-    Rows of absent classes are zero and never sent.
+    Rows of absent classes are zero; they are never sent.
     Source: FedProto, equation 3; FedDOR, equations 5 and 6.
     """
     values = features.double()
@@ -122,7 +122,7 @@ def class_means(
 def nearest_prototype(
     features: Tensor, prototypes: Tensor, known: Tensor, cosine: bool = False
 ) -> Tensor:
-    """Return the class [B] of the nearest known prototype; of equally near ones the lowest.
+    """Return the class [B] of the nearest known prototype, the lowest class in a tie.
 
     Squared Euclidean distance (FedProto, FedTGP) or cosine similarity (FedDOR, FedORGP).
     """
@@ -132,4 +132,4 @@ def nearest_prototype(
     else:
         exact = "donot_use_mm_for_euclid_dist"
         nearness = -torch.cdist(features, prototypes, compute_mode=exact)
-    return nearness.masked_fill(~known, -torch.inf).argmax(1)  # documented to be the first
+    return nearness.masked_fill(~known, -torch.inf).argmax(1)  # argmax: first of equals

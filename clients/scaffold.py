@@ -1,6 +1,6 @@
 """SCAFFOLD's clients: every gradient is corrected by the client's and the server's control variate.
 
-The correction is one tensor per parameter, computed once a round, and costs one addition a step.
+The correction is one tensor per parameter, computed once per round. It costs one addition per step.
 """
 
 import numpy as np
@@ -19,12 +19,12 @@ CONTROL = "control"
 class ScaffoldClient(LocalClient):
     """g <- g - c_i + c in every step; c_i is kept (Karimireddy et al. 2020, ICML, algorithm 1).
 
-    After K steps c_i moves by (w_g - w_i) / (K_eff lr) - c (option II), and that is what is sent.
-    K_eff is K without momentum. Weight decay and momentum act on the corrected gradient.
+    After K steps c_i changes by (w_g - w_i) / (K_eff lr) - c (option II). The client sends this
+    change. Without momentum K_eff is K. Weight decay and momentum act on the corrected gradient.
     """
 
     def prepare(self, server_round: int) -> None:
-        """Compute c - c_i; both are zero until they were first moved."""
+        """Compute c - c_i; both start at zero."""
         zeros = {name: np.zeros(tensor.shape, np.float32) for name, tensor in self.trained.items()}
         self._own = self.recalled or zeros
         self._server = self.inbox.get(CONTROL, zeros)
@@ -38,14 +38,14 @@ class ScaffoldClient(LocalClient):
         return loss
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Move c_i and send its movement beside the model."""
+        """Update c_i and send its change with the model."""
         length = effective_steps(update.training.steps, self.settings.momentum) * lr
-        moved = {
+        change = {
             n: (received[n] - update.shared[n]) / length - self._server[n] for n in self.trained
         }
-        update.groups = {CONTROL: moved}
-        update.state = {name: self._own[name] + moved[name] for name in self.trained}
+        update.groups = {CONTROL: change}
+        update.state = {name: self._own[name] + change[name] for name in self.trained}
 
     def state_bytes(self) -> int:
-        """Return the size of c_i, and of what the objective keeps."""
+        """Return the size of c_i and of the objective's state."""
         return super().state_bytes() + nbytes(self.trained.values())

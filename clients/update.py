@@ -1,4 +1,4 @@
-"""What one round of a client's local work gives: one object, from the client to the message."""
+"""The result of one client's local training in one round, as one object."""
 
 from dataclasses import dataclass, field
 
@@ -8,19 +8,19 @@ from clients.training.local_training import TrainingResult
 
 @dataclass
 class Update:
-    """The result of one client's round, by what becomes of it."""
+    """The result of one client's round, grouped by its use."""
 
-    shared: Arrays  # the tensors that the server averages, in the order in which they came
+    shared: Arrays  # the tensors that the server averages, in the received order
     training: TrainingResult  # its loss, steps, images and seconds
-    examples: int  # the client's weight where clients count by size
+    examples: int  # the client's weight if clients are weighted by size
     groups: dict[str, Arrays] = field(default_factory=dict)  # further means, by record name
-    uploads: Arrays = field(default_factory=dict)  # what the server takes from each client alone
-    state: Arrays = field(default_factory=dict)  # what the client keeps for its next round
-    extra: float = 0.0  # the method's own number in the report
-    squared_distance: float = 0.0  # ||w_i - w_g||^2 over the trained parameters that travel
-    reinitialised: bool = False  # whether what the client had kept was lost
+    uploads: Arrays = field(default_factory=dict)  # what the server keeps per client
+    state: Arrays = field(default_factory=dict)  # the client's state for its next round
+    extra: float = 0.0  # a number of the method, for the report
+    squared_distance: float = 0.0  # ||w_i - w_g||^2 over the trained parameters that are sent
+    reinitialised: bool = False  # whether the client's earlier state was lost
 
     def bytes_sent(self) -> int:
-        """Return the bytes of all arrays that travel to the server."""
+        """Return the bytes of all arrays that are sent to the server."""
         sent = [self.shared, *self.groups.values(), self.uploads]
         return sum(array.nbytes for arrays in sent for array in arrays.values())

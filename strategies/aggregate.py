@@ -1,9 +1,10 @@
-"""Means of client models that do not depend on the order of the replies, not by one bit.
+"""Means of client models that do not depend on the order of the replies, bit for bit.
 
-Floating-point sums change with their order, and the order of replies changes with the number of
-workers, nodes and hosts. So models are summed in 64-bit fixed point: every value is multiplied by
-its weight and a power of two taken from the received global model, rounded once, and added as an
-integer. Integers add exactly, so any grouping (per client, per node, per host) gives the same sum.
+Floating-point sums depend on their order, and the order of replies depends on the number of
+workers, nodes and hosts. Models are therefore summed in 64-bit fixed point: every value is
+multiplied by its weight and by a power of two that follows from the received global model, rounded
+once, and added as an integer. Integer sums are exact, so any grouping (per client, per node, per
+host) gives the same sum.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,21 +13,21 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
-_SUM_BITS = 62  # the sign and one spare bit stay free
-_HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest one
-_BUFFER_HEADROOM_BITS = 20  # running statistics follow the activations, not the received buffer
+_SUM_BITS = 62  # of 64, without the sign and one spare bit
+_HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest value
+_BUFFER_HEADROOM_BITS = 20  # running statistics change with the activations
 _BUFFERS = ("running_mean", "running_var")
-_SMALLEST_SCALE = 2.0**-4  # a tensor of zeros (a new bias) still gets room to grow
-_CHUNK = 1 << 15  # values per step of a long sum: what is between the steps stays in the cache
-_EXTRA_SCALE = 4.0  # of groups without a reference: values up to 4096
+_SMALLEST_SCALE = 2.0**-4  # the scale of a tensor of zeros, such as a new bias
+_CHUNK = 1 << 15  # values per step of a long sum; intermediate results fit the CPU cache
+_EXTRA_SCALE = 4.0  # of groups without a reference: allows values up to 4096
 
 
 class UpdateRefused(ValueError):  # noqa: N818 - a verdict about one client, not a program error
-    """A client's arrays cannot be part of the mean; the text says what is wrong with them."""
+    """A client's arrays cannot be part of the mean; the message states the reason."""
 
 
 class ExactSum:
-    """The weighted sum of models that are near a reference model, in int64 fixed point.
+    """The weighted sum of models close to a reference model, in int64 fixed point.
 
     The resolution is about 2**-38 of the largest value of each tensor for a cohort of 5,000
     examples, far below the spacing of float32.
@@ -38,9 +39,10 @@ class ExactSum:
         total_weight: int,
         smallest: float = _SMALLEST_SCALE,
     ) -> None:
-        """Prepare for weights that add up to at most `total_weight`; shapes as in `reference`.
+        """Prepare for a total weight of at most `total_weight` and for the shapes of `reference`.
 
-        Values up to 1024 times the reference's largest one, or `smallest` if that is more, fit.
+        A tensor's values may be up to 1024 times the reference's largest value, or 1024 times
+        `smallest` if that is larger.
         """
         self._dtypes = {name: array.dtype for name, array in reference.items()}
         self._bounds = {name: _bound(name, array, smallest) for name, array in reference.items()}
@@ -55,19 +57,19 @@ class ExactSum:
         self.weight = 0
 
     def add(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add one model with an integer weight; an unfit one raises `UpdateRefused` instead."""
+        """Add one model with an integer weight; raises `UpdateRefused` if `check` does."""
         self.check(arrays)
         self.add_checked(arrays, weight)
 
     def add_checked(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add one model that `check` has passed."""
+        """Add one model that has passed `check`."""
         for name, array in arrays.items():
             # weight * value has at most 24 + 29 significant bits: exact in float64
             _add_scaled(self.sums[name], array, float(weight) * 2.0 ** self._exponents[name])
         self.weight += int(weight)
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Raise `UpdateRefused` unless `add` would take this model."""
+        """Raise `UpdateRefused` unless `add` accepts this model."""
         self._check_shapes(arrays)
         for name, array in arrays.items():
             peak = float(_peak(array))
@@ -75,19 +77,19 @@ class ExactSum:
                 raise UpdateRefused(f"'{name}' has non-finite values")
             if peak > self._bounds[name]:
                 raise UpdateRefused(
-                    f"'{name}' has a value of {peak:.3g}, more than the {self._bounds[name]:.3g} "
-                    "that one round can explain"
+                    f"'{name}' has a value of {peak:.3g}, more than the limit of "
+                    f"{self._bounds[name]:.3g} for one round"
                 )
 
     def farthest(self, names: Iterable[str]) -> float:
-        """Return the largest ||w - r||^2 over these tensors of any model w that `add` would take.
+        """Return a bound of ||w - r||^2 over these tensors for every model w that `add` accepts.
 
-        r is the reference; the bound is generous: it takes twice the largest value for each.
+        r is the reference. The bound is loose: it assumes twice the largest value everywhere.
         """
         return float(sum(self.sums[name].size * (2 * self._bounds[name]) ** 2 for name in names))
 
     def check_partial(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Raise `UpdateRefused` unless `merge` would take this partial sum."""
+        """Raise `UpdateRefused` unless `merge` accepts this partial sum."""
         self._check_shapes(sums)
         for name, array in sums.items():
             limit = int(weight) * int(self._bounds[name]) << max(self._exponents[name], 0)
@@ -100,7 +102,7 @@ class ExactSum:
         self.merge_checked(sums, weight)
 
     def merge_checked(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add a partial sum that `check_partial` has passed."""
+        """Add a partial sum that has passed `check_partial`."""
         for name, array in sums.items():
             self.sums[name] += array
         self.weight += int(weight)
@@ -120,7 +122,7 @@ class ExactSum:
         if missing := sorted(self.sums.keys() - arrays.keys()):
             raise UpdateRefused(f"'{missing[0]}' is missing")
         if unknown := sorted(arrays.keys() - self.sums.keys()):
-            raise UpdateRefused(f"'{unknown[0]}' was not asked for")
+            raise UpdateRefused(f"'{unknown[0]}' is unexpected")
         for name, array in arrays.items():
             if array.shape != self.sums[name].shape:
                 raise UpdateRefused(
@@ -129,9 +131,9 @@ class ExactSum:
 
 
 class GroupSums:
-    """The exact sums of all that a method averages: the model, and further named groups.
+    """The exact sums of everything that a method averages: the model and further named groups.
 
-    The model ("arrays") is weighted as the run says; every other group counts each client once.
+    The model ("arrays") has the run's client weights. In every other group all weights are 1.
     """
 
     def __init__(
@@ -143,20 +145,21 @@ class GroupSums:
     ) -> None:
         """Prepare for a cohort; `groups` gives the shapes of the further groups.
 
-        Their scale is fixed: nodes, who know only values of their own, and the server must agree.
+        The groups have a fixed scale, on which server and nodes agree without communication. A node
+        knows only its own values.
         """
         self.model = ExactSum(model, total_weight)
         self.groups = {name: _extra_sum(arrays, cohort) for name, arrays in groups.items()}
 
     def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
-        """Add one client; raises `UpdateRefused`, and adds nothing then."""
+        """Add one client, or raise `UpdateRefused` and add nothing."""
         self.check(model, groups)
         self.model.add_checked(model, weight)
         for name, arrays in groups.items():
             self.groups[name].add_checked(arrays, 1)
 
     def check(self, model: Arrays, groups: Mapping[str, Arrays]) -> None:
-        """Raise `UpdateRefused` unless `add` would take this client."""
+        """Raise `UpdateRefused` unless `add` accepts this client."""
         self._check_names(groups)
         self.model.check(model)
         for name, arrays in groups.items():
@@ -179,7 +182,7 @@ class GroupSums:
 
 
 def weighted_mean(models: Sequence[Mapping[str, np.ndarray]], weights: Sequence[int]) -> Arrays:
-    """Return sum_i weights[i] * models[i] / sum(weights), per named array, in any order of models.
+    """Return sum_i weights[i] * models[i] / sum(weights) per named array, for any order of models.
 
     Weights are non-negative integers (numbers of examples, or 1 for a uniform mean); FedAvg,
     McMahan et al. 2017, algorithm 1.
@@ -202,14 +205,14 @@ def _extra_sum(arrays: Mapping[str, np.ndarray], cohort: int) -> ExactSum:
 
 
 def _bound(name: str, array: np.ndarray, smallest: float) -> float:
-    """Return the power of two that no value of a client's tensor may exceed."""
+    """Return the largest absolute value that a client's tensor may have, a power of two."""
     peak = max(float(_peak(array)), smallest)
     headroom = _BUFFER_HEADROOM_BITS if name.endswith(_BUFFERS) else _HEADROOM_BITS
     return float(2.0 ** (np.ceil(np.log2(peak)) + headroom))
 
 
 def _peak(array: np.ndarray) -> float | int:
-    """Return the largest absolute value, 0 of an empty array, NaN if there is one; no copies."""
+    """Return the largest absolute value, 0 for an empty array, NaN if there is one; no copies."""
     if not array.size:
         return 0
     highest, lowest = array.max().item(), array.min().item()
@@ -219,7 +222,8 @@ def _peak(array: np.ndarray) -> float | int:
 def _add_scaled(total: np.ndarray, array: np.ndarray, scale: float) -> None:
     """Add `array` times `scale`, in float64 and rounded to integers, to `total` (int64), in place.
 
-    The same bits as one expression over the whole array, three times as fast or more.
+    This gives the same bits as one expression over the whole array and is at least three times as
+    fast.
     """
     sums, values = total.reshape(-1), np.asarray(array).reshape(-1)
     scaled, whole = np.empty(min(_CHUNK, len(sums))), np.empty(min(_CHUNK, len(sums)), np.int64)

@@ -1,6 +1,6 @@
-"""FedAvg: the weighted mean of the clients' models, and the base of every method that averages.
+"""FedAvg: the weighted mean of the clients' models; the base class of every averaging method.
 
-Replies are added as they arrive, exactly, so that neither their order nor their grouping by node
+The server adds replies exactly and as they arrive. Neither their order nor their grouping by node
 changes a bit of the model, and the server's memory does not grow with the cohort.
 """
 
@@ -29,13 +29,13 @@ class FedAvg(ClientStrategy):
     _separate: SeparateModels
 
     def __init__(self, *args: Any, rule: Rule | None = None, **kwargs: Any) -> None:
-        """Prepare a strategy; `rule` is a robust or private mean in place of the exact one."""
+        """Prepare a strategy; `rule` is a robust or private mean instead of the exact one."""
         super().__init__(*args, **kwargs)
         self.rule = rule or Rule()
         self.separate = self.rule.needed
 
     def averaged(self) -> dict[str, Arrays]:
-        """Return zeros in the shapes of what is averaged beside the model, each client once."""
+        """Return zeros in the shapes of the further groups that are averaged with equal weights."""
         return {}
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
@@ -43,10 +43,10 @@ class FedAvg(ClientStrategy):
         return mean
 
     def take_means(self, means: dict[str, Arrays]) -> None:
-        """Use the uniform means of the groups that `averaged` names; called before the update."""
+        """Use the uniform means of the groups of `averaged`; called before `server_update`."""
 
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
-        """Start the sums at zero, or without any model where the rule needs each by itself."""
+        """Reset the sums, or the list of models if the rule needs separate models."""
         if self.separate:
             self._separate = SeparateModels(received)
         else:
@@ -68,7 +68,7 @@ class FedAvg(ClientStrategy):
             self._sums.add(model, groups, weight)
 
     def close_round(self, received: Arrays) -> Arrays:
-        """Return the method's update of the mean."""
+        """Return the next global model: the method's update with the mean."""
         if self.separate:
             mean = self.rule.combine(self.server_round, received, self._separate)
         else:

@@ -20,7 +20,7 @@ class FedAvgM(FedAvg):
         self._momentum: Arrays = {}
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
-        """Move the received model along the momentum of the mean updates."""
+        """Update the momentum and subtract it from the received model."""
         moved = {}
         for name in self.trained:
             update = received[name].astype(np.float64) - mean[name]
@@ -33,5 +33,5 @@ class FedAvgM(FedAvg):
         return dict(self._momentum)
 
     def load_state(self, state: Arrays) -> None:
-        """Take back the momentum."""
+        """Restore the momentum."""
         self._momentum = dict(state)

@@ -1,4 +1,4 @@
-"""FedCurv: what mattered to the clients before goes to the next ones (Shoham et al. 2019)."""
+"""FedCurv: the server passes on the clients' parameter importances (Shoham et al. 2019)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,12 @@ IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
 
 
 class FedCurv(FedAvg):
-    """The model as in FedAvg; sums over the last round's clients of u_j and of u_j w_j are sent on.
+    """FedAvg that also sends the sums of u_j and of u_j w_j over the last round's clients.
 
-    Who is in the sums is sent too: such a client takes its own part out of them. With `accumulate`
-    the sums are over all clients so far, each with its latest u_j: the clients in them send the
-    change since their last training, so the server adds what comes and knows no client's own part.
+    The ids of these clients are sent too, so that each of them can subtract its own part. With
+    `accumulate` the sums are over all clients so far, each with its latest u_j. A client that is
+    already in the sums sends the change since its last training. The server adds what it receives
+    and needs no client's own part.
     """
 
     def __init__(self, *args: Any, accumulate: bool = False, **kwargs: Any) -> None:
@@ -25,16 +26,16 @@ class FedCurv(FedAvg):
         self._sent: dict[str, Arrays] = {}
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send both sums, and whose they are; nothing in the first round."""
+        """Send both sums and the ids of their clients; nothing in the first round."""
         return self._sent
 
     def averaged(self) -> dict[str, Arrays]:
-        """Ask for u_i and u_i w_i."""
+        """Request u_i and u_i w_i."""
         shapes = {name: np.zeros_like(self._global[name]) for name in self.trained}
         return {IMPORTANCE: shapes, WEIGHTED: shapes}
 
     def take_means(self, means: dict[str, Arrays]) -> None:
-        """Keep the sums for the next round, or add them to those of the rounds before."""
+        """Keep the sums for the next round, or add them to those of earlier rounds."""
         clients = np.array([result.client for result in self.report.results], np.int64)
         sums = {
             group: {name: mean * np.float32(len(clients)) for name, mean in arrays.items()}
@@ -48,11 +49,11 @@ class FedCurv(FedAvg):
         self._sent = {**sums, OF: {"clients": clients}}
 
     def state(self) -> Arrays:
-        """Return what the next round's clients are sent."""
+        """Return the sums and ids for the next round."""
         return {f"{g}/{name}": a for g, arrays in self._sent.items() for name, a in arrays.items()}
 
     def load_state(self, state: Arrays) -> None:
-        """Take back what the next round's clients are sent."""
+        """Restore the sums and ids for the next round."""
         self._sent = {}
         for label, array in state.items():
             group, _, name = label.partition("/")

@@ -1,4 +1,4 @@
-"""FedDOR's server: a generator of prototypes, trained to fit the clients' and to be orthogonal."""
+"""FedDOR's server: trains a prototype generator to fit the uploads and to be orthogonal."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from strategies.prototypes.uploads import Table, Upload, class_means, normalised
 
 
 class FedDOR(TrainedPrototypes):
-    """SGD on L_intra + w L_inter over the uploads, then P = rows of G(E) at length one.
+    """SGD on L_intra + w L_inter over the uploads, then P = the rows of G(E), normalised.
 
-    E usually starts at the orthogonal rows that the clients' classifiers also start at, and these
-    rows are the prototypes of the first round. Source: FedDOR, equations 3 and 4.
+    The orthogonal rows that initialise the clients' classifiers usually also initialise E, and they
+    are the prototypes of the first round. Source: FedDOR, equations 3 and 4.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class FedDOR(TrainedPrototypes):
         inter_weight: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        """Prepare; `first_target`: round 1 pulls to `rows` ("oi"), G(E) ("generator") or "none"."""
+        """Prepare; `first_target` of round 1: `rows` ("oi"), G(E) ("generator") or "none"."""
         super().__init__(*args, **kwargs)
         self.inter_weight = inter_weight
         if first_target == "oi":
@@ -44,9 +44,9 @@ class FedDOR(TrainedPrototypes):
 
 
 class FedDORWithoutGenerator(PrototypeRounds):
-    """The ablation without dual regularisation: a table of counted means, rows of length one.
+    """The ablation without dual regularisation: normalised means, weighted by counts.
 
-    It starts at the orthogonal rows; classes that nobody uploads keep their row.
+    The table starts at the orthogonal rows; a class without uploads keeps its row.
     """
 
     counted = True

@@ -1,4 +1,4 @@
-"""FedDyn: the mean, corrected by what all clients have drifted (Acar et al. 2021, ICLR)."""
+"""FedDyn: the mean, corrected by the drift of all clients so far (Acar et al. 2021, ICLR)."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from strategies.fedavg import FedAvg
 
 
 class FedDyn(FedAvg):
-    """h <- h - alpha/N sum_i (w_i - w_g); w <- mean_i w_i - h / alpha, each client counted once.
+    """h <- h - alpha/N sum_i (w_i - w_g); w <- mean_i w_i - h / alpha, a uniform mean.
 
-    Algorithm 1 of the paper, over the trained parameters; buffers are plainly averaged. The mean is
-    uniform whatever `weights` says: h is a sum over clients, and the two belong together.
+    Algorithm 1 of the paper, over the trained parameters; buffers are averaged. The mean ignores
+    `weights`, because it must match h, which is an unweighted sum over clients.
     """
 
     uniform = True
@@ -23,7 +23,7 @@ class FedDyn(FedAvg):
         self._h: Arrays = {}
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
-        """Move h, and return the corrected mean."""
+        """Update h and return the corrected mean."""
         share = self.alpha * len(self.report.results) / len(self.federation.nodes)
         moved = {}
         for name in self.trained:
@@ -37,5 +37,5 @@ class FedDyn(FedAvg):
         return dict(self._h)
 
     def load_state(self, state: Arrays) -> None:
-        """Take back h."""
+        """Restore h."""
         self._h = dict(state)

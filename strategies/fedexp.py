@@ -1,4 +1,4 @@
-"""FedExP: a server step length from the clients' own agreement (Jhunjhunwala et al. 2023, ICLR)."""
+"""FedExP: a server step length from the clients' agreement (Jhunjhunwala et al. 2023, ICLR)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def of_the_paper(
 def of_its_authors_code(
     squares: np.ndarray, weights: np.ndarray, length: float, epsilon: float, clients: int
 ) -> float:
-    """Return the same with M epsilon, M the round's number of clients, in place of epsilon."""
+    """Return equation 5 with M epsilon instead of epsilon, M the round's number of clients."""
     return of_the_paper(squares, weights, length, len(squares) * epsilon, clients)
 
 
@@ -33,8 +33,8 @@ def of_feddr_plus_code(
 ) -> float:
     """Return min(1, mean_i |D_i| / (2 (|D| + N epsilon))), N the number of all clients.
 
-    This never extrapolates. A public code base that has the methods of FedDr+ and FedFN has FedExP
-    like this; that their tables were made with it is inferred, not stated.
+    This never extrapolates. A public code base with the methods of FedDr+ and FedFN implements
+    FedExP in this way. That their tables come from it is an inference; no paper states it.
     """
     return min(1.0, float(np.sqrt(squares).mean()) / (2.0 * (length**0.5 + clients * epsilon)))
 
@@ -50,10 +50,10 @@ class FedExP(FedAvg):
     """w <- w_g - eta D, D = w_g - mean, eta = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))).
 
     Equation 5 of the paper with p_i = 1/M; with weights by size, its weighted form. Norms are over
-    trained parameters; buffers are plainly averaged. What is evaluated and saved is the average of
-    the last two models (section 5 of the paper), while training goes on from the last one; with
-    `evaluate="last"` it is that one. `step` names other rules for eta: `STEPS` has them. The
-    round's metrics have eta as "step_length".
+    trained parameters; buffers are averaged. The average of the last two models is evaluated and
+    saved (section 5 of the paper), and training continues from the last one. With `evaluate="last"`
+    the last model is evaluated and saved. `step` is a rule for eta in `STEPS`. The round's metrics
+    contain eta as "step_length".
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FedExP(FedAvg):
         self._before: Arrays = {}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Add models whose distances are possible; raises `UpdateRefused` otherwise."""
+        """Add models with plausible distances; raises `UpdateRefused` otherwise."""
         farthest = self._sums.model.farthest(self.trained)
         for result in results:
             if result.squared_distance > farthest:
@@ -77,7 +77,7 @@ class FedExP(FedAvg):
         super().take(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
-        """Go along the mean update, by the rule's length."""
+        """Step along the mean update by the rule's step length."""
         update = {name: received[name].astype(np.float64) - mean[name] for name in self.trained}
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
@@ -94,7 +94,7 @@ class FedExP(FedAvg):
         return {**mean, **moved}
 
     def model_to_evaluate(self, arrays: Arrays) -> Arrays:
-        """Return the last model, or one with the mean of its parameters and the last but one's."""
+        """Return the last model, or the mean of the last two models' parameters."""
         averaged = {
             name: ((arrays[name].astype(np.float64) + self._before[name]) / 2).astype(
                 arrays[name].dtype
@@ -105,9 +105,9 @@ class FedExP(FedAvg):
         return {**arrays, **averaged}
 
     def state(self) -> Arrays:
-        """Return the model before the last, which evaluation averages with."""
+        """Return the model before the last one, for the average that is evaluated."""
         return dict(self._before)
 
     def load_state(self, state: Arrays) -> None:
-        """Take back the model before the last."""
+        """Restore the model before the last one."""
         self._before = dict(state)

@@ -23,18 +23,18 @@ from strategies.rounds.records import TASK, UPLOADS, ClientResult, Task, unpack_
 from strategies.rounds.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
-UNHEARD = "unheard"  # ids of clients whose label counts are still to come
+UNHEARD = "unheard"  # ids of clients whose label counts are missing
 _STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
 
 
 class FedGen(FedAvg):
     """Mean head, and Adam on CE of the mean head's logits of generated features.
 
-    `diversity` weighs a second term, by which different noise gives different features.
+    `diversity` weights a second term, which makes different noise give different features.
 
-    Labels are drawn from the label counts of the clients heard so far: with their first upload or,
-    all of them, before the first round (`label_query`). The generator trains with the mean head
-    because a weighted mean of linear heads' logits is that of the mean head.
+    Labels are drawn from the label counts that the server knows. Each client sends its counts with
+    its first upload, or all clients send them before the first round (`label_query`). The generator
+    trains with the mean head, because the mean of linear heads' logits is the mean head's logit.
     Source: Zhu et al., ICML 2021, in the data-free variant for heterogeneous extractors.
     """
 
@@ -59,46 +59,48 @@ class FedGen(FedAvg):
         self._sent: Arrays = {}
 
     def ask_first(self, grid: Grid, timeout: float) -> None:
-        """Ask for the label counts; a client without a good answer is heard when it uploads."""
+        """Query the label counts; a client without a valid answer sends them with its upload."""
         unheard = sorted(self.federation.nodes.keys() - self._heard.keys())
         if not self.label_query or not unheard:
             return
-        asked = self.federation.by_node(unheard)
-        questions = [
+        clients_by_node = self.federation.by_node(unheard)
+        queries = [
             Message(
                 RecordDict({TASK: ConfigRecord({"clients": clients})}),
                 dst_node_id=node,
                 message_type="query.labels",
             )
-            for node, clients in asked.items()
+            for node, clients in clients_by_node.items()
         ]
-        for reply in exchange(grid, questions, timeout):
+        for reply in exchange(grid, queries, timeout):
             if not reply.has_error():
                 with suppress(Exception):  # nodes are not trusted: see ClientStrategy
-                    self._heard |= self._counts(reply.content, asked[reply.metadata.src_node_id])
+                    self._heard |= self._counts(
+                        reply.content, clients_by_node[reply.metadata.src_node_id]
+                    )
 
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
-        """Note what every client of the round gets: the generator, and odds of labels to draw."""
+        """Store the generator and the label distribution, which every client of the round gets."""
         super().open_round(received, total_weight, cohort)
         self._sent = {**module_arrays(self.generator), LABELS: self._distribution()}
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send the generator, from which labels to draw, and whose label counts are lacking."""
+        """Send the generator, the label distribution and the clients with missing label counts."""
         sent = dict(self._sent)
         if unheard := sorted(set(clients) - self._heard.keys()):
             sent[UNHEARD] = np.array(unheard, np.int64)
         return {EXTRA: sent}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Add the heads, and note the label counts of clients that send them."""
+        """Add the heads and store the label counts of the clients that send them."""
         counts = self._counts(content, [result.client for result in results])
         super().take(content, task, results)
         self._heard |= counts
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
-        """Train the generator on the mean head, and return that head.
+        """Train the generator on the mean head and return the mean head.
 
-        Raises `RoundDiverged` where that gave numbers that are not finite.
+        Raises `RoundDiverged` if the trained generator is not finite.
         """
         weight, bias = (torch.from_numpy(mean[f"head.{n}"]) for n in ("weight", "bias"))
         draw, labels = self.draw(self.server_round), torch.from_numpy(self._distribution())
@@ -129,7 +131,7 @@ class FedGen(FedAvg):
         return {**module_arrays(self.generator, _STATE), **moments, **heard}
 
     def load_state(self, state: Arrays) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         load_module(self.generator, state, _STATE)
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for label, array in under(state, _ADAM).items():
@@ -139,7 +141,7 @@ class FedGen(FedAvg):
         self._heard = {int(client): counts for client, counts in under(state, _HEARD).items()}
 
     def _distribution(self) -> np.ndarray:
-        """Return the probability of each label, [C] float32; uniform before anybody is heard."""
+        """Return the probability of each label, [C] float32; uniform while no counts are known."""
         if not self._heard:
             classes = self.generator.num_classes
             return np.full(classes, 1 / classes, np.float32)

@@ -1,4 +1,4 @@
-"""FedGH's server: a header for all clients, trained on the prototypes that they upload."""
+"""FedGH's server: trains a header for all clients on the prototypes that they upload."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -37,9 +37,9 @@ class FedGH(PrototypeRounds):
         evaluate_when: str = "round-end",
         **kwargs: Any,
     ) -> None:
-        """Prepare; `headers` by width of their hidden layer, `hidden_of` a client's width.
+        """Prepare; `headers` by width of the hidden layer, `hidden_of` maps a client to its width.
 
-        Clients are evaluated with heads of their own or, "after-download", with the new header.
+        Clients are evaluated with their own heads or, "after-download", with the new header.
         """
         super().__init__(*args, **kwargs)
         self.tests_header = evaluate_when == "after-download"
@@ -52,7 +52,7 @@ class FedGH(PrototypeRounds):
         return {f"{EXTRA}{width}": module_arrays(self.headers[width]) for width in widths}
 
     def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send the headers where they are what is evaluated."""
+        """Send the headers if they are evaluated."""
         return self.extras(clients) if self.tests_header else {}
 
     def update(self, uploads: list[Upload]) -> Table:
@@ -72,7 +72,7 @@ class FedGH(PrototypeRounds):
         return state
 
     def load_state(self, state: Arrays) -> None:
-        """Take back the table and the headers."""
+        """Restore the table and the headers."""
         super().load_state(state)
         for width, header in self.headers.items():
             load_module(header, state, f"{EXTRA}{width}.")

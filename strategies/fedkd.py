@@ -1,4 +1,4 @@
-"""FedKD's and FML's servers: the small models that clients keep beside their own are averaged."""
+"""FedKD's server: averages the small models (mentees) that clients keep beside their own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _LARGEST = 1e6
 
 
 class FedKD(UploadRounds[Arrays]):
-    """Uniform mean of the clients' mentees; they travel as truncated decompositions, both ways.
+    """Uniform mean of the clients' mentees, sent as truncated decompositions in both directions.
 
     Source: Wu et al., Nature Communications 2022.
     """
@@ -28,17 +28,17 @@ class FedKD(UploadRounds[Arrays]):
         decompress: Callable[[Arrays, Arrays], Arrays],
         **kwargs: Any,
     ) -> None:
-        """Prepare; `mentee` is the initial model, which the first round sends as it is."""
+        """Prepare; `mentee` is the initial model, which the first round sends uncompressed."""
         super().__init__(*args, **kwargs)
         self.mentee, self.sent = mentee, mentee
         self.compress, self.decompress = compress, decompress
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send the compressed mean of the round before."""
+        """Send the compressed mean of the previous round."""
         return {EXTRA: self.sent}
 
     def read(self, client: int, arrays: Arrays) -> Arrays:
-        """Return a client's mentee; raises `UpdateRefused` for one that cannot be averaged."""
+        """Return a client's mentee; raises `UpdateRefused` if it cannot be averaged."""
         for name, array in arrays.items():
             if array.dtype != np.float32:
                 raise UpdateRefused(f"'{name}' is {array.dtype}, not float32")
@@ -56,7 +56,7 @@ class FedKD(UploadRounds[Arrays]):
         return mentee
 
     def close_round(self, received: Arrays) -> Arrays:
-        """Average in the order of the clients' ids, and compress for the next round."""
+        """Average in the order of the client ids and compress the mean for the next round."""
         if uploads := self.uploads():
             mean: Arrays = {}
             for name in self.mentee:
@@ -66,9 +66,9 @@ class FedKD(UploadRounds[Arrays]):
         return received
 
     def state(self) -> Arrays:
-        """Return what the next round sends."""
+        """Return the arrays that the next round sends."""
         return {_STATE + name: array for name, array in self.sent.items()}
 
     def load_state(self, state: Arrays) -> None:
-        """Take back what the next round sends."""
+        """Restore the arrays that the next round sends."""
         self.sent = under(state, _STATE)

@@ -1,4 +1,4 @@
-"""FedNova: clients with more local steps do not pull harder (Wang et al. 2020, NeurIPS)."""
+"""FedNova: a mean of updates normalised by local steps (Wang et al. 2020, NeurIPS)."""
 
 from typing import Any
 
@@ -13,20 +13,21 @@ from strategies.rounds.records import ClientResult, Task, weight_of
 class FedNova(FedAvg):
     """w <- w_g - t sum_i p_i d_i, t = sum_i p_i a_i: equation 6 of the paper, tau_eff = t.
 
-    Clients send their normalised update d_i = (w_g - w_i) / a_i in place of the model, and a_i in
-    their report. With equal numbers of steps this is FedAvg; buffers are plainly averaged. The
-    round's metrics have tau_eff as "effective_steps".
+    Clients send their normalised update d_i = (w_g - w_i) / a_i instead of the model, and a_i in
+    their report. With equal numbers of steps this is FedAvg. Buffers are averaged. The round's
+    metrics contain tau_eff as "effective_steps".
     """
 
     def __init__(self, *args: Any, epochs: int, momentum: float, **kwargs: Any) -> None:
-        """Prepare a strategy; `epochs` and `momentum` of the clients, which bound their a_i."""
+        """Prepare a strategy; the clients' `epochs` and `momentum` bound their a_i."""
         super().__init__(*args, **kwargs)
         self.epochs, self.momentum = epochs, momentum
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Add updates whose a_i are possible; raises `UpdateRefused` otherwise."""
+        """Add updates with possible a_i; raises `UpdateRefused` otherwise."""
         for result in results:
-            # each of at most `examples` steps an epoch counts at most 1 / (1 - momentum) times
+            # an epoch has at most `examples` steps, each of which counts at most 1 / (1 - momentum)
+            # times
             most = self.epochs * result.examples / (1 - self.momentum)
             if not 0 < result.extra <= most:
                 raise UpdateRefused(
@@ -35,7 +36,7 @@ class FedNova(FedAvg):
         super().take(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
-        """Move the received model by the mean of the normalised updates, tau_eff steps far."""
+        """Subtract tau_eff times the mean normalised update from the received model."""
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
         steps = np.average([result.extra for result in results], weights=weights)

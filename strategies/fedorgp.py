@@ -11,8 +11,8 @@ from strategies.prototypes.training import intra_inter
 class FedORGP(TrainedPrototypes):
     """L_intra + γ L_inter (Guo et al. 2025, arXiv 2502.16119).
 
-    With `reduction` "sum", as the first version of the authors' code, both are sums over the batch,
-    and L_inter over the other classes too.
+    With `reduction` "sum", as in the first version of the authors' code, both are sums over the
+    batch, and L_inter is also a sum over the other classes.
     """
 
     def __init__(

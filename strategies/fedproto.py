@@ -11,7 +11,7 @@ from strategies.prototypes.uploads import Table, Upload, class_means
 class FedProto(PrototypeRounds):
     """P^c = sum_k n_k^c p_k^c / sum_k n_k^c, or the plain mean (Tan et al., AAAI 2022, eq. 6).
 
-    Classes that nobody uploads in a round are forgotten, unless `memory` keeps their last value.
+    A class without uploads in a round has no prototype afterwards, unless `memory` keeps the last.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""FedTGP and FedORGP: servers that train one prototype per class and send it as it comes out."""
+"""FedTGP's server: trains one prototype per class with an adaptive margin."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from strategies.prototypes.uploads import Table, Upload, class_means
 
 
 class FedTGP(TrainedPrototypes):
-    """Prototypes separated by a margin that follows the clients' (Zhang et al., AAAI 2024)."""
+    """Prototypes separated by a margin from the clients' prototypes (Zhang et al., AAAI 2024)."""
 
     def __init__(
         self, *args: Any, rule: str = "maxmin", largest_margin: float = 100.0, **kwargs: Any
     ) -> None:
-        """Prepare; `rule` and `largest_margin` as `adaptive_margin` takes them."""
+        """Prepare; `rule` and `largest_margin` as in `adaptive_margin`."""
         super().__init__(*args, **kwargs)
         self.rule, self.largest_margin = rule, largest_margin
         self.margin = largest_margin

@@ -1,7 +1,8 @@
 """FedKD's compression: matrices as truncated singular value decompositions.
 
-Server and clients both compress, so the app hands this codec to both sides. What comes back has at
-least the asked share of a matrix's energy; a matrix that would not get smaller travels as it is.
+Server and clients both compress, so the app passes this codec to both. The decompressed matrix has
+at least the requested share of the matrix's energy. A matrix that would not get smaller is sent
+uncompressed.
 Source: Wu et al., Nature Communications 2022, dynamic gradient approximation.
 """
 
@@ -22,7 +23,7 @@ class LowRank:
     """Compresses named float32 arrays with an energy that grows over the rounds."""
 
     start: float  # T of the first round, in (0, 1]
-    end: float  # what T approaches in the last round
+    end: float  # the limit of T after the last round
     rounds: int
 
     def energy(self, server_round: int) -> float:
@@ -39,14 +40,14 @@ class LowRank:
 
     @staticmethod
     def decompress(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, np.ndarray]) -> Arrays:
-        """Return arrays named and shaped as `shapes`; raises ValueError if the parts do not fit."""
-        wanted = {name for name in shapes if name in arrays}
-        parts = {name + part for name in shapes.keys() - wanted for part in _PARTS}
-        if arrays.keys() != wanted | parts:
-            odd = sorted(arrays.keys() ^ (wanted | parts))[0]
-            raise ValueError(f"'{odd}' is missing or was not asked for")
+        """Return arrays named and shaped as in `shapes`; raises ValueError if parts do not fit."""
+        uncompressed = {name for name in shapes if name in arrays}
+        parts = {name + part for name in shapes.keys() - uncompressed for part in _PARTS}
+        if arrays.keys() != uncompressed | parts:
+            unmatched = sorted(arrays.keys() ^ (uncompressed | parts))[0]
+            raise ValueError(f"'{unmatched}' is missing or unexpected")
         return {
-            name: arrays[name] if name in wanted else _product(arrays, name, array.shape)
+            name: arrays[name] if name in uncompressed else _product(arrays, name, array.shape)
             for name, array in shapes.items()
         }
 
@@ -65,19 +66,19 @@ def _compressed(name: str, array: np.ndarray, energy: float) -> Arrays:
     left, values, right = (
         part.numpy() for part in torch.linalg.svd(torch.from_numpy(matrix), full_matrices=False)
     )
-    kept = rank(values, energy)
+    k = rank(values, energy)
     rows, columns = matrix.shape
-    if kept * (rows + columns + 1) >= rows * columns:
+    if k * (rows + columns + 1) >= rows * columns:
         return {name: array}
-    parts = (left[:, :kept], values[:kept], right[:kept])
+    parts = (left[:, :k], values[:k], right[:k])
     return {name + part: np.ascontiguousarray(a) for part, a in zip(_PARTS, parts, strict=True)}
 
 
 def _product(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
     left, values, right = (arrays[name + part] for part in _PARTS)
-    kept = len(values) if values.ndim == 1 else -1
+    k = len(values) if values.ndim == 1 else -1
     columns = int(np.prod(shape[1:]))
-    if left.shape != (shape[0], kept) or right.shape != (kept, columns):
+    if left.shape != (shape[0], k) or right.shape != (k, columns):
         raise ValueError(f"the factors of '{name}' do not give an array of shape {shape}")
     with one_thread():
         product = torch.from_numpy(left * values) @ torch.from_numpy(right)

@@ -1,4 +1,4 @@
-"""SCAFFOLD: a control variate on the server that follows the clients' (Karimireddy et al. 2020)."""
+"""SCAFFOLD: a server control variate, updated by the clients' (Karimireddy et al. 2020)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ CONTROL = "control"
 
 
 class Scaffold(FedAvg):
-    """c <- c + (M / N) mean of c_i's movements, each client once; the model as in FedAvg.
+    """c <- c + (M / N) uniform mean of the changes of c_i; the model as in FedAvg.
 
-    Algorithm 1 of the paper with the server's step length 1. c is zero, and not sent, until the
-    first clients have moved it. It has the shapes of the trained parameters; buffers have none.
+    Algorithm 1 of the paper with server step length 1. c is zero, and not sent, until the first
+    round ends. It has the shapes of the trained parameters; buffers have no control variate.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -23,15 +23,15 @@ class Scaffold(FedAvg):
         self._control: Arrays = {}
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send c to everyone."""
+        """Send c."""
         return {CONTROL: self._control} if self._control else {}
 
     def averaged(self) -> dict[str, Arrays]:
-        """Ask for the movements of the clients' control variates."""
+        """Request the changes of the clients' control variates."""
         return {CONTROL: {name: np.zeros_like(self._global[name]) for name in self.trained}}
 
     def take_means(self, means: dict[str, Arrays]) -> None:
-        """Move c; clients that did not take part keep theirs, hence M / N."""
+        """Update c; the factor is M / N because other clients' control variates do not change."""
         share = len(self.report.results) / len(self.federation.nodes)
         self._control = {
             name: self._control.get(name, np.float32(0)) + np.float32(share) * mean
@@ -43,5 +43,5 @@ class Scaffold(FedAvg):
         return dict(self._control)
 
     def load_state(self, state: Arrays) -> None:
-        """Take back c."""
+        """Restore c."""
         self._control = dict(state)

@@ -1,1 +1,1 @@
-"""What a client keeps between rounds: control variates, previous and personal models."""
+"""A client's state between rounds: control variates, previous and personal models."""

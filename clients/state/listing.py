@@ -1,8 +1,8 @@
-"""All the states that lie in a folder: which runs have some, getting one out, removing old ones.
+"""List, export and remove the client states in a folder.
 
-Personal models of a hundred clients take gigabytes and outlive their run, so a person must be able
-to see and end that. What is removed are files that a `ClientState` makes, never a whole tree: the
-folder is whatever the user named.
+Personal models of a hundred clients take gigabytes and remain after their run, so a user must be
+able to list and remove them. The user names the folder, so `clean` removes only files that a
+`ClientState` makes, never a whole tree.
 """
 
 import os
@@ -24,21 +24,21 @@ from clients.state.store import (
     newest,
 )
 
-_PATIENCE = 1.0  # seconds for another process that removes the same files
+_PATIENCE = 1.0  # seconds to wait for another process that removes the same files
 _STATES = (CURRENT, PREVIOUS, TEMPORARY)
-_FILES = (*_STATES, LOCK)  # the lock last: the others are removed under it
+_FILES = (*_STATES, LOCK)  # the lock is removed last, because it protects the removal
 
 
 class UnknownRun(StateError):  # noqa: N818 - a StateError by its base
-    """No client of the run has a state here."""
+    """No client of the run has a state in the folder."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What the clients of one run have stored."""
+    """A summary of the states of one run's clients."""
 
     run_key: str
-    clients: int  # that have a state
+    clients: int  # number of clients with a state
     bytes: int  # of all their files
     last_round: int | None  # None: no state is readable
     modified: float  # seconds since the epoch
@@ -46,7 +46,7 @@ class RunState:
 
 
 def list_states(root: Path) -> list[RunState]:
-    """List the runs that have states below `root`, the last changed first."""
+    """List the runs that have states below `root`, the most recently changed first."""
     runs = [(run, _client_folders(run)) for run in _folders(root)]
     rows = [_examine(run, clients) for run, clients in runs if clients]
     return sorted(rows, key=lambda row: (-row.modified, row.run_key))
@@ -58,30 +58,31 @@ def export_state(root: Path, run_key: str, client: int, target: Path) -> int:
     Raises:
         StateError: there is no such state, it is damaged, or `target` exists or cannot be written.
     """
-    found = newest(client_folder(root, run_key, client))
-    if found is None:
+    newest_file = newest(client_folder(root, run_key, client))
+    if newest_file is None:
         raise StateError(f"client {client} of run '{run_key}' has no state in {root}")
     try:
-        with found[0].open("rb") as source, os.fdopen(create(target), "wb") as copy:
+        with newest_file[0].open("rb") as source, os.fdopen(create(target), "wb") as copy:
             shutil.copyfileobj(source, copy)
             return copy.tell()
     except FileExistsError:
         raise StateError(f"{target} exists already; name a new file") from None
     except OSError as error:
-        raise StateError(f"{found[0]} cannot be copied to {target}: {error}") from error
+        raise StateError(f"{newest_file[0]} cannot be copied to {target}: {error}") from error
 
 
 def clean(
     root: Path, run_key: str | None = None, keep: int = 0, *, dry_run: bool = False
 ) -> list[RunState]:
-    """Remove the states of one run, or of all but the `keep` last changed, and return which.
+    """Remove the states of one run, or of all but the `keep` most recently changed runs.
 
-    Several processes may remove the same states at once.
+    Returns the removed rows; with `dry_run` it only returns them. Several processes may remove the
+    same states at once.
 
     Raises:
         UnknownRun: there is no such run.
-        StateError: a run key comes with `keep`, a client is training, or a
-            file cannot be removed.
+        StateError: both a run key and `keep` are given, a client is training, or a file cannot be
+            removed.
     """
     rows = list_states(root)
     if run_key is None:
@@ -99,15 +100,15 @@ def clean(
 
 
 def expected_bytes(num_clients: int, bytes_per_client: int) -> int:
-    """Return the disk use of a run when every client has trained twice: two versions of each.
+    """Return a run's disk use in bytes once every client has trained twice: two versions of each.
 
-    Each process that is just writing takes `bytes_per_client` more for that moment.
+    Each process takes `bytes_per_client` more while it writes.
     """
     return 2 * num_clients * bytes_per_client
 
 
 def _folders(folder: Path) -> list[Path]:
-    """List the folders in a folder; links are left out, for they may lead anywhere."""
+    """List the folders in a folder, without links, because these may lead anywhere."""
     try:
         with os.scandir(folder) as entries:
             return sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
@@ -126,14 +127,14 @@ def _examine(run: Path, clients: list[Path]) -> RunState:
     rounds, damaged = [], 0
     for folder in clients:
         try:
-            found = newest(folder)
+            newest_file = newest(folder)
         except StateError:
             damaged += 1
         else:
-            rounds += [found[1].last_round] if found else []
+            rounds += [newest_file[1].last_round] if newest_file else []
     files = []
     for path in (folder / name for folder in clients for name in _FILES):
-        with suppress(FileNotFoundError):  # a client that is training renames its files
+        with suppress(FileNotFoundError):  # a training client renames its files
             files.append(path.stat())
     return RunState(
         run_key=run.name,
@@ -146,14 +147,14 @@ def _examine(run: Path, clients: list[Path]) -> RunState:
 
 
 def _remove(run: Path) -> None:
-    """Remove a run's files, and the folders that are empty then."""
+    """Remove a run's files and the folders that this leaves empty."""
     for folder in _client_folders(run):
         try:
             _remove_files(folder, f"client {folder.name} of run '{run.name}'")
         except StateError:
             if any((folder / file).is_file() for file in _STATES):
-                raise  # else another process was faster
-    with suppress(OSError):  # something else lies there
+                raise  # otherwise another process has removed them
+    with suppress(OSError):  # the folder has other content
         run.rmdir()
 
 
@@ -166,5 +167,5 @@ def _remove_files(folder: Path, name: str) -> None:
                 (folder / file).unlink(missing_ok=True)
         except OSError as error:
             raise StateError(f"{folder} cannot be cleaned: {error}") from error
-    with suppress(OSError):  # something else lies there
+    with suppress(OSError):  # the folder has other content
         folder.rmdir()

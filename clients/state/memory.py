@@ -1,8 +1,8 @@
-"""What a client remembers in one round: a view of its stored state that knows which round it is.
+"""A client's state in one round: a view of the stored state at the start of that round.
 
-A client that has trained before in this run must find its state; one that has not must not care.
-Only the server knows which is which, so the task says it, and a lost state is never silently
-replaced by a fresh one.
+A client that has trained before in this run must find its state; a new client has none. Only the
+server knows which clients have trained, so the task contains it. A lost state is therefore never
+replaced silently by a new one.
 """
 
 from dataclasses import dataclass
@@ -15,23 +15,24 @@ REINIT = "reinit"
 
 @dataclass(frozen=True)
 class Memory:
-    """The state of one client as one round sees it."""
+    """The state of one client in one round."""
 
     state: ClientState
     server_round: int
     known: bool  # the server has accepted training of this client before
-    missing: str = "error"  # what a lost state does: "error" or "reinit"
+    missing: str = "error"  # the reaction to a lost state: "error" or "reinit"
 
     def load(self) -> Arrays | None:
-        """Return what the client knew when this round began; None if it had nothing yet.
+        """Return the client's state when this round began; None if it had none yet.
 
-        Raises `StateError`: the state is damaged, foreign, from a later round, or lost.
+        Raises:
+            StateError: the state is damaged, foreign, from a later round, or lost.
         """
         arrays = self.state.load(self.server_round)
         if arrays is None and self.known and self.missing != REINIT:
             raise StateError(
-                "the client has trained before in this run but its state is gone; bring its folder "
-                "back, or set state-missing to 'reinit' to start it afresh"
+                "the client has trained before in this run but its state is gone; restore its "
+                "folder, or set state-missing to 'reinit' to start it without state"
             )
         return arrays
 

@@ -1,8 +1,9 @@
-"""What one client keeps between rounds: control variates, its previous or personal model.
+"""The stored state of one client: control variates, its previous or personal model.
 
-Any worker process may serve any client, a node may restart, and a lost reply makes the server ask
-for a round again. So the state lies in a file per run and client, replaced whole, stamped with the
-round that wrote it, beside the version before it. It never travels in a message.
+Any worker process may serve any client, a node may restart, and after a lost reply the server
+requests a round again. Therefore the state is a file per run and client, which is replaced as a
+whole and stamped with the round that wrote it; the previous version is kept. No message contains
+it.
 
 Layout: <root>/<run-key>/<client>/{personal.safetensors, personal.prev.safetensors, lock}
 """
@@ -31,16 +32,16 @@ _MAX_NAME = 200  # bytes; file systems allow 255
 
 
 class StateError(Exception):
-    """The state of a client cannot be used as asked; the text is one sentence that says why."""
+    """The state of a client cannot be used as requested; the message states the reason."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a file says about itself, in its metadata."""
+    """A state file's own description, in its metadata."""
 
     format: int
-    version: int  # 1, 2, ...: another content has another version
-    previous: int  # the version that `last_round` started from; 0: none
+    version: int  # 1, 2, ...: increases with every write
+    previous: int  # the version from which `last_round` started; 0: none
     last_round: int
     header: dict[str, str]
 
@@ -49,17 +50,17 @@ class ClientState:
     """The stored state of one client in one run."""
 
     def __init__(self, root: Path, run_key: str, client: int, header: Mapping[str, str]) -> None:
-        """Describe where the state lies; nothing is read or made yet.
+        """Describe the location of the state; this neither reads nor creates anything.
 
         Args:
             root: the folder of all runs' states.
             run_key: the name of the run; a plain folder name.
             client: from 0.
-            header: what the state belongs to (method, model, classes, seed, ...). A file written
-                with another header is refused.
+            header: the settings that the state belongs to (method, model, classes, seed, ...). A
+                file with another header is refused.
 
         Raises:
-            StateError: the run key or the client is no safe folder name.
+            StateError: the run key or the client is not a safe folder name.
         """
         self._folder = client_folder(root, run_key, client)
         self._name = f"client {client} of run '{run_key}'"
@@ -67,19 +68,19 @@ class ClientState:
         self._lock = file_lock(self._folder)
 
     def load(self, server_round: int) -> Arrays | None:
-        """Return the state as it was when round `server_round` began; None: there was none yet.
+        """Return the state as it was when round `server_round` began; None if there was none yet.
 
-        After an interruption the same round gives the same state again, bit for bit. To look at
-        the result of round r, load r + 1.
+        After an interruption the same round gets the same state again, bit for bit. To read the
+        result of round r, load r + 1.
 
         Raises:
-            StateError: the client has trained a later round, the state belongs to something else,
-                its file is damaged, or the version asked for is no longer there.
+            StateError: the client has trained a later round, the state has another header, its file
+                is damaged, or the version for this round no longer exists.
         """
-        found = self._newest()
-        if found is None:
+        newest_file = self._newest()
+        if newest_file is None:
             return None
-        path, stamp = found
+        path, stamp = newest_file
         self._refuse_later(stamp, server_round)
         if stamp.last_round < server_round:
             return self._arrays(path, stamp.version)
@@ -88,29 +89,30 @@ class ClientState:
         return self._arrays(self._folder / PREVIOUS, stamp.previous)
 
     def save(self, arrays: Mapping[str, np.ndarray], server_round: int) -> None:
-        """Store the state after round `server_round`; the state before it is kept beside it.
+        """Store the state after round `server_round` and keep the previous version.
 
-        Saving a round again replaces that round's state. When this raises, or the process dies at
-        any moment, `load(server_round)` still gives what it gave before.
+        Saving a round again replaces that round's state. If this method raises, or the process dies
+        at any moment, `load(server_round)` returns the same as before.
 
         Raises:
-            StateError: as `load`; or another process holds the lock, an array is of a type that
-                safetensors has not, or the file cannot be written (disk full, permissions).
+            StateError: as `load`; or another process holds the lock, an array has a type that
+                safetensors does not support, or the file cannot be written (disk full,
+                permissions).
         """
         with self.locked():
-            found = self._newest()
-            version, previous, again = 1, 0, False
-            if found is not None:
-                stamp = found[1]
+            newest_file = self._newest()
+            version, previous, rewrite = 1, 0, False
+            if newest_file is not None:
+                stamp = newest_file[1]
                 self._refuse_later(stamp, server_round)
-                again = stamp.last_round == server_round
-                version, previous = stamp.version + 1, stamp.previous if again else stamp.version
+                rewrite = stamp.last_round == server_round
+                version, previous = stamp.version + 1, stamp.previous if rewrite else stamp.version
             stamp = Stamp(_FORMAT, version, previous, server_round, self._header)
-            self._write(self._serialised(arrays, stamp), keep_previous=again)
+            self._write(self._serialised(arrays, stamp), keep_previous=rewrite)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training this client; may be nested.
+        """Prevent other processes from training this client; may be nested.
 
         Raises:
             StateError: at once, when another process holds the lock.
@@ -123,10 +125,10 @@ class ClientState:
             yield
 
     def _newest(self) -> tuple[Path, Stamp] | None:
-        found = newest(self._folder)
-        if found is not None:
-            self._refuse_foreign(found[1], found[0])
-        return found
+        newest_file = newest(self._folder)
+        if newest_file is not None:
+            self._refuse_foreign(newest_file[1], newest_file[0])
+        return newest_file
 
     def _arrays(self, path: Path, version: int) -> Arrays:
         with suppress(FileNotFoundError), _opened(path) as (stamp, file):
@@ -152,9 +154,10 @@ class ClientState:
                 )
 
     def _serialised(self, arrays: Mapping[str, np.ndarray], stamp: Stamp) -> bytes:
-        # One sorted entry: the library writes several in an order that differs per process.
+        # One sorted entry, because the library's order of several entries differs between
+        # processes.
         metadata = {"state": json.dumps(asdict(stamp), sort_keys=True)}
-        # It also takes a strided array's memory as it lies, so that must be in C order.
+        # The library writes a strided array's memory unchanged, so that it must be in C order.
         dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         try:
             return serialised(dense, metadata)
@@ -185,10 +188,10 @@ class ClientState:
 
 
 def newest(folder: Path) -> tuple[Path, Stamp] | None:
-    """Find a client's newest file: the previous one after a crash between the two renames.
+    """Find a client's newest file, which is the previous one after a crash between two renames.
 
     Raises:
-        StateError: it is damaged.
+        StateError: the file is damaged.
     """
     for path in (folder / CURRENT, folder / PREVIOUS):
         with suppress(FileNotFoundError), _opened(path) as (stamp, _):
@@ -197,12 +200,12 @@ def newest(folder: Path) -> tuple[Path, Stamp] | None:
 
 
 def client_folder(root: Path, run_key: str, client: int) -> Path:
-    """Return where a client's files lie; raises StateError when that could be somewhere else."""
-    plain = run_key.isprintable() and not run_key.startswith(".") and not set(run_key) & set("/\\:")
-    if not run_key or not plain or len(os.fsencode(run_key)) > _MAX_NAME:
+    """Return the folder of a client's files; raises StateError if it could be outside `root`."""
+    safe = run_key.isprintable() and not run_key.startswith(".") and not set(run_key) & set("/\\:")
+    if not run_key or not safe or len(os.fsencode(run_key)) > _MAX_NAME:
         raise StateError(f"the run key {run_key!r} must be a plain folder name, without slashes")
     try:
-        number = operator.index(client)  # no text, which could be a path
+        number = operator.index(client)  # refuses text, which could be a path
     except TypeError:
         number = -1
     if number < 0:
@@ -229,17 +232,17 @@ def exclusive(lock: FileLock, name: str) -> Iterator[None]:
 
 
 def file_lock(folder: Path) -> FileLock:
-    """Return the lock of the client whose files lie in `folder`, not yet held."""
+    """Return the lock, not yet acquired, of the client whose files are in `folder`."""
     return FileLock(folder / LOCK, timeout=0, mode=PRIVATE_FILE)
 
 
 def create(path: Path) -> int:
-    """Open a new file for its owner alone, and return its descriptor."""
+    """Create a file that only its owner can access, and return its descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder and its parents, for their owner alone; existing ones stay as they are."""
+    """Create a folder and its parents with access for the owner only; keep existing ones."""
     for each in [*reversed(folder.parents), folder]:
         each.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
 
@@ -255,11 +258,11 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Stamp, Any]]:
-    """Open a state file: its stamp and the safetensors file.
+    """Open a state file and yield its stamp and the safetensors file.
 
     Raises:
-        FileNotFoundError: there is none.
-        StateError: it is damaged, of another format or cannot be read.
+        FileNotFoundError: the file does not exist.
+        StateError: the file is damaged, has another format or cannot be read.
     """
     try:
         with safe_open(path, "np") as file:
@@ -273,4 +276,4 @@ def _opened(path: Path) -> Iterator[tuple[Stamp, Any]]:
     except FileNotFoundError:
         raise
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise StateError(f"{path} is not a whole state file: {error}") from error
+        raise StateError(f"{path} is not a complete state file: {error}") from error

@@ -1,4 +1,4 @@
-"""Named tensors to named arrays and back: what clients store and send."""
+"""Conversion between named tensors and the named arrays that clients store and send."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ def floating(model: nn.Module) -> dict[str, Tensor]:
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    """Copy tensors to arrays of their own on the CPU."""
+    """Copy tensors to arrays on the CPU."""
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
 
 

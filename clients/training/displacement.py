@@ -1,7 +1,7 @@
-"""Steps to another point of parameter space and exactly back, as two-pass gradient rules take them.
+"""Temporary, exactly reversible displacements of parameters, for two-pass gradient rules.
 
-Adding a displacement and subtracting it again would leave rounding errors in the weights; here the
-old values are kept and put back, so a displacement of zero changes no bit of the training.
+Adding a displacement and subtracting it again would leave rounding errors in the weights. Here the
+old values are kept and restored, so that a displacement of zero changes no bit of the training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from torch import Tensor
 
 @contextmanager
 def displaced(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator[None]:
-    """Add one step [same shape] to each parameter inside the block; forgets their gradients.
+    """Add one step [same shape] to each parameter inside the block; clears their gradients.
 
-    Under autocast the parameters' low-precision copies are made anew, inside and after it.
+    This clears autocast's cache of low-precision copies at the start and at the end of the block.
     """
     with torch.no_grad():
         kept = [parameter.clone() for parameter in parameters]

@@ -1,7 +1,7 @@
-"""The second stage of two-step personalisation: a client trains the final global model further.
+"""The second stage of two-step personalisation: a client fine-tunes the final global model.
 
-It happens on a copy, so that the global model in this process is what it was for the next client,
-its frozen head included.
+The client trains a copy, so that the process's global model, frozen head included, stays unchanged
+for the next client.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ def fine_tune(
     class_counts: Tensor,
     epoch: Callable[[], Batches],
 ) -> nn.Module:
-    """Return a copy of the place's model after fine-tuning; the model itself is the teacher.
+    """Return a fine-tuned copy of the process's model; the model itself is the teacher.
 
-    Several tunings follow each other on the copy. Raises `LossDiverged`. The copy is the process's,
-    and the next client's call overwrites it.
+    Several tunings act on the copy in turn. The copy belongs to the process, and the next client's
+    call overwrites it. Raises `LossDiverged`.
     Source: FedDr+ (Kim S. et al., TMLR 2025), algorithm 1, personalisation; FedBABU section 4.
     """
     own = slot.copy("own")

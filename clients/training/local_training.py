@@ -1,7 +1,7 @@
-"""The one hot loop: E epochs of SGD on one client's data.
+"""The local training loop: E epochs of SGD on one client's data.
 
-Every method trains through this loop. It does no per-sample work, waits for the device once per
-epoch, and takes everything it needs as arguments, so that it can be read, timed and tested alone.
+Every method uses this loop. It does no per-sample work and waits for the device once per epoch. All
+its inputs are arguments, so that it can be read, timed and tested alone.
 """
 
 import math
@@ -28,35 +28,35 @@ class LossDiverged(ArithmeticError):  # noqa: N818 - an outcome of training, not
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """The local optimiser, as the server's configuration fixes it."""
+    """The settings of local training, from the server's configuration."""
 
     epochs: int
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0: no clipping
-    precision: str = "fp32"  # or "tf32", "bf16", or "bf16-teacher": only the frozen models
+    precision: str = "fp32"  # or "tf32", "bf16", or "bf16-teacher": bf16 for the frozen models only
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What one client's training took and gave."""
+    """The loss and the cost of one client's training."""
 
     loss: float  # mean over all steps
     steps: int
-    images: int  # seen in all steps together
+    images: int  # total over all steps
     seconds: float
 
 
 @dataclass(frozen=True)
 class FrozenModels:
-    """Frozen models, in eval mode, that see every batch beside the one that trains."""
+    """Frozen models, in eval mode, that process the same batches as the trained model."""
 
     teacher: nn.Module | None = None  # the received model
     previous: nn.Module | None = None  # this client's own last model
 
     @torch.no_grad()
     def forward(self, step: Step, inputs: Tensor, objective: Objective) -> Step:
-        """Return the step with what the objective looks at of these models' passes, in float32."""
+        """Return the step with the outputs of these models that the objective needs, in float32."""
         if objective.needs_teacher and self.teacher is not None:
             features, logits = self.teacher(inputs)
             step = replace(step, global_features=features.float(), global_logits=logits.float())
@@ -66,7 +66,7 @@ class FrozenModels:
 
 
 def backward(forward: Forward, objective: Objective) -> Tensor:
-    """Set the gradients of the objective: what every method does that has no rule of its own."""
+    """Set the gradients of the objective: the rule of every method without a rule of its own."""
     loss = objective(forward())
     loss.backward()
     return loss.detach()
@@ -84,9 +84,9 @@ def train(
 ) -> TrainingResult:
     """Train the parameters of `model` that require a gradient, in place.
 
-    `epoch()` returns the batches of one more pass: images [B, channels, H, W] and labels [B] on the
-    model's device. `gradients` sets the gradients of one batch. SGD starts anew, or from
-    `velocity`: one tensor for each trained parameter, changed in place. Raises `LossDiverged`.
+    `epoch()` returns the batches of the next epoch: images [B, channels, H, W] and labels [B] on
+    the model's device. `gradients` sets the gradients of one batch. SGD starts from `velocity`
+    (zero if None), one tensor per parameter, and changes it. Raises `LossDiverged`.
     """
     start = time.perf_counter()
     parameters = _pairs(model, frozen.teacher or model)
@@ -125,9 +125,9 @@ def _forward(
     part: slice = slice(None),
     watched: bool = True,
 ) -> Step:
-    """Run the local model on a batch, and the frozen ones that the objective looks at.
+    """Run the local model and the frozen models that the objective needs on a batch.
 
-    `part` is a slice of the batch; `watched=False` leaves the frozen models out.
+    `part` is a slice of the batch; `watched=False` skips the frozen models.
     """
     inputs, labels = inputs[part], labels[part]
     features, logits = model(inputs)
@@ -143,7 +143,7 @@ def _forward(
 
 
 def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the model's trainable parameters, and the same ones of the received model."""
+    """Return the model's trainable parameters and the same parameters of the received model."""
     pairs = zip(model.parameters(), anchor.parameters(), strict=True)
     kept = [pair for pair in pairs if pair[0].requires_grad]
     return [own for own, _ in kept], [received for _, received in kept]

@@ -1,6 +1,6 @@
-"""What a process lends to its clients in turn: models that stay in place, and access to data.
+"""The models and the data access that a process lends to its clients in turn.
 
-Clients are built for every message; what is expensive lives here and outlives them.
+A client is built for every message. The expensive objects are here and outlive the clients.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,29 +16,29 @@ from clients.training.objective import Objective
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a client fine-tunes the global model before it is evaluated, or one of several ways."""
+    """One stage of a client's fine-tuning of the global model before its evaluation."""
 
     objective: Objective
     settings: LocalSettings
     lr: float
-    part: str  # of the model that is trained, a word of clients.training.parts
+    part: str  # the trained part of the model, a name of clients.training.parts
 
 
 @dataclass
 class ModelSlot:
-    """What a process lends to each of its clients in turn: a model, and frozen copies of it."""
+    """The model that a process lends to each of its clients in turn, and frozen copies of it."""
 
     model: nn.Module
-    shared: Mapping[str, Tensor]  # the tensors of `model` that travel, by name
+    shared: Mapping[str, Tensor]  # the tensors of `model` that are sent, by name
     settings: LocalSettings
     build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
-    tuning: tuple[Tuning, ...] = ()  # how clients make the final model their own, in this order
-    build_for: Callable[[int], nn.Module] | None = None  # as `build`, with a client's own weights
+    tuning: tuple[Tuning, ...] = ()  # the stages of fine-tuning, in this order
+    build_for: Callable[[int], nn.Module] | None = None  # with a client's initial weights
     _copies: dict[str, nn.Module] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return next(self.model.parameters()).device
 
     def copy(self, name: str) -> nn.Module:
@@ -48,17 +48,17 @@ class ModelSlot:
         return self._copies[name]
 
     def initial(self, client: int) -> nn.Module:
-        """Return a model with the weights that a client starts from."""
+        """Return a model with a client's initial weights."""
         return self.build_for(client) if self.build_for else self.copy("initial")
 
     @property
     def teacher(self) -> nn.Module:
-        """The copy that holds the received model."""
+        """The copy for the received model."""
         return self.copy("teacher")
 
     @property
     def private(self) -> dict[str, Tensor]:
-        """The floating tensors of `model` that neither travel nor are frozen, by name."""
+        """The floating tensors of `model` that are neither sent nor frozen, by name."""
         return {
             name: tensor
             for name, tensor in floating(self.model).items()
@@ -73,16 +73,16 @@ class ClientData:
 
     training: Callable[[int], Callable[[], Batches]]  # round -> the batches of its next epoch
     tuning: Callable[[int], Callable[[], Batches]]  # the same examples for personalisation
-    examples: Callable[[], Batches]  # the training examples, in order and as they are
+    examples: Callable[[], Batches]  # the training examples, in order, without augmentation
     test: Callable[[], Batches]  # the client's own test split
     num_examples: int
     class_counts: Tensor  # [C], training examples of each class
-    seed: Callable[[int], int] = int  # round -> seed of what else is random, such as dropout
+    seed: Callable[[int], int] = int  # round -> seed of other random numbers, such as dropout's
 
 
 @torch.no_grad()
 def copy_weights(source: nn.Module, target: nn.Module) -> None:
-    """Copy every parameter and buffer of a model into another of the same kind, in place."""
+    """Copy every parameter and buffer of a model to another of the same kind, in place."""
     for copy, tensor in zip(_state(target), _state(source), strict=True):
         copy.copy_(tensor)
     target.eval()

@@ -1,7 +1,7 @@
-"""The local objective of one batch: a base loss, and a regulariser that pulls to the global model.
+"""The local objective of one batch: a base loss and a regulariser towards the global model.
 
-Both are looked up by name, so that any base runs with any regulariser and a method of the table is
-a pair of names. Everything a loss may need of a batch is in `Step`; the losses are in
+Both are looked up by name. Any base loss works with any regulariser, and a row of the method table
+names one of each. `Step` has everything that a loss needs of a batch; the formulas are in
 `clients.losses`.
 """
 
@@ -18,7 +18,7 @@ _ABSENT = torch.empty(0)
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What papers and their codes differ in, of one loss each; `clients.losses` says more."""
+    """Variants of single losses, where papers and their code differ; see `clients.losses`."""
 
     share: float = 1.0  # of NTD in "kd-ntd"
     tau_squared: bool = True  # whether "ntd" is multiplied by tau^2
@@ -29,17 +29,17 @@ class LossOptions:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch, seen by the local model and (where a regulariser needs it) by the global one."""
+    """One batch with the outputs of the local and, if a regulariser needs it, the global model."""
 
     labels: Tensor  # [B] int64
     features: Tensor  # [B, d]
-    logits: Tensor  # [B, C], what the model predicts with
+    logits: Tensor  # [B, C], from which the model predicts
     classifier: Tensor  # the head's weight [C, d]
     parameters: Sequence[Tensor] = ()  # trainable, local
-    global_parameters: Sequence[Tensor] = ()  # the same ones as received this round
-    global_features: Tensor = _ABSENT  # there if the objective `needs_teacher`
+    global_parameters: Sequence[Tensor] = ()  # the same parameters as received this round
+    global_features: Tensor = _ABSENT  # set if the objective `needs_teacher`
     global_logits: Tensor = _ABSENT
-    previous_features: Tensor = _ABSENT  # there if the objective `needs_previous`
+    previous_features: Tensor = _ABSENT  # set if the objective `needs_previous`
     class_counts: Tensor = _ABSENT  # [C], this client's training examples of each class
     tau: float = 1.0
     options: LossOptions = LossOptions()
@@ -65,7 +65,7 @@ BASE_LOSSES: dict[str, LossFunction] = {
 
 @dataclass(frozen=True)
 class Regulariser:
-    """A pull towards the received model, and what it needs to be computed."""
+    """A regulariser's loss function and the inputs that it needs."""
 
     function: LossFunction
     needs_teacher: bool = True  # a forward pass of the received model on the same batch
@@ -102,7 +102,7 @@ REGULARISERS: dict[str, Regulariser] = {
     "ld": Regulariser(  # mean squared difference of logits
         lambda step: losses.logit_distillation(step.logits, step.global_logits),
     ),
-    "moon": Regulariser(  # contrast of the received model's features to those of the own last model
+    "moon": Regulariser(  # contrast between the features of the received and of the own last model
         lambda step: losses.moon_contrastive(
             step.features, step.global_features, step.previous_features, step.tau
         ),
@@ -124,7 +124,7 @@ class Objective:
     reg_weight: float = 0.0
     tau: float = 1.0
     options: LossOptions = LossOptions()
-    class_counts: Tensor = _ABSENT  # of the client, for losses that correct for them
+    class_counts: Tensor = _ABSENT  # of the client, for losses that use them
 
     @property
     def needs_teacher(self) -> bool:

@@ -1,7 +1,7 @@
-"""Which parameters of a model are trained: its body, its head, all of it, or less than those.
+"""The parts of a model that are trained: body, head, all of it, or smaller parts.
 
-Personal methods train the parts at different times, with the others fixed. A fixed part also leaves
-the optimiser, so that neither momentum nor weight decay moves it.
+Personalised methods train the parts at different times, with the other parts fixed. The optimiser
+does not get a fixed part, so that neither momentum nor weight decay changes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _BELONGS: dict[str, Callable[[str], bool]] = {
     ALL: lambda name: True,
     BODY: lambda name: not name.startswith("head."),
     HEAD: lambda name: name.startswith("head."),
-    ROWS: lambda name: name == "head.weight",  # the head's, without its bias or scale
+    ROWS: lambda name: name == "head.weight",  # the head's weight, without its bias or scale
     ALL_BUT_ROWS: lambda name: name != "head.weight",
     BOTTLENECK: lambda name: name.startswith("bottleneck."),
 }
@@ -30,9 +30,10 @@ def in_part(name: str, part: str) -> bool:
 
 @contextmanager
 def training_only(model: nn.Module, part: str) -> Iterator[None]:
-    """Let just one part of a model, a word above, require gradients inside the block.
+    """Let only one part of a model, a name above, require gradients inside the block.
 
-    A frozen head is unfrozen if the part has it. Afterwards every parameter is as it was.
+    This unfreezes a frozen head that is in the part. After the block every `requires_grad` flag is
+    restored and all gradients are cleared.
     """
     before = {name: p.requires_grad for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
@@ -47,7 +48,7 @@ def training_only(model: nn.Module, part: str) -> Iterator[None]:
 
 @contextmanager
 def still_statistics(model: nn.Module) -> Iterator[None]:
-    """Keep the running statistics of BatchNorm as they are; batches are normalised as before."""
+    """Keep BatchNorm's running statistics unchanged; the normalisation of batches is as usual."""
     layers = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
     kept = [[buffer.clone() for buffer in layer.buffers()] for layer in layers]
     try:

@@ -1,8 +1,9 @@
-"""SGD with momentum on PyTorch's fused kernel, without what `torch.optim` loads at its first step.
+"""SGD with momentum on PyTorch's fused kernel, without the imports of `torch.optim`.
 
-The first step of any `torch.optim` optimiser imports torch's compiler, with SymPy: five seconds in
-every worker, and for every message of a real SuperNode, whose app is a new process each time. This
-is the same kernel with the same arguments, so the same bits (a test compares them).
+The first step of any `torch.optim` optimiser imports torch's compiler and SymPy. That takes five
+seconds in every worker, and in every message of a real SuperNode, which starts a new process each
+time. This class calls the same kernel with the same arguments and gives the same bits; a test
+compares them.
 """
 
 import torch
@@ -13,7 +14,7 @@ class FusedSGD:
     """SGD on float tensors of one device: v <- momentum v + g + weight_decay w; w <- w - lr v.
 
     The first step sets v to g + weight_decay w, as `torch.optim.SGD` does. With `velocity`, one
-    tensor v for each parameter, it goes on from there and changes these tensors in place.
+    tensor v for each parameter, it starts from these values and changes these tensors in place.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class FusedSGD:
         self._buffers = new if momentum else []
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -54,7 +55,7 @@ class FusedSGD:
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Return how many plain steps move as far as `steps` steps with momentum, gradients equal.
+    """Return how many plain steps move as far as `steps` momentum steps with equal gradients.
 
     With momentum m, the gradient of step t counts 1 + m + ... + m^(K - t) times in the displacement
     of K steps, so K_eff = (K - m (1 - m^K) / (1 - m)) / (1 - m): Wang et al. 2020, NeurIPS,

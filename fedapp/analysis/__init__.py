@@ -1,1 +1,1 @@
-"""The papers' measurements of models, in a run and of finished runs."""
+"""The papers' measures of models, during a run and for finished runs."""

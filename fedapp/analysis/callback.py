@@ -1,8 +1,8 @@
-"""Measuring rounds while a run goes on, which the key `analyses` asks for.
+"""Measures of models during a run, which the key `analyses` selects.
 
-The server trains the round's clients again in its own process, so it must have the clients' data:
-always so in a simulation. Where it has not, measure on a machine that has, with `fedapp analyse`.
-The same holds for what clients keep between rounds.
+The server trains the round's clients again in its own process, so it needs the clients' data and
+stored states. In a simulation it always has them. Otherwise use `fedapp analyse` on a machine that
+has them.
 """
 
 import logging
@@ -22,24 +22,24 @@ log = logging.getLogger(__name__)
 
 
 class Measures(Callback):
-    """Keeps what a round started from, and measures the round when it is due."""
+    """Keeps the start of a round, and measures the round if it is due."""
 
     def __init__(self, analyses: str, tracker: Tracker) -> None:
-        """Take the words of the key `analyses`, and where figures go beside analysis.json."""
+        """Take the value of the key `analyses`, and a tracker that also gets the results."""
         self.words, self.tracker = measures_of_models(analyses), tracker
 
     def run_begins(self, run: ActiveRun) -> None:
-        """Take what the first round starts from; later rounds are forgotten."""
-        self._note(run)
+        """Keep the start of the first round; remove later rounds from analysis.json."""
+        self._keep_start(run)
         measures_file.truncate(run.directory, run.first_round - 1)
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Measure the round if it is due, and print what it cost.
+        """Measure the round if it is due, and log the cost.
 
-        A round that cannot be measured is left out, and the reason is printed: training goes on.
+        If a round cannot be measured, the reason is logged and training continues.
         """
         start, number = self.start, row["round"]
-        self._note(run)
+        self._keep_start(run)
         every = run.config.analysis_every
         if start is None or not (number == run.last_round or (every and number % every == 0)):
             return
@@ -49,20 +49,20 @@ class Measures(Callback):
         )  # fmt: skip
         try:
             entry = measure_round(run.process, models, self.words)
-        except UserError as reason:
-            log.info(f"analysis of round {number} is left out: {reason}")
+        except UserError as error:
+            log.info(f"analysis of round {number} is left out: {error}")
             return
         written(f"analysis of round {number}", lambda: measures_file.add(run.directory, entry))
         log.info(cost_sentence(entry))
         self.tracker.log({"round": number, **measures_file.figures(entry)})
-        run.round_started = time.monotonic()  # its time is not the next round's
+        run.round_started = time.monotonic()  # the next round's time excludes the measures
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Add the headline figures of the last measured round, by "measure/figure"."""
+        """Add the main results of the last measured round to the summary, by "measure/name"."""
         entries = measures_file.read(run.directory) if self.words else []
         if entries:
             summary["measures"] = measures_file.figures(entries[-1])
 
-    def _note(self, run: ActiveRun) -> None:
-        """Keep what the next round starts from, if anything is to be measured."""
+    def _keep_start(self, run: ActiveRun) -> None:
+        """Keep the start of the next round, if there are measures."""
         self.start = Start.of(run.strategy, run.arrays) if self.words else None

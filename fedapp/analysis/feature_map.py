@@ -1,7 +1,7 @@
-"""A map of the features of personal models: each client's own test images, coloured by class.
+"""A map of personal models' features of each client's own test images, coloured by class.
 
-FedDOR's first figure shows whether clients with different architectures put a class in the same
-place. The models are those that the clients stored, so a run must have kept them.
+FedDOR's first figure shows whether clients with different architectures map a class to the same
+region. The map needs the clients' stored models, so the run must have kept them.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Features:
     labels: np.ndarray
     prototypes: np.ndarray
     classes: np.ndarray
-    clients: tuple[int, ...]  # whose images and models these are
+    clients: tuple[int, ...]  # the clients with these images and models
 
 
 def features_of(run: RunDirectory) -> Features:
-    """Compute the features of clients' test images in their stored models.
+    """Compute the features of clients' test images with their stored models.
 
-    Clients that were never drawn, or whose models lie on other machines, are left out.
+    Clients that were never sampled, or whose models are on other machines, are left out.
 
     Raises:
-        UserError: the run's clients have no models of their own, or did not keep them.
+        UserError: the run's clients have no personal models, or did not keep them.
     """
     config = parse_config(run.config())
     process = ProcessContext(config)
@@ -59,28 +59,27 @@ def features_of(run: RunDirectory) -> Features:
         )
     rounds = run.rounds()
     last = rounds[-1]["round"] if rounds else 0
-    found = {
+    by_client = {
         client: features
         for client in range(config.num_clients)
         if (features := _of_client(process, client, last, run.state_key())) is not None
     }
-    if not found:
+    if not by_client:
         raise UserError(
             f"no client of run '{run.name}' has a model on this machine; run with keep-state=true "
             "to keep the models"
         )
-    rows, labels = (np.concatenate(parts) for parts in zip(*found.values(), strict=True))
+    rows, labels = (np.concatenate(parts) for parts in zip(*by_client.values(), strict=True))
     order = numpy_rng(config.seed, Stream.ANALYSIS).permutation(len(labels))[:MOST_IMAGES]
     prototypes, classes = _prototypes(run, rows.shape[1])
-    return Features(rows[order], labels[order], prototypes, classes, tuple(found))
+    return Features(rows[order], labels[order], prototypes, classes, tuple(by_client))
 
 
 def draw(features: Features, title: str, seed: int) -> Figure:
     """Map features and prototypes together, and draw them."""
-
-    everything = np.concatenate((features.rows, features.prototypes))
-    lengths = np.linalg.norm(everything, axis=1, keepdims=True)
-    points = flat_map(everything / np.maximum(lengths, 1e-12), seed)
+    vectors = np.concatenate((features.rows, features.prototypes))
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    points = flat_map(vectors / np.maximum(lengths, 1e-12), seed)
     return _scatter(points, features, title)
 
 
@@ -123,11 +122,11 @@ def _of_client(
 
 
 def _prototypes(run: RunDirectory, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the last global prototypes and their classes, if the method has such."""
+    """Return the last global prototypes and their classes; empty if the method has none."""
     from safetensors.numpy import load_file
 
-    held = load_file(run.path / "model.safetensors")
-    rows = held.get(f"table.{PROTOTYPES}", np.zeros((0, width), np.float32))
+    tensors = load_file(run.path / "model.safetensors")
+    rows = tensors.get(f"table.{PROTOTYPES}", np.zeros((0, width), np.float32))
     if rows.shape[1] != width:  # a table of logits
         return np.zeros((0, width), np.float32), np.zeros(0, np.int64)
-    return rows, held.get(f"table.{CLASSES}", np.zeros(0, np.int64))
+    return rows, tensors.get(f"table.{CLASSES}", np.zeros(0, np.int64))

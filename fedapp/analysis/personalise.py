@@ -1,7 +1,7 @@
-"""`fedapp personalise`: fine-tune the saved model of a finished run on every client, in process.
+"""`fedapp personalise`: fine-tune a finished run's saved model on every client, in one process.
 
-The second stage of two-step personalisation needs the final model and the clients' data and nothing
-else, so it can be done again, with other settings, long after the run.
+The second stage of two-step personalisation needs only the final model and the clients' data, so it
+can be repeated later with other settings.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ OVERRIDABLE = ("data-dir", "download", "device", "threads", "beta", "tau", "batc
 def personalise(
     path: Path, overrides: Mapping[str, Any], export: Path | None = None
 ) -> dict[str, Any]:
-    """Fine-tune a run's model.safetensors on every client; writes RUN/personal.json.
+    """Fine-tune a run's model.safetensors on every client; write RUN/personal.json.
 
     Args:
         path: the run directory.
-        overrides: finetune-* keys and a few others; the rest is as in the run.
-        export: folder for client-<id>.safetensors, each client's whole model; it must be new.
+        overrides: finetune-* keys and a few others; other keys have the run's values.
+        export: new folder for client-<id>.safetensors, each client's whole model.
 
     Returns:
-        Mean, spread, worst client and quartiles of the accuracies on the own test splits, the
+        Mean, spread, worst client and quartiles of the accuracies on the clients' test splits, the
         settings, and each client's scores under "clients".
 
     Raises:
-        UserError: the run has no global model, it is damaged, or a key may not be changed.
+        UserError: the run's model is missing or damaged, or a key may not be changed.
     """
     run = RunDirectory.load(path)
     config = _configuration(run, overrides)
@@ -53,12 +53,12 @@ def personalise(
     load_weights(process.model, run.path / "model.safetensors")
     received = list(to_arrays(process.slot.shared).values())
     folder = _new_folder(export)
-    asked: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
+    evaluation_config: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
     rows: dict[int, dict[str, float]] = {}
     for client in range(config.num_clients):
         own = process.client(client)
         try:
-            loss, count, scores = own.evaluate(received, asked)
+            loss, count, scores = own.evaluate(received, evaluation_config)
         except LossDiverged as reason:
             raise UserError(f"client {client}: {reason}; give a smaller finetune-lr") from None
         rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
@@ -66,13 +66,13 @@ def personalise(
             _export(own, config, folder / f"client-{client}.safetensors")
     settings = {key: value for key, value in config.flat().items() if key.startswith("finetune-")}
     summary = {key.replace("-", "_"): value for key, value in summarise_clients(rows).items()}
-    found = {**settings, **summary, "clients": rows}
-    write_atomically(run.path / "personal.json", json_text(found, 2).encode())
-    return found
+    results = {**settings, **summary, "clients": rows}
+    write_atomically(run.path / "personal.json", json_text(results, 2).encode())
+    return results
 
 
 def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
-    """Return the run's configuration, with a second stage also where the run had none."""
+    """Return the run's configuration, with a second stage even if the run had none."""
     for key in overrides:
         if key not in OVERRIDABLE and not key.startswith("finetune-"):
             raise UserError(
@@ -83,7 +83,10 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
     check_global_model(str(saved.get("method")))
     values = {**saved, **overrides}
     if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
-        kept = {*overrides, "finetune-protocol"}  # the run's own: a preset may have asked for it
+        kept = {
+            *overrides,
+            "finetune-protocol",
+        }  # not reset: a preset may set it
         fields = {kebab(name): field.default for name, field in RunConfig.model_fields.items()}
         values |= {k: v for k, v in fields.items() if k.startswith("finetune-") and k not in kept}
     if values.get("finetune-epochs", "auto") == "auto":
@@ -96,7 +99,7 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
 
 
 def check_global_model(method: str) -> None:
-    """Raise UserError for a method that ends with its clients' models and no global one."""
+    """Raise UserError for a method that gives personal models and no global model."""
     row = find_method(method)
     if row.accuracy != GLOBAL and not row.fine_tuned:
         raise UserError(
@@ -116,14 +119,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise UserError(f"{path} is missing; the run has not saved a model yet") from None
     except (RuntimeError, SafetensorError) as error:
         text = str(error).splitlines()[-1].strip()
-        raise UserError(f"{path} does not hold the model of this run: {text}") from None
+        raise UserError(f"{path} does not contain the model of this run: {text}") from None
 
 
 def _new_folder(export: Path | None) -> Path | None:
     if export is None:
         return None
     try:
-        export.mkdir(mode=0o700, parents=True)  # a personal model tells of its client's data
+        export.mkdir(mode=0o700, parents=True)  # models reveal information about data
     except FileExistsError:
         raise UserError(f"{export} exists already; name a new folder for the models") from None
     except OSError as error:

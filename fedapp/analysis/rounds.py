@@ -1,9 +1,9 @@
-"""Measuring one round: its clients' local models are trained again, looked at, and forgotten.
+"""Measure one round: train its clients' local models again, measure them, and discard them.
 
-A round's local models are not kept: with a hundred clients they would fill a disk. They are a
-function of what the round started from and of the client, so training them again gives the same
-models bit for bit. What that costs is measured, and said. Clients' states are read as they were
-when the round began, and never written.
+Runs do not store local models, which would fill a disk with a hundred clients. A local model
+depends only on the start of the round and on the client, so repeated training gives the same model
+bit for bit. The cost is measured and reported. Clients' states are read as they were at the start
+of the round, and never written.
 """
 
 import time
@@ -30,34 +30,34 @@ from strategies.rounds.records import Task
 
 @dataclass(frozen=True)
 class Start:
-    """What a round starts from: the model and, for some methods, more than that."""
+    """The start of a round: the model and, for some methods, further data."""
 
     arrays: Arrays
-    extras: Mapping[str, Arrays] = field(default_factory=dict)  # sent beside it
-    known: tuple[int, ...] = ()  # clients that have trained before, so they must have a state
-    state_key: str = ""  # under which clients keep their states; empty: they keep nothing
-    missing: str = ""  # what is not known any more, in words; empty: nothing
+    extras: Mapping[str, Arrays] = field(default_factory=dict)  # sent with the model
+    known: tuple[int, ...] = ()  # clients that have trained before, which must have a state
+    state_key: str = ""  # the name of the clients' stored states; empty: they keep none
+    missing: str = ""  # a description of lost data; empty: none is lost
 
     @classmethod
     def of(cls, strategy: ClientStrategy, arrays: Arrays) -> "Start":
-        """Return what a strategy's next round starts from."""
+        """Return the start of a strategy's next round."""
         return cls(arrays, strategy.extras(()), strategy.known, strategy.state_key)
 
 
 @dataclass(frozen=True)
 class RoundModels:
-    """What a round starts from, the model it ends with, and the clients to look at."""
+    """The start of a round, its result, and the clients to measure."""
 
     server_round: int
     start: Start
-    result: Arrays | None  # None: not known any more
+    result: Arrays | None  # None: unknown
     clients: Sequence[int]
     lr: float
 
 
 @dataclass
 class Costs:
-    """What the training again took, and whom it failed for."""
+    """The cost of the repeated training, and the clients for which it failed."""
 
     seconds: float = 0.0
     trained: list[int] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Costs:
 def measure_round(
     process: ProcessContext, models: RoundModels, words: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the chosen measures of a round; the node's model is put back afterwards.
+    """Return the selected measures of a round; the process's model is restored afterwards.
 
     Returns:
         "round", "clients" (ids trained again), "diverged" (ids whose training failed), "seconds"
@@ -75,7 +75,7 @@ def measure_round(
         their "mean" and "std" (population, without NaN), and "model" (of the global model).
 
     Raises:
-        UserError: local models are needed, and what they were trained from is not known any more.
+        UserError: local models are needed, and the data for their training are lost.
     """
     start = time.perf_counter()
     costs = Costs()
@@ -90,31 +90,31 @@ def measure_round(
                 for word, measure in measures.items():
                     rows[word].append({"client": local.client, **measure.of_client(local)})
         load(process, models.start.arrays if models.result is None else models.result)
-        found = {word: _summary(rows[word], measure) for word, measure in measures.items()}
+        summaries = {word: _summary(rows[word], measure) for word, measure in measures.items()}
     return {
         "round": models.server_round,
         "clients": costs.trained,
         "diverged": costs.diverged,
         "training_seconds": costs.seconds,
         "seconds": time.perf_counter() - start,
-        "measures": found,
+        "measures": summaries,
     }
 
 
-def cost_sentence(found: dict[str, Any]) -> str:
-    """Say what a round's measures cost."""
+def cost_sentence(entry: dict[str, Any]) -> str:
+    """Return one line about the cost of a round's measures."""
     return (
-        f"analysis of round {found['round']}: {len(found['clients'])} clients trained again in "
-        f"{found['training_seconds']:.1f} s, {found['seconds']:.1f} s in all"
+        f"analysis of round {entry['round']}: {len(entry['clients'])} clients trained again in "
+        f"{entry['training_seconds']:.1f} s, {entry['seconds']:.1f} s in all"
     )
 
 
 def _locals(
     process: ProcessContext, models: RoundModels, received: View, costs: Costs, follow: bool
 ) -> Iterator[Local]:
-    """Train each client again from the received model, and give what its model shows.
+    """Train each client again from the received model, and yield the view of its model.
 
-    With `follow` after each epoch, too.
+    With `follow` the result also has the model after each epoch.
     """
     counts = process.data.class_counts()[0]
     for client in models.clients:
@@ -135,9 +135,9 @@ def _locals(
 
 
 def _train(process: ProcessContext, client: int, models: RoundModels, path: list[Stop]) -> None:
-    """Leave the client's trained model in the node's; the client's state stays as it is.
+    """Train a client in the process's model; the client's state does not change.
 
-    A path that has its first stop gets those between the epochs.
+    If `path` has its first stop, the stops between the epochs are added.
     """
     start, server_round = models.start, models.server_round
     task = Task(
@@ -147,7 +147,7 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
         if start.missing:
             raise StateError(f"{start.missing} was not kept")
         memory = process.memory(client, task, server_round)
-        memory = memory and replace(memory, missing="error")  # a fresh start would be another model
+        memory = memory and replace(memory, missing="error")  # a new state would give another model
         numpy_client = process.client(client, memory, start.extras)
         if path:
             epochs = int(process.config.local_epochs)
@@ -155,16 +155,16 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
             numpy_client.data = watched(numpy_client.data, epochs, see)
         arrays = [np.asarray(start.arrays[name]) for name in numpy_client.shared]
         numpy_client.fit(arrays, {"server_round": server_round, "lr": models.lr})
-    except StateError as reason:
+    except StateError as error:
         raise UserError(
-            f"client {client} cannot train round {server_round} again: {reason} (local models of "
+            f"client {client} cannot train round {server_round} again: {error} (local models of "
             "such methods are measured where the clients' states are: during the run, or in the "
             "last round of one with checkpoint-every=1 keep-state=true)"
         ) from None
 
 
 def _see(process: ProcessContext, path: list[Stop]) -> None:
-    """Add what the model shows between two epochs to a path; its training goes on as it was."""
+    """Add a stop between two epochs to a path, and set the model to training mode again."""
     path.append(stop_of(look(process), process))
     process.model.train()
 
@@ -175,10 +175,10 @@ def _view(process: ProcessContext, arrays: Arrays) -> View:
 
 
 def _summary(rows: list[Figures], measure: Measure) -> dict[str, Any]:
-    """Gather a measure's figures; rows without a figure of their own are left out."""
+    """Collect a measure's results; without results per client "clients" is empty."""
     names = [name for name in dict.fromkeys(key for row in rows for key in row) if name != "client"]
-    nothing = float("nan")
-    columns = {name: np.array([row.get(name, nothing) for row in rows]) for name in names}
+    missing = float("nan")
+    columns = {name: np.array([row.get(name, missing) for row in rows]) for name in names}
     return {
         "clients": rows if names else [],
         "mean": {name: mean(values) for name, values in columns.items()},

@@ -1,8 +1,8 @@
-"""Measuring a run after it has ended, from the models that its directory keeps.
+"""Measure a finished run from the models in its directory.
 
-A round can be measured when what it started from is known: a checkpoint of the round before, the
-initial model (which the seed gives again), or the final model, whose next round was never run but
-is just as well defined. Where clients keep states, theirs must be there too.
+A round can be measured if its start is known: a checkpoint of the round before, the initial model
+(computed from the seed), or the final model, whose next round was never run but is well defined. If
+clients keep states, these must also exist.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,24 +24,24 @@ from fedapp.runtime.strategy import build_strategy, cohort_of
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 
-Starts = dict[int, Callable[[], Start]]  # by the round before
+Starts = dict[int, Callable[[], Start]]  # by the previous round
 
 
 @dataclass(frozen=True)
 class Places:
-    """What may differ from the machine that ran the run; empty: as it was there."""
+    """Settings that may differ from those of the run; empty: the run's."""
 
     data_dir: str = ""
     device: str = ""
 
 
 class SavedRun:
-    """A run directory, opened to measure some of its rounds."""
+    """A run directory whose rounds can be measured."""
 
     def __init__(self, run: RunDirectory, places: Places) -> None:
-        """Load the run's data and build its model; raises UserError where that fails."""
-        asked = {"data-dir": places.data_dir, "device": places.device}
-        changes = {key: value for key, value in asked.items() if value}
+        """Load the run's data and build its model; raises UserError if that fails."""
+        overrides = {"data-dir": places.data_dir, "device": places.device}
+        changes = {key: value for key, value in overrides.items() if value}
         self.run = run
         self.config = parse_config({**run.config(), **changes})
         self.process = ProcessContext(self.config)
@@ -50,27 +50,27 @@ class SavedRun:
         self.starts: Starts = {0: lambda: Start(initial, state_key=key), **self._saved()}
 
     def _saved(self) -> Starts:
-        """Find the final model and the checkpoints, which win over it.
+        """Find the final model and the checkpoints; a checkpoint has precedence.
 
-        A method that evaluates another model than it trains on saves that one: no round's start.
+        Some methods evaluate and save a model from which training does not continue. This model is
+        not the start of a round.
         """
-        found: Starts = {}
-        missing = "what the server remembers" if self.process.keeps else ""
+        starts: Starts = {}
+        missing = "the server's state" if self.process.keeps else ""
         final = self.run.path / "model.safetensors"
         rows = self.run.rounds()
-        trained_on = (
+        saves_trained_model = (
             self.process.method.server.kind.model_to_evaluate is ClientStrategy.model_to_evaluate
         )
-        if final.exists() and rows and trained_on:
-            found[rows[-1]["round"]] = lambda: Start(_read(final), missing=missing)
+        if final.exists() and rows and saves_trained_model:
+            starts[rows[-1]["round"]] = lambda: Start(_read(final), missing=missing)
         for path in sorted(self.run.checkpoints.glob("round-*.safetensors")):
             number = int(path.stem.removeprefix("round-"))
-            found[number] = partial(self._checkpoint, path)
-        return found
+            starts[number] = partial(self._checkpoint, path)
+        return starts
 
     def _checkpoint(self, path: Path) -> Start:
-        """Return what the round after a checkpoint started from, as its strategy tells."""
-
+        """Return the start of the round after a checkpoint, from its strategy."""
         saved = checkpoint.load(path, self.config.fingerprint())
         strategy = build_strategy(
             self.config, self.process, Federation({}, {}), self.run.state_key()
@@ -79,15 +79,15 @@ class SavedRun:
         return Start.of(strategy, saved.arrays)
 
     def measurable(self) -> list[int]:
-        """Return the rounds of which both models are known, else the one after the newest model."""
+        """Return the rounds with known start and result, else the round after the newest model."""
         both = [number for number in self.starts if number and number - 1 in self.starts]
         return sorted(both) or [max(self.starts) + 1]
 
     def measure(self, server_round: int, words: Sequence[str], clients: int) -> dict[str, Any]:
-        """Measure a round with up to `clients` of its clients (0: all), and store what it gives.
+        """Measure a round with up to `clients` of its clients (0: all), and store the results.
 
         Raises:
-            UserError: the model that the round started from is not known.
+            UserError: the model at the start of the round is unknown.
         """
         if server_round - 1 not in self.starts:
             known = ", ".join(str(number + 1) for number in sorted(self.starts))

@@ -1,4 +1,4 @@
-"""One call of `fedapp analyse`: which rounds of which runs to measure, and what to write."""
+"""One call of `fedapp analyse`: it measures rounds of runs and writes the results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from fedapp.results.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure; no `rounds` means the newest one that can be measured."""
+    """The requested measures; without `rounds` the newest measurable round."""
 
     measures: str
     rounds: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Wanted:
     places: Places = field(default_factory=Places)
 
     def check(self) -> None:
-        """Raise UserError for a word that is no measure."""
+        """Raise UserError for an unknown measure."""
         for word in self.measures.split():
             if word not in WORDS:
                 raise UserError(f"measure '{word}' is unknown; choose from {', '.join(WORDS)}")
@@ -43,23 +43,23 @@ class Wanted:
 def analyse_runs(
     paths: Sequence[Path], wanted: Wanted, say: Callable[[str], None]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Measure runs and rewrite their plots and reports; returns all measured rounds, by run."""
+    """Measure runs and rewrite their plots and reports; return all measured rounds, by run."""
     wanted.check()
     runs = [RunDirectory.load(path) for path in paths]
     for run in runs:
         config = run.config()
         bottleneck = int(config.get("bottleneck", 0))
         check_measures(str(config["method"]), wanted.measures, bottleneck)
-    found = {}
+    measured = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(wanted.measures):
             _measure(SavedRun(run, wanted.places), wanted, say)
         _measure_history(run, wanted.measures)
         write_plots(run)
         write_report(run.path)
-        found[label] = store.read(run)
+        measured[label] = store.read(run)
         say(f"wrote {run.path / 'analysis.json'}, analysis.csv, plots in analysis/, report.html")
-    return found
+    return measured
 
 
 def _measure(saved: SavedRun, wanted: Wanted, say: Callable[[str], None]) -> None:
@@ -71,7 +71,7 @@ def _measure(saved: SavedRun, wanted: Wanted, say: Callable[[str], None]) -> Non
 
 
 def _measure_history(run: RunDirectory, measures: str) -> None:
-    """Measure what needs no model, from the accuracies that the run has logged."""
+    """Compute the measures that need only the recorded class accuracies."""
     words = [word for word in measures.split() if word in CLASS_ACCURACY_MEASURES]
     rows = [row for row in run.rounds() if row.get("class_accuracy") is not None]
     if words and rows:

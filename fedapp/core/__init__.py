@@ -1,1 +1,1 @@
-"""What knows nothing of federated learning: errors, paths, files, random numbers, hardware."""
+"""Basics independent of federated learning: errors, paths, files, random numbers, hardware."""

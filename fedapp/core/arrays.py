@@ -1,4 +1,4 @@
-"""What the app's packages call named arrays; `strategies` and `clients` have the same name."""
+"""The type of named arrays in the app; `strategies` and `clients` define the same type."""
 
 import numpy as np
 

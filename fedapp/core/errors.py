@@ -1,8 +1,8 @@
-"""The one exception for mistakes a user can mend.
+"""The exception for mistakes that a user can correct.
 
-Everything that is wrong with an input (a config key, a data folder, a checkpoint) is raised as a
-`UserError` whose text is one sentence: what is wrong, where, and what would be right. The command
-line and the ServerApp print that sentence alone, without a traceback.
+Every mistake in an input (a config key, a data folder, a checkpoint) raises a `UserError`. Its
+message is one sentence: what is wrong, where, and what would be right. The command line and the
+ServerApp print only that sentence, without a traceback.
 """
 
 
@@ -10,17 +10,17 @@ class UserError(Exception):
     """A mistake in the configuration, the data or the environment, explained in one sentence."""
 
     def __init__(self, sentence: str) -> None:
-        """Take the sentence; bytes of a file's name that are no UTF-8 are written as \\udcNN.
+        """Set the message; bytes of a file name that are not UTF-8 are written as \\udcNN.
 
-        So it can be printed, and sent in a message.
+        This makes the message printable and usable in Flower messages.
         """
         super().__init__(sentence.encode("utf-8", "backslashreplace").decode())
 
 
 def out_of_memory(error: Exception) -> str:
-    """Return one sentence for PyTorch's error of a GPU whose memory is full."""
-    said = ". ".join(str(error).split(". ")[:3])
+    """Return one sentence for PyTorch's error about full GPU memory."""
+    details = ". ".join(str(error).split(". ")[:3])
     return (
-        f"a GPU's memory is full ({said}); use fewer workers on it (--workers), a smaller "
+        f"a GPU's memory is full ({details}); use fewer workers on it (--workers), a smaller "
         "batch-size or device='cpu'"
     )

@@ -1,8 +1,8 @@
-"""How a run's files are written: whole or not at all, always valid, equal for equal input.
+"""Write a run's files: atomically, in valid formats, and equal for equal input.
 
-The formats themselves (JSON, safetensors) leave room for the three things that spoil a run's
-record: a file half written when the process dies, NaN that no other program can read, and bytes
-that differ between two equal runs. Each is closed here, once.
+The formats (JSON, safetensors) alone do not prevent three faults: an incomplete file after the
+process dies, NaN that no other program can read, and bytes that differ between two equal runs. The
+functions of this module prevent them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Put `content` at `path` so that readers and crashes meet the old file or the new one.
+    """Write `content` to `path` so that readers see the old or the new file, also after a crash.
 
-    `mode` is that of the file from its first byte on, less the user's umask.
+    The file is created with `mode`, minus the user's umask.
     """
-    # A fixed suffix with the process id keeps the user's umask, which tempfile would not.
+    # A suffix with the process id instead of tempfile, which would ignore the user's umask.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # left by a process that was killed
@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def written(what: str, write: Callable[[], object]) -> bool:
-    """Call `write`; return whether it could, and say so if it could not, as on a full disk."""
+    """Call `write` and return True; log an OSError, such as a full disk, and return False."""
     try:
         write()
     except OSError as error:
@@ -67,7 +67,7 @@ def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def _with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
-    """Add sorted metadata to a safetensors file: the library's own order differs per process.
+    """Add sorted metadata to a safetensors file: the library's order differs between processes.
 
     The format is an 8-byte little-endian header length, the JSON header padded with spaces to a
     multiple of 8, then the tensors.
@@ -80,7 +80,7 @@ def _with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Turn NumPy and PyTorch values into what JSON holds, and non-finite numbers into None."""
+    """Convert NumPy and PyTorch values to JSON types, and non-finite numbers to None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -98,7 +98,7 @@ def json_text(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
-    """Parse one JSON object; None when the text is anything else."""
+    """Parse one JSON object; return None for any other text."""
     try:
         value = json.loads(text)
     except ValueError:

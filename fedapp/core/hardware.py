@@ -1,7 +1,7 @@
-"""The hardware a process has: cores, memory, GPUs, and how exactly they multiply.
+"""The hardware of a process: cores, memory, GPUs, and their floating-point precision.
 
-Processes that only start others ask for cores and GPUs, so PyTorch, which takes seconds to import,
-is imported by the functions that need it.
+Processes that only start others also need the numbers of cores and GPUs. PyTorch takes seconds to
+import, so only the functions that need it import it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def gpu_count() -> int:
-    """Return how many GPUs PyTorch can use; it counts those whose driver it cannot use, too."""
+    """Return how many GPUs PyTorch can use; 0 with an unusable driver, despite `device_count`."""
     import torch  # takes seconds
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -31,7 +31,7 @@ def choose_device(name: str) -> torch.device:
     import torch  # takes seconds
 
     if name == "cpu":
-        return torch.device("cpu")  # and CUDA is not asked
+        return torch.device("cpu")  # without a call to CUDA
     count = gpu_count()
     if name == "auto":
         return torch.device("cuda" if count else "cpu")
@@ -45,10 +45,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def set_float32_precision(precision: str) -> None:
-    """Let this process multiply float32 as such, also in convolutions, or with "tf32" as TF32.
+    """Let this process multiply in full float32, also in convolutions, or with "tf32" in TF32.
 
-    PyTorch's own default is TF32 for convolutions alone. cuDNN chooses among algorithms that give
-    the same bits each time.
+    PyTorch's default is TF32 for convolutions only. cuDNN may use deterministic algorithms only.
     """
     import torch  # takes seconds
 
@@ -63,18 +62,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# glibc gives every large block back to the system at once, so each training step asks the system
-# for its activations anew, and the system clears them page by page: 10 to 20 % of the time of a
-# small CNN's step. Told to keep what was freed, it hands out the same pages again.
+# By default glibc returns every large freed block to the system at once. Each training step then
+# allocates its activations anew, and the system clears them page by page: 10 to 20 % of the time of
+# a small CNN's step. With these settings glibc keeps freed memory and reuses the same pages.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
-_LARGEST_BLOCK = 32 * 2**20  # the most that glibc takes for the second one
+_LARGEST_BLOCK = 32 * 2**20  # the largest value that glibc accepts for _MMAP_THRESHOLD
 _KEPT = 2**29
 
 
 def keep_memory() -> bool:
-    """Let this process keep up to 512 MB that it has freed; returns whether the C library can.
+    """Let this process keep up to 512 MB of freed memory; return whether the C library can.
 
-    Nothing is changed where the user has set glibc's own variables (MALLOC_...).
+    Nothing changes if the user has set glibc's own variables (MALLOC_...).
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -86,17 +85,17 @@ def keep_memory() -> bool:
 
 
 def gpu_names() -> list[str]:
-    """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+    """Return the NVIDIA GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES.
 
-    The driver is asked: importing torch would take seconds.
+    This calls nvidia-smi, because importing torch would take seconds.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:  # CUDA ignores the first name that is none, and all after it
+    if visible is not None:  # CUDA ignores the first invalid name and all names after it
         names = (name.strip() for name in visible.split(","))
         return list(takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), names))
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     listed = subprocess.run([program, "-L"], capture_output=True, text=True, check=False)
-    found = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
-    return [str(n) for n in range(len(found))] if listed.returncode == 0 else []
+    gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    return [str(n) for n in range(len(gpus))] if listed.returncode == 0 else []

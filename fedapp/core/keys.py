@@ -1,4 +1,4 @@
-"""Types of configuration values, with their limits, and what declares one key."""
+"""Types of configuration values with their limits, and the declaration of one key."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 Auto = Literal["auto"]
-MOST = 1e30  # of any factor; float32 ends at 3.4e38, and Adam steps by a rate's tenfold
+MOST = 1e30  # of any factor; float32 ends at 3.4e38, and an Adam step can be ten times the rate
 Positive = Annotated[float, Field(gt=0, le=MOST)]
 Count = Annotated[int, Field(ge=1)]
 Unsigned = Annotated[int, Field(ge=0)]
@@ -17,7 +17,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Key:
-    """A run-config key of a method: what its value may be, its default, and its help text."""
+    """A run-config key of a method: its type, its default and its help text."""
 
     kind: Any  # a type of this module or any other that pydantic checks
     default: Any

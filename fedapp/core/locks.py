@@ -1,7 +1,7 @@
-"""One process at a time: a file that is locked while a block of code runs.
+"""Locks between processes: a file is locked while a block of code runs.
 
-Processes of one run, of several runs and of several users meet in folders: the data cache, a run's
-directory. The lock ends with the process that holds it, however that ends; its file stays.
+Processes of one run, of several runs and of several users share folders: the data cache, a run
+directory. The end of a process, also a crash, releases its locks. The lock file remains.
 """
 
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-class LockHeld(Exception):  # noqa: N818 - a state of another process, which callers put in words
+class LockHeld(Exception):  # noqa: N818 - a state of another process; callers report it
     """Another process holds the lock."""
 
 
 @contextmanager
 def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Keep other processes out of the block; let all in where no lock can be had.
+    """Keep other processes out of the block; without a lock where none is possible.
 
-    So it is in a folder that cannot be written, and on a file system without locks.
+    No lock is possible in a folder without write access and on a file system without locks.
 
     Raises:
-        LockHeld: at once, where another process holds the lock and `wait` is off.
+        LockHeld: at once, if another process holds the lock and `wait` is False.
     """
     from filelock import FileLock, Timeout  # takes a tenth of a second
 

@@ -1,8 +1,8 @@
-"""What a run says: plain lines of Python's `logging`, shown on the console and easy to silence.
+"""The log of a run: plain lines of Python's `logging` on the console.
 
 Modules log by `logging.getLogger(__name__)`; the entry points of processes call `configure`. Lines
 of `fedapp.experiments` go to stderr, because those commands print their results to stdout. The
-variable FEDAPP_LOG_LEVEL sets the least level that is shown. Flower's own logger is left alone.
+variable FEDAPP_LOG_LEVEL sets the lowest level that is shown. Flower's own logger is not changed.
 """
 
 import logging
@@ -22,7 +22,7 @@ _STREAMS = {
 
 
 class _Console(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stdout` or `sys.stderr` is at that moment: Flower and tests swap them."""
+    """Writes to the current `sys.stdout` or `sys.stderr`, because Flower and tests replace them."""
 
     def __init__(self, stream: str) -> None:
         logging.Handler.__init__(self)
@@ -37,15 +37,15 @@ class _Console(logging.StreamHandler[TextIO]):
 def configure() -> None:
     """Show the lines of this project's loggers on the console; a second call changes nothing.
 
-    A logger that has a handler already, of the program around this one, is left as it is. Ours do
-    not propagate, so that a handler of the root logger repeats no line.
+    A logger that already has a handler, from an embedding program, is not changed. The other
+    loggers do not propagate, so that a handler of the root logger repeats no line.
 
-    Raises UserError for a FEDAPP_LOG_LEVEL that is no level.
+    Raises UserError for an unknown FEDAPP_LOG_LEVEL.
     """
     level = _level()
-    taken = {name for name in _STREAMS if logging.getLogger(name).handlers}
+    configured = {name for name in _STREAMS if logging.getLogger(name).handlers}
     for name, stream in _STREAMS.items():
-        if not taken & {name, name.partition(".")[0]}:
+        if not configured & {name, name.partition(".")[0]}:
             logger = logging.getLogger(name)
             logger.addHandler(_Console(stream))
             logger.setLevel(level)
@@ -60,10 +60,10 @@ def set_level(level: str) -> None:
 
 
 def _level() -> str:
-    wanted = (os.environ.get("FEDAPP_LOG_LEVEL") or "INFO").upper()
-    if wanted not in LEVELS:
+    level = (os.environ.get("FEDAPP_LOG_LEVEL") or "INFO").upper()
+    if level not in LEVELS:
         raise UserError(
-            f"FEDAPP_LOG_LEVEL is '{wanted}' but must be one of {', '.join(LEVELS)}; ERROR shows "
+            f"FEDAPP_LOG_LEVEL is '{level}' but must be one of {', '.join(LEVELS)}; ERROR shows "
             "nothing but what ends a run"
         )
-    return wanted
+    return level

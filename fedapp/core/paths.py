@@ -7,39 +7,39 @@ from pathlib import Path
 from fedapp.core.errors import UserError
 
 
-def expanded(place: str | Path, what: str) -> Path:
-    """Return a path without `~`; `what` says where a user named it, such as a key or a variable.
+def expanded(path: str | Path, what: str) -> Path:
+    """Return a path without `~`; `what` names its source, such as a key or a variable.
 
-    Raises UserError where it begins with the home folder of nobody.
+    Raises UserError if it begins with the home folder of an unknown user.
     """
     try:
-        return Path(place).expanduser()
+        return Path(path).expanduser()
     except RuntimeError:
         raise UserError(
-            f"{what} is '{place}' but there is no such home folder; write the whole path"
+            f"{what} is '{path}' but there is no such home folder; write the whole path"
         ) from None
 
 
-def absolute(place: str | Path, what: str) -> Path:
-    """Return an absolute path; raises UserError as `expanded` does."""
-    return expanded(place, what).absolute()
+def absolute(path: str | Path, what: str) -> Path:
+    """Return an absolute path; raises UserError as in `expanded`."""
+    return expanded(path, what).absolute()
 
 
 def state_folder(chosen: str | Path | None = None) -> Path:
     """Return the folder of all runs' states: `chosen`, $FEDAPP_STATE, or one beside the cache.
 
-    Raises UserError where that is in the home folder of nobody.
+    Raises UserError if the path begins with the home folder of an unknown user.
     """
     if folder := chosen or os.environ.get("FEDAPP_STATE"):
         return absolute(folder, "state-dir" if chosen else "FEDAPP_STATE")
     cache = cache_folder()
-    return cache.with_name(f"{cache.name}-state")  # emptying the cache must not lose models
+    return cache.with_name(f"{cache.name}-state")  # outside the cache, which users may empty
 
 
 def cache_folder() -> Path:
-    """Return the folder for this user's decoded data: $FEDAPP_CACHE or the platform's habit.
+    """Return the folder for this user's decoded data: $FEDAPP_CACHE or the platform's default.
 
-    Raises UserError where that is in the home folder of nobody.
+    Raises UserError if the path begins with the home folder of an unknown user.
     """
     if own := os.environ.get("FEDAPP_CACHE"):
         return absolute(own, "FEDAPP_CACHE")
@@ -47,10 +47,10 @@ def cache_folder() -> Path:
 
 
 def is_folder_name(name: str) -> bool:
-    """Return whether a name stays one folder wherever it is put, on Windows too."""
+    """Return whether a name is a single folder name, also on Windows."""
     return name not in {"", ".", ".."} and not set(name) & set("/\\\0")
 
 
 def folder_name(text: str) -> str:
-    """Return a text as part of a folder's name: all but letters, digits and + - . = becomes _."""
+    """Return a text as a part of a folder name: only letters, digits and _ + - . = remain."""
     return re.sub(r"[^\w.+=-]+", "_", text)

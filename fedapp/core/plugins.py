@@ -1,6 +1,6 @@
-"""Extensions that live in packages of their own, found without editing this project.
+"""Extensions in packages of their own, which need no change of this project.
 
-A package names what it adds in its entry points; a script that has no package names a class as
+A package lists its extensions in its entry points. A script without a package names a class as
 `module:Class`.
 """
 
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 @cache
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group of all installed packages, by name."""
+    """Return all installed packages' entry points of a group, by name."""
     return {entry.name: entry for entry in entry_points(group=group)}
 
 
 def plugin(group: str, name: str, kind: type) -> Any:
-    """Return a new object of the class that an entry point of a group, or `module:Class`, names.
+    """Return a new object of the class of an entry point of a group, or of `module:Class`.
 
     Raises:
-        UserError: there is no such class, it cannot be imported, or it is not a `kind`.
+        UserError: the class does not exist, cannot be imported, or is not a subclass of `kind`.
     """
     what = group.removeprefix("fedapp.").removesuffix("s")
     try:
         if ":" in name:
-            found = resolve_name(name)
+            factory = resolve_name(name)
         elif name in installed(group):
-            found = installed(group)[name].load()
+            factory = installed(group)[name].load()
         else:
             known = ", ".join(installed(group)) or "none"
             raise UserError(
@@ -42,16 +42,16 @@ def plugin(group: str, name: str, kind: type) -> Any:
             )
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"{what} '{name}' cannot be imported: {error}") from None
-    if not (isinstance(found, type) and issubclass(found, kind)):
+    if not (isinstance(factory, type) and issubclass(factory, kind)):
         raise UserError(f"{what} '{name}' is not a subclass of {kind.__module__}.{kind.__name__}")
-    return found()
+    return factory()
 
 
 def extend(table: dict[str, T], group: str, kind: type[T]) -> None:
     """Add the rows of installed packages to a table, under the names of their entry points.
 
-    A row that cannot be imported, is not a `kind`, or has a name that is taken is left out, with a
-    warning: one broken package does not stop the runs that make no use of it.
+    A row that cannot be imported, is not a `kind`, or has an existing name is left out with a
+    warning, so that a broken package does not stop runs that do not use it.
     """
     for name, entry in installed(group).items():
         what = f"{group} '{name}' ({entry.value})"

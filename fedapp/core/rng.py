@@ -1,8 +1,8 @@
-"""Every random number of a run comes from here.
+"""The source of every random number of a run.
 
-A draw is named by what it is for (its stream), the round and the client, and by nothing else: not
-by the process, the worker or the node that makes it. That is why two workers, ten nodes or a
-resumed run give the same model, bit for bit.
+A random number depends only on the seed, its purpose (the stream), the round and the client. It
+does not depend on the process, the worker or the node that draws it. Therefore two workers, ten
+nodes or a resumed run give the same model, bit for bit.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import torch
 
 
 class Stream(IntEnum):
-    """What a random number is for; the values never change, for they are part of a seed."""
+    """The purpose of a random number; the values never change, because seeds contain them."""
 
     MODEL = 1
     HEAD = 2
@@ -25,7 +25,7 @@ class Stream(IntEnum):
     STOCHASTIC = 21
     ANALYSIS = 22
     LOCAL = 31  # a client's dropout and noise
-    SERVER = 32  # what a server trains
+    SERVER = 32  # the server's own training
     ARCHITECTURE = 33  # initial weights of one of several architectures
     TUNING = 41  # batches of fine-tuning
 
@@ -52,9 +52,9 @@ def torch_rng(seed: int, stream: Stream, server_round: int = 0, client: int = 0)
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw initial weights inside the block from a seed; torch's generator is as before after it.
+    """Seed torch's CPU generator inside the block and restore it afterwards.
 
-    The generators of GPUs are not touched.
+    The generators of GPUs do not change.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -64,7 +64,7 @@ def seeded(seed: int) -> Iterator[None]:
 def cohort_size(num_clients: int, participation: float) -> int:
     """Return how many clients a round samples: max(1, ceil(participation * num_clients)).
 
-    A product that is whole but for its rounding, such as 0.07 * 100 = 7.000000000000001, is whole.
+    A rounding error of the product, as in 0.07 * 100 = 7.000000000000001, does not add a client.
     """
     return max(1, int(np.ceil(participation * num_clients - 1e-9)))
 

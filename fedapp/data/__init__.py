@@ -1,1 +1,1 @@
-"""Data sets, their partition over clients, and batches that stay on the device."""
+"""Data sets, their partition over clients, and batches on the device."""

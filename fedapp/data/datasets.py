@@ -1,8 +1,8 @@
-"""THE DATA SET TABLE: what can be trained on, and how each set becomes arrays of bytes.
+"""THE DATA SET TABLE: the data sets, and the functions that read each into arrays of bytes.
 
-Whatever the files look like, the rest of the code sees one form: uint8 images [n, H, W, channels],
-int64 labels, and the mean and deviation to normalise by. scikit-learn's digits need no download, so
-a first run works anywhere; image folders take a user's own data.
+All data sets have the same form: uint8 images [n, H, W, channels], int64 labels, and the mean and
+standard deviation for normalisation. scikit-learn's digits need no download, so a first run works
+anywhere. Image folders are for a user's own data.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ class Dataset:
         name: key in `DATASETS`.
         classes: class names, by label.
         mean: of each channel of the training images, on the scale 0..1.
-        std: likewise.
+        std: of each channel of the training images, on the scale 0..1.
         train_images: uint8 [n, H, W, channels].
         train_labels: int64 [n].
         test_images: uint8 [m, H, W, channels].
         test_labels: int64 [m].
-        pools_test: whether pooling takes the test images too.
+        pools_test: whether pooling includes the test images.
     """
 
     name: str
@@ -74,11 +74,11 @@ class Dataset:
         return int(self.train_images.shape[1])
 
     def classes_hash(self) -> str:
-        """Return a hash of the class names in their order: labels mean something else in others."""
+        """Return a hash of the class names in their order, which defines the labels."""
         return hashlib.sha256("\n".join(self.classes).encode()).hexdigest()[:16]
 
     def pooled(self) -> "Dataset":
-        """Return the data set with all images, training images first, as both of its splits."""
+        """Return the data set whose two splits both have all images, training images first."""
         if not self.pools_test:
             return replace(self, test_images=self.train_images, test_labels=self.train_labels)
         first, second = self.train_images, self.test_images
@@ -91,7 +91,7 @@ class Dataset:
         )
 
     def symmetric(self) -> "Dataset":
-        """Return the data set with images that are normalised to -1..1."""
+        """Return the data set with a mean and deviation that normalise images to -1..1."""
         half = (0.5,) * self.channels
         return replace(self, mean=half, std=half)
 
@@ -101,15 +101,15 @@ class DatasetInfo:
     """One row of the table.
 
     Attributes:
-        num_classes: None where the files decide.
-        image_size: side of the images in pixels, None where the files decide.
+        num_classes: None if the files determine it.
+        image_size: side of the images in pixels, None if the files determine it.
         source: where the data come from.
-        layout: what must lie in data-dir.
-        read: makes the parts of a `Dataset` from the user's copy.
-        pools_test: whether pooling takes the test images too; FedDOR and its baselines divide the
-            training images of Tiny-ImageNet only.
-        lists_classes: whether a class list chooses among its classes.
-        streams: whether images are decoded as they are used.
+        layout: the files that data-dir must contain.
+        read: reads the parts of a `Dataset` from the user's copy.
+        pools_test: whether pooling includes the test images; FedDOR and its baselines divide only
+            the training images of Tiny-ImageNet.
+        lists_classes: whether a class list selects some of its classes.
+        streams: whether images are decoded when they are used.
     """
 
     num_classes: int | None
@@ -123,7 +123,7 @@ class DatasetInfo:
 
 
 def row_name(name: str) -> str:
-    """Return the key in `DATASETS` of a data set, which names of the hub share."""
+    """Return the key in `DATASETS` of a data set; all names of the hub have the same key."""
     return HUB if name.startswith(PREFIX) else name
 
 
@@ -141,22 +141,21 @@ def load_dataset(
 
     Args:
         name: a key of `DATASETS`.
-        data_dir: folder with the files; by default the one downloads go to.
-        download: fetch public data sets that are not there.
-        class_list: file with the classes to take of ImageNet, absolute or in data-dir.
-        classes: names of the classes of own images, by label; "": the folders that are there.
+        data_dir: folder with the files; "": the folder for downloads.
+        download: fetch a missing public data set.
+        class_list: file with the ImageNet classes to use, absolute or in data-dir.
+        classes: class names of own images, by label; "": the existing folders.
 
     Raises:
-        UserError: unknown name, files that are absent, damaged or not to be read, or a failed
-            download.
+        UserError: unknown name, absent, damaged or unreadable files, or a failed download.
     """
     info = find_dataset(name)
     try:
         arrays = dict(info.read(Origin(name, data_dir, download, class_list, classes)))
     except OSError as error:
-        place = f"data-dir {data_dir}" if data_dir else "the cache folder"
+        location = f"data-dir {data_dir}" if data_dir else "the cache folder"
         raise UserError(
-            f"cannot read dataset '{name}' in {place}: {error}; "
+            f"cannot read dataset '{name}' in {location}: {error}; "
             "set data-dir to a folder that this user may read"
         ) from error
     names = tuple(str(item) for item in arrays.pop("classes"))
@@ -167,7 +166,7 @@ def load_dataset(
 
 
 def _check_encoding(dataset: str, classes: Sequence[str]) -> None:
-    """Raise UserError for a class name that cannot be written down, as UTF-8."""
+    """Raise UserError for a class name that cannot be encoded as UTF-8."""
     for name in classes:
         try:
             name.encode()
@@ -193,7 +192,7 @@ def _read_digits(origin: Origin) -> Arrays:
 
 
 def _decode_digits() -> Arrays:
-    """Scale 0..16 to 0..255 and hold out a fifth of each class, the same one always."""
+    """Scale 0..16 to 0..255 and hold out a fixed fifth of each class for the test set."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

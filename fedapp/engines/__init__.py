@@ -1,1 +1,1 @@
-"""What a run's nodes are: plain calls, worker processes, Ray's virtual SuperNodes, or real ones."""
+"""The engines: a run's nodes are plain calls, worker processes, Ray workers or real SuperNodes."""

@@ -1,6 +1,7 @@
-"""Flower's apps, by name, with a run configuration that Flower does not hand over itself.
+"""Flower apps, by name, with a run configuration that Flower does not pass itself.
 
-They are imported when they are called: Ray's workers, and processes that fork, import them anew.
+An app is imported when it is called, because Ray's workers and forked processes import it
+themselves.
 """
 
 import logging
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class ConfiguredServerApp:
-    """A ServerApp, by name, with a run configuration; notes whether it came to its end."""
+    """A ServerApp, by name, with a run configuration; `completed` tells whether it succeeded."""
 
     def __init__(self, reference: str, run_config: Mapping[str, Any]) -> None:
         """Take the app's name, as module:name."""
@@ -25,7 +26,7 @@ class ConfiguredServerApp:
         self.completed = False
 
     def app(self) -> Any:
-        """Return the ServerApp that Flower is to run."""
+        """Return the ServerApp for Flower."""
         from flwr.serverapp import ServerApp  # takes a second
 
         app = ServerApp()
@@ -33,19 +34,19 @@ class ConfiguredServerApp:
         return app
 
     def main(self, grid: Any, context: Any) -> None:
-        """Run the named app; a user's mistake becomes one sentence."""
+        """Run the named app; log a `UserError` as one sentence."""
         context.run_config = self.run_config
         configure()
         try:
             resolve_name(self.reference)(grid, context)
-        except UserError as mistake:
-            log.error(mistake)
+        except UserError as error:
+            log.error(error)
         else:
             self.completed = True
 
 
 class ConfiguredClientApp:
-    """A ClientApp, by name, whose messages come with a run configuration."""
+    """A ClientApp, by name, that adds a run configuration to every message's context."""
 
     def __init__(self, reference: str, run_config: Mapping[str, Any]) -> None:
         """Take the app's name, as module:name: Ray's workers import it themselves."""
@@ -53,14 +54,14 @@ class ConfiguredClientApp:
         self.run_config = dict(run_config)
 
     def __call__(self, message: Any, context: Any) -> Any:
-        """Let the app answer a message; its node's state is kept in `context`."""
+        """Let the app answer a message; store its node's state in `context`."""
         from flwr.app import Context  # takes a second
 
-        place = {**context.node_config, **node_config(self.run_config)}
-        own = Context(
-            run_id=context.run_id, node_id=context.node_id, node_config=place,
+        config = {**context.node_config, **node_config(self.run_config)}
+        app_context = Context(
+            run_id=context.run_id, node_id=context.node_id, node_config=config,
             state=context.state, run_config=dict(self.run_config),
         )  # fmt: skip
-        reply = resolve_name(self.reference)(message, own)
-        context.state = own.state
+        reply = resolve_name(self.reference)(message, app_context)
+        context.state = app_context.state
         return reply

@@ -1,8 +1,8 @@
-"""A whole run in this one process: Flower's messages, no Flower processes.
+"""A whole run in this process, with Flower's messages and without Flower's processes.
 
-The real ServerApp, strategies, messages and ClientApp handlers, behind a `Grid` whose nodes answer
-in this process. So a run starts as quickly as torch does, gives the same bits as a simulation or
-real SuperNodes, and many of them can share a machine: what sweeps and quick studies want.
+It uses the real ServerApp, strategies, messages and ClientApp handlers, with a `Grid` whose nodes
+answer in this process. Such a run needs little more start time than the import of torch, and gives
+the same bits as a simulation or real SuperNodes. Many such runs can share a machine, as in sweeps.
 """
 
 import logging
@@ -27,11 +27,11 @@ from strategies.rounds.transport import exchange, set_message_id
 
 log = logging.getLogger(__name__)
 FIRST_NODE = 100
-_LONGEST = 7 * 86400.0  # seconds, where no timeout is given
+_LONGEST = 7 * 86400.0  # seconds, the default timeout
 
 
 class InProcessGrid(Grid):
-    """Nodes 100, 101, ... that run the ClientApp in this process, each when its reply is pulled."""
+    """Nodes 100, 101, ... in this process; pulling a node's reply runs its ClientApp."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class InProcessGrid(Grid):
         nodes: int = 1,
         node_config: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Start `nodes` nodes; node p hosts the clients c with c mod `nodes` = p.
+        """Create `nodes` nodes; node p hosts the clients c with c mod `nodes` = p.
 
         `node_config` is added to the node-config of all nodes.
         """
@@ -55,11 +55,11 @@ class InProcessGrid(Grid):
         self.sent = 0
 
     def set_run(self, run: Any) -> None:
-        """Take no note of the run: there is only one."""
+        """Ignore the run, because there is only one."""
 
     @property
     def run(self) -> Any:
-        """Return nothing: only Flower's own servers ask."""
+        """Return None: only Flower's own servers use it."""
         return None
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
@@ -71,7 +71,7 @@ class InProcessGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Put messages in the nodes' boxes and return their ids."""
+        """Queue messages for the nodes and return their ids."""
         ids = []
         for message in messages:
             self.sent += 1
@@ -82,14 +82,14 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Let one node work, and return its reply: the server holds one at a time."""
+        """Let one node answer and return its reply, so that only one reply is in memory."""
         for message_id in message_ids:
             if message_id in self.waiting:
                 return [self.answer(self.waiting.pop(message_id))]
         return []
 
     def answer(self, message: Message) -> Message:
-        """Let the node that a message is for answer it."""
+        """Let a message's node answer it."""
         return answer(client_app, message, self.contexts[message.metadata.dst_node_id])
 
     def send_and_receive(
@@ -100,18 +100,18 @@ class InProcessGrid(Grid):
 
 
 def run_in_process(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run one training to its end in this process; returns 0 if it completed.
+    """Run one training in this process; return 0 if it completed, otherwise 1.
 
-    Raises UserError for a configuration that cannot run. The number of nodes is taken from
-    `resources`, one if it is open; it changes no bit of the result.
+    The number of nodes is that of `resources`, by default one; it changes no bit of the result.
+    Raises UserError for an invalid configuration.
     """
     started = time.monotonic()
     configure()
     values = load_run_config(project, overrides)
     try:
         train(InProcessGrid(values, max(1, resources.nodes)), values, "", started)
-    except UserError as mistake:
-        log.error("fedapp: %s", mistake)
+    except UserError as error:
+        log.error("fedapp: %s", error)
         return 1
     return 0
 
@@ -125,5 +125,5 @@ def answer(app: ClientApp, message: Message, context: Context) -> Message:
 
 
 def identify() -> None:
-    """Say whose messages these are, as Flower's processes are told at their start."""
+    """Set the task's ids, which Flower's processes get at their start."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1

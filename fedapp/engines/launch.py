@@ -1,8 +1,7 @@
-"""Starting a simulation: what it runs with, and the process it runs in.
+"""Start a simulation in a process of its own.
 
-`fedapp run` checks nothing and imports little itself: it copies the app's packages, because what a
-run executes must not change while it runs, and lets `fedapp.engines.simulation` do the rest in a
-process of its own.
+`fedapp run` itself checks nothing and imports little. It copies the app's packages, because a run's
+code must not change during the run, and starts `fedapp.engines.simulation` in its own process.
 """
 
 import os
@@ -39,11 +38,11 @@ def run(
     engine: Engine | None = None,
     output: int | None = None,
 ) -> int:
-    """Simulate one run to its end on worker processes or Ray.
+    """Simulate one run on worker processes or Ray.
 
-    Its log goes to this terminal, or to `output`, a file descriptor. Returns 0 if it completed, 1
-    if it failed and 2 if its configuration is wrong; the process it runs in ends when this one
-    does, however that happens.
+    The log is written to this terminal, or to the file descriptor `output`. Returns 0 if the run
+    completed, 1 if it failed and 2 if its configuration is wrong. The run's process also ends if
+    this process ends or crashes.
     """
     values = merge(project, overrides)
     task = {"values": values, "resources": asdict(resources), "engine": engine or default_engine()}
@@ -54,18 +53,19 @@ def run(
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(code), *_search_path(environment.get("PYTHONPATH", ""))]
         )
-        # Ray's workers import from the working directory first: no second copy may be there.
-        where = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
-        return run_task("fedapp.engines.simulation", task, env=environment, cwd=home, **where)
+        # The working directory must contain no second copy, because Ray's workers import from it
+        # first.
+        streams = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
+        return run_task("fedapp.engines.simulation", task, env=environment, cwd=home, **streams)
 
 
 def _search_path(text: str) -> list[str]:
-    """Return the folders of a PYTHONPATH as absolute paths: the run works in another folder."""
+    """Return the folders of a PYTHONPATH as absolute paths, because the run's folder differs."""
     return [str(Path(folder).absolute()) for folder in text.split(os.pathsep) if folder]
 
 
 def copy_app(project: Path, target: Path) -> Path:
-    """Copy a project's packages with their compiled modules; returns `target`."""
+    """Copy a project's packages with their compiled modules; return `target`."""
     packages = [path.parent for path in project.glob("*/__init__.py")]
     for package in packages:
         shutil.copytree(package, target / package.name)
@@ -73,23 +73,23 @@ def copy_app(project: Path, target: Path) -> Path:
 
 
 def environment_for(home: Path, resources: Resources | None = None) -> dict[str, str]:
-    """Return the environment of Flower's programs: this Python's, with `home` as FLWR_HOME.
+    """Return the environment for Flower's programs: this Python's, with `home` as FLWR_HOME.
 
-    For `resources` with no share of a GPU it shows none. Folders that it names become absolute: the
-    programs work in a folder that is removed after them.
+    It hides all GPUs if `resources` has no share of one. Paths in variables become absolute,
+    because the programs work in a temporary folder.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if resources and resources.gpus == 0 else {}
     named = {name: os.environ[name] for name in _PATH_VARIABLES if os.environ.get(name)}
     folders = {name: str(absolute(folder, name)) for name, folder in named.items()}
     if address := os.environ.get(_MLFLOW):
-        folders[_MLFLOW] = _whole_address(address)
+        folders[_MLFLOW] = _absolute_address(address)
     own = {**_ENVIRONMENT, **hidden, "FLWR_HOME": str(home), "PATH": path}
     return {**os.environ, **folders, **own}
 
 
-def _whole_address(uri: str) -> str:
-    """Return MLflow's address; a folder or an SQLite file that is relative in it becomes whole."""
+def _absolute_address(uri: str) -> str:
+    """Return MLflow's address; a relative folder or SQLite file in it becomes absolute."""
     database, sqlite, path = uri.rpartition("sqlite:///")
     if not sqlite and (":" in uri or uri.startswith("databricks")):
         return uri
@@ -98,5 +98,5 @@ def _whole_address(uri: str) -> str:
 
 def program(name: str) -> str:
     """Return the path of a console script of this Python environment."""
-    beside = Path(sys.executable).parent / name
-    return str(beside) if beside.exists() else name
+    script = Path(sys.executable).parent / name
+    return str(script) if script.exists() else name

@@ -1,4 +1,4 @@
-"""A run on Ray: Flower's Simulation Runtime, without the SuperLink around it."""
+"""A run on Ray: Flower's Simulation Runtime without a SuperLink."""
 
 import logging
 from concurrent.futures import Future
@@ -14,10 +14,10 @@ from fedapp.engines.subprocesses import install_signal_handlers
 def run_on_ray(
     server: ConfiguredServerApp, clientapp: str, resources: Resources, checking: "Future[None]"
 ) -> None:
-    """Start Ray, or with RAY_ADDRESS join its cluster, and run the apps on virtual SuperNodes."""
+    """Start Ray, or join the cluster at RAY_ADDRESS, and run the apps on virtual SuperNodes."""
     if cpus := resources.total_cpus():
         _start_ray(cpus)
-        install_signal_handlers(interrupted)  # Ray has an answer of its own to SIGTERM
+        install_signal_handlers(interrupted)  # replaces Ray's handler of SIGTERM
     checking.result()
     from flwr.simulation import run_simulation  # imports Ray
 
@@ -25,7 +25,7 @@ def run_on_ray(
         "num_cpus": resources.cpus_per_worker(),
         "num_gpus": float(resources.gpus),
     }
-    # It is deprecated in favour of `flwr run`, whose Simulation Runtime it shares.
+    # run_simulation is deprecated in favour of `flwr run`, which has the same Simulation Runtime.
     logging.getLogger("flwr").addFilter(lambda record: "DEPRECATED" not in record.getMessage())
     app = ConfiguredClientApp(clientapp, server.run_config)
     run_simulation(

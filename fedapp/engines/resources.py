@@ -1,4 +1,4 @@
-"""What a simulation may use of its machine: nodes, workers and shares of GPUs."""
+"""The resources of a simulation: nodes, workers and shares of GPUs."""
 
 import os
 from collections.abc import Mapping
@@ -10,16 +10,18 @@ from fedapp.core.hardware import cores, gpu_names
 
 
 class Engine(StrEnum):
-    """What a run's nodes are; the result is the same, bit for bit."""
+    """The kind of a run's nodes; the result is the same, bit for bit."""
 
-    WORKERS = "workers"  # worker processes of the app's own: starts soonest
-    RAY = "ray"  # Flower's virtual SuperNodes on Ray workers, of a cluster with RAY_ADDRESS
-    IN_PROCESS = "in-process"  # plain calls in one process: least memory, many beside each other
+    WORKERS = "workers"  # the app's worker processes: shortest start
+    RAY = "ray"  # virtual SuperNodes on Ray workers; with RAY_ADDRESS a cluster's
+    IN_PROCESS = (
+        "in-process"  # plain calls in one process: least memory, for many simultaneous runs
+    )
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a simulation may use; zeros mean: choose."""
+    """The resources of a simulation; 0 means automatic."""
 
     nodes: int = 0
     workers: int = 0
@@ -32,14 +34,14 @@ class Resources:
         pool: bool = False,
         device: str = "auto",
     ) -> "Resources":
-        """Fill in what was left open from the machine's cores, and its GPUs unless `device` is cpu.
+        """Set automatic values from the machine's cores, and its GPUs unless `device` is cpu.
 
-        A worker sees the GPU that it shares, and for a device "cuda:N" it sees all of them.
+        A worker sees only the GPU that it shares; for a device "cuda:N" it sees all GPUs.
 
-        A node's clients are trained by one worker, in turn. Nodes of a `pool` can host any client,
-        so the server shares a round's clients evenly, and one node per worker is best. Else, where
-        few clients per worker are drawn, some nodes would get several of them and a worker would
-        end up alone with those: more nodes then, so that mostly each has one.
+        One worker trains a node's clients, one after the other. Nodes of a `pool` can host any
+        client, so the server divides a round's clients evenly, and one node per worker is best.
+        Without a pool and with few sampled clients per worker, some nodes would get several clients
+        and delay their worker. Then there are more nodes, so that most have at most one client.
         """
         gpus = len(gpu_names()) if device != "cpu" else 0
         workers = self.workers or (4 * gpus if gpus else cores())
@@ -60,14 +62,13 @@ class Resources:
         return f"{text} init-args-num-cpus={total}" if total else text
 
     def cpus_per_worker(self) -> int:
-        """Return the CPUs that each worker has for itself: an equal share."""
+        """Return the number of CPUs per worker, an equal share."""
         return max(1, cores() // self.workers)
 
     def total_cpus(self) -> int:
-        """Return the CPUs that Ray may give away, so that just these workers fit in.
+        """Return the number of CPUs for Ray, which limits it to these workers.
 
-        0 where a Ray cluster runs already (RAY_ADDRESS): it has resources of its own, and says how
-        many workers fit in.
+        It is 0 with a Ray cluster (RAY_ADDRESS), whose own resources limit the workers.
         """
         if os.environ.get("RAY_ADDRESS"):
             return 0
@@ -75,10 +76,10 @@ class Resources:
 
 
 def default_engine() -> Engine:
-    """Return worker processes, or Ray where a Ray cluster runs (RAY_ADDRESS)."""
+    """Return worker processes, or Ray if there is a Ray cluster (RAY_ADDRESS)."""
     return Engine.RAY if os.environ.get("RAY_ADDRESS") else Engine.WORKERS
 
 
 def node_config(run_config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what virtual nodes are told: they can host any client, unless data are their own."""
+    """Return the node-config of virtual nodes: they host any client, unless partition is own."""
     return {} if run_config["partition"] == "own" else {"hosts": "any"}

@@ -1,4 +1,4 @@
-"""How a simulation's process ends: at once, and with its workers."""
+"""The end of a simulation's process, at once and with its workers."""
 
 import os
 import sys
@@ -12,22 +12,22 @@ stopping = threading.Lock()
 
 
 def interrupted() -> None:
-    """End this process as a signal does."""
+    """End this process with the exit code of an interruption."""
     stop(INTERRUPTED)
 
 
 def stop(code: int) -> None:
-    """End this process in the middle of its work, and Ray's processes before it."""
+    """End Ray's processes and then this process, at any point of its work."""
     if not stopping.acquire(blocking=False):
-        return  # that is being done
+        return  # another thread is doing this
     if "ray" in sys.modules:
-        with suppress(Exception):  # it may be starting just now
+        with suppress(Exception):  # Ray may be starting
             sys.modules["ray"].shutdown()
     leave(code)
 
 
 def leave(code: int) -> None:
-    """End this process at once, with our own workers."""
-    with suppress(Exception):  # they may be starting just now
+    """End this process and its own workers at once."""
+    with suppress(Exception):  # they may be starting
         kill_workers()
     os._exit(code)

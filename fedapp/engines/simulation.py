@@ -1,8 +1,8 @@
-"""One simulation, in a process of its own: what `fedapp run` starts.
+"""One simulation in a process of its own, which `fedapp run` starts.
 
-The workers start while PyTorch is imported and the configuration is checked. They are processes of
-the app's own (`workers.py`), or Ray's: then Flower's Simulation Runtime is the same as
-behind `flwr run`, without the SuperLink and the commands around it, which only hand the app over.
+The workers start while this process imports PyTorch and checks the configuration. They are the
+app's own processes (`workers.py`) or Ray's. With Ray this uses the same Simulation Runtime as `flwr
+run`, without the SuperLink and the commands that only deliver the app.
 """
 
 import sys
@@ -31,7 +31,7 @@ from fedapp.engines.worker_template import start_template
 def simulate(
     values: Mapping[str, Any], resources: Resources, engine: Engine, serverapp: str, clientapp: str
 ) -> int:
-    """Check the configuration while the workers start, and run the apps; returns an exit code."""
+    """Check the configuration while the workers start, and run the apps; return the exit code."""
     on_ray = engine == Engine.RAY
     if not on_ray:
         start_template(values)
@@ -41,7 +41,7 @@ def simulate(
         device, pool = str(values["device"]), bool(node_config(values))
         resources = resources.resolve(clients, share, pool, device)
     except (KeyError, OverflowError, TypeError, ValueError):
-        checking.result()  # says so and ends
+        checking.result()  # reports the mistake and ends the process
         raise
     server = ConfiguredServerApp(serverapp, values)
     if on_ray:
@@ -54,16 +54,16 @@ def simulate(
 
 
 def _check(values: Mapping[str, Any], on_ray: bool) -> None:
-    """Check a configuration while workers start; a mistake ends this process at once."""
+    """Check a configuration while workers start; a mistake ends the process at once."""
     from fedapp.config.resolve import parse_config  # imports PyTorch
 
     try:
         config = parse_config(values)
-    except UserError as mistake:
-        print(f"fedapp: {mistake}", file=sys.stderr, flush=True)
+    except UserError as error:
+        print(f"fedapp: {error}", file=sys.stderr, flush=True)
         leave(MISTAKE)
     if on_ray:
-        import flwr.simulation  # noqa: F401  (imports Ray, now, while Ray starts)
+        import flwr.simulation  # noqa: F401  (imports Ray while Ray starts)
     import fedapp.server_app  # noqa: F401  (imports PyTorch)
     from fedapp.models.model import import_networks  # imports PyTorch
 
@@ -71,7 +71,7 @@ def _check(values: Mapping[str, Any], on_ray: bool) -> None:
 
 
 def main() -> None:
-    """Read the task, one line of JSON, from standard input, and do it."""
+    """Read the task, one line of JSON, from standard input, and run it."""
     install_signal_handlers(interrupted)
     task = take_task(lambda: stop(FAILED))
     try:
@@ -90,8 +90,8 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if not stopping.acquire(blocking=False):
-        time.sleep(60)  # it failed because it is being stopped, which ends it
-    leave(code)  # a server that waits for lost workers must not keep the process
+        time.sleep(60)  # another thread is stopping this process
+    leave(code)  # also if a server still waits for lost workers
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Processes that do one task: how they are given it, and how they and who started them end.
+"""Processes that run one task: how they get it, and how they and their parents end.
 
 A terminal sends SIGINT to all processes of a command; `kill` and batch systems send SIGTERM to one
-of them or to all. Either raises KeyboardInterrupt, so that what is open is closed: temporary
-folders are removed, a run writes its summary, and processes that were started are told to do so.
-They end too when who started them is gone without a word: their standard input ends then.
+or to all of them. Both signals raise KeyboardInterrupt for a proper end: temporary folders are
+removed, a run writes its summary, and child processes get SIGTERM. Children also end if their
+parent crashes, because their standard input is then closed.
 """
 
 import json
@@ -18,41 +18,41 @@ from contextlib import suppress
 from typing import Any
 
 COMPLETED, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130  # exit codes
-_PATIENCE = 60.0  # seconds in which a process may end in good order
+_PATIENCE = 60.0  # seconds for a process to end properly
 _running: set["subprocess.Popen[str]"] = set()
 
 
 def install_signal_handlers(act: Callable[[], object] | None = None) -> None:
-    """Let SIGINT and SIGTERM call `act`, or raise KeyboardInterrupt: in the main thread.
+    """Let SIGINT and SIGTERM call `act`, or raise KeyboardInterrupt, in the main thread.
 
-    After the first of them SIGTERM does nothing: a batch system may send it, and then who started
-    this process. SIGINT does so again.
+    After the first signal SIGTERM is ignored, because both a batch system and the parent process
+    may send it. A second SIGINT acts again.
     """
 
-    def heard(*_: object) -> None:
+    def handler(*_: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)
         if act is None:
             raise KeyboardInterrupt
         act()
 
-    signal.signal(signal.SIGINT, heard)
-    signal.signal(signal.SIGTERM, heard)
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
 
 
 def run_task(module: str, task: Any, **options: Any) -> int:
-    """Let a module of the app do a task in a process of its own; returns its exit code.
+    """Let a module of the app run a task in a process of its own; return its exit code.
 
     Args:
-        module: what `python -m` runs; it begins with `install_signal_handlers` and `take_task`.
-        task: what JSON can hold; other values are sent as their text.
-        options: as `subprocess.Popen` takes them.
+        module: for `python -m`; it begins with `install_signal_handlers` and `take_task`.
+        task: a JSON value; other types are sent as their text.
+        options: further arguments of `subprocess.Popen`.
     """
     command = [sys.executable, "-m", module]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, **options) as process:
         _running.add(process)
         try:
             assert process.stdin is not None
-            with suppress(BrokenPipeError):  # it ended at once, and has said why
+            with suppress(BrokenPipeError):  # it ended at once and reported the reason
                 process.stdin.write(json.dumps(task, default=str) + "\n")
                 process.stdin.flush()
             code = process.wait()
@@ -64,26 +64,26 @@ def run_task(module: str, task: Any, **options: Any) -> int:
 
 
 def _interrupt(process: "subprocess.Popen[str]") -> int:
-    """Let a process end in good order, and wait for it; one that has been told takes no note."""
+    """Let a process end properly, and wait for it; it ignores a second SIGTERM."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         return process.wait(_PATIENCE)
     assert process.stdin is not None
     with suppress(BrokenPipeError):
-        process.stdin.close()  # as if this process were gone
+        process.stdin.close()  # as if this process had ended
     return process.wait()
 
 
 def end_tasks() -> None:
-    """Tell all processes that `run_task` waits for, in any thread, to end in good order."""
+    """Send SIGTERM to all processes of `run_task` in any thread, for a proper end."""
     for process in list(_running):
         process.terminate()
 
 
 def take_task(at_end_of_parent: Callable[[], object] | None = None) -> Any:
-    """Return the task of this process, and watch the one that gave it.
+    """Return the task of this process, and watch the parent process.
 
-    When that one is gone, a thread calls `at_end_of_parent`, or does as if SIGTERM had come.
+    When the parent has ended, a thread calls `at_end_of_parent`, or sends SIGTERM to this process.
     """
     task = json.loads(sys.stdin.readline())
     call_after(lambda: os.read(sys.stdin.fileno(), 1), at_end_of_parent or _end)
@@ -91,9 +91,9 @@ def take_task(at_end_of_parent: Callable[[], object] | None = None) -> Any:
 
 
 def call_after(wait: Callable[[], object], act: Callable[[], object]) -> None:
-    """Let a thread call `act` when `wait` returns: when the process that started this one is gone.
+    """Let a thread call `act` when `wait` returns, at the end of the parent process.
 
-    Each kind of process has a way of its own to see that, which `wait` is.
+    `wait` is the way in which this kind of process notices the end of its parent.
     """
     threading.Thread(target=lambda: (wait(), act()), daemon=True).start()
 

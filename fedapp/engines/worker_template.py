@@ -1,6 +1,6 @@
-"""The process that workers are forked from: one that has imported PyTorch and the app.
+"""The template process, which has imported PyTorch and the app, and from which workers are forked.
 
-It starts before all else of a simulation, so that its imports take place beside the server's; so
+It starts first in a simulation, so that its imports run in parallel with the server's. Therefore
 this module imports nothing heavy itself.
 """
 
@@ -13,19 +13,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-RUN_CONFIG = "FEDAPP_RUN_CONFIG"  # environment variable of `worker_imports`: JSON
+RUN_CONFIG = "FEDAPP_RUN_CONFIG"  # environment variable for `worker_preload`: JSON
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 def start_template(run_config: Mapping[str, Any]) -> None:
-    """Let the process start to import what runs of this configuration need: from the main thread.
+    """Start the template process, which imports the packages of this configuration.
 
-    It never sees Ctrl-C, whose traceback would be all that a user reads: this process ends it.
+    Call this from the main thread. The template ignores Ctrl-C, because its traceback would hide
+    other messages; this process ends it.
     """
     os.environ[RUN_CONFIG] = json.dumps(dict(run_config))
     if _START == "forkserver":
         forkserver.set_forkserver_preload(["fedapp.engines.worker_preload"])
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is inherited
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the template inherits this
         try:
             forkserver.ensure_running()
         finally:
@@ -33,14 +34,14 @@ def start_template(run_config: Mapping[str, Any]) -> None:
 
 
 def worker_context() -> Any:
-    """Return the context of `multiprocessing` that makes workers; Process is not in its type."""
+    """Return the `multiprocessing` context for workers; its type does not have Process."""
     return multiprocessing.get_context(_START)
 
 
 def kill_workers() -> None:
-    """End all workers at once, and the process that they are forked from.
+    """End all workers and the template process at once.
 
-    That one is private to `multiprocessing`, but would else import PyTorch to the end first.
+    The template is private to `multiprocessing`, but would otherwise first finish its imports.
     """
     template = getattr(forkserver._forkserver, "_forkserver_pid", None)
     for pid in [*(child.pid for child in multiprocessing.active_children()), template]:

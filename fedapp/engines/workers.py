@@ -1,8 +1,8 @@
 """A simulation whose nodes are worker processes of this machine, without Ray.
 
-The real ServerApp, messages and ClientApp, as in `in_process.py`, but each worker trains in a
-process of its own. The workers are forked from one process that has imported PyTorch and the app,
-beside the same imports of the server's: so they start together with it, and share those pages.
+It uses the real ServerApp, messages and ClientApp, as `in_process.py` does, but each worker trains
+in its own process. The workers are forked from one process, which imports PyTorch and the app in
+parallel with the server. So they are ready with the server, and share the memory of these imports.
 """
 
 import multiprocessing
@@ -25,11 +25,11 @@ from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import start_template, worker_context
 
-_PATIENCE = 1.0  # seconds that one look for replies may take
+_PATIENCE = 1.0  # seconds that one poll for replies may take
 
 
 class WorkerGrid(InProcessGrid):
-    """Nodes whose messages are answered by worker processes; node p is on worker p mod workers."""
+    """Nodes whose messages worker processes answer; node p is on worker p mod workers."""
 
     def __init__(self, run_config: Mapping[str, Any], resources: Resources, clientapp: str) -> None:
         """Start the workers of resolved `resources`, which answer by `clientapp`, module:name."""
@@ -46,16 +46,16 @@ class WorkerGrid(InProcessGrid):
         self.replies: dict[str, Message] = {}
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are there, after a short wait if there is none."""
-        asked = list(message_ids)
-        self._hand_out()
-        if not any(message_id in self.replies for message_id in asked):
+        """Return the available replies, after a short wait if there is none."""
+        requested = list(message_ids)
+        self._dispatch()
+        if not any(message_id in self.replies for message_id in requested):
             self._collect()
-            self._hand_out()
-        return [self.replies.pop(each) for each in asked if each in self.replies]
+            self._dispatch()
+        return [self.replies.pop(each) for each in requested if each in self.replies]
 
-    def _hand_out(self) -> None:
-        """Give workers that are free the next message for one of their nodes."""
+    def _dispatch(self) -> None:
+        """Send each free worker the next message for one of its nodes."""
         for message_id, message in list(self.waiting.items()):
             worker = self.worker_of[message.metadata.dst_node_id]
             if worker.question is None:
@@ -64,7 +64,7 @@ class WorkerGrid(InProcessGrid):
                     worker.ask(message, self.contexts[message.metadata.dst_node_id])
 
     def _collect(self) -> None:
-        """Keep the replies of all workers that are ready, of rounds that are not over."""
+        """Store the replies of all ready workers, except those to expired messages."""
         busy = {worker.connection: worker for worker in self.workers if worker.question}
         for connection in wait(list(busy), _PATIENCE):
             question, reply, context = busy[connection].take()
@@ -74,31 +74,31 @@ class WorkerGrid(InProcessGrid):
 
 
 class Worker:
-    """One process, the messages to it, and the one that it has not answered yet."""
+    """One worker process, its connection, and the message that it has not answered yet."""
 
     def __init__(self, clientapp: str, threads: int, gpu: str | None) -> None:
-        """Start it; `threads` are PyTorch's, `gpu` is the only one that it sees, if given."""
+        """Start the process; `threads` are PyTorch's, `gpu` is the only visible GPU, if given."""
         self.task = (clientapp, threads, gpu)
         self.question: Message | None = None
         self._start()
 
     def _start(self) -> None:
         processes = worker_context()
-        self.connection, theirs = processes.Pipe()
-        self.process = processes.Process(target=_work, args=(theirs, *self.task), daemon=True)
+        self.connection, child_end = processes.Pipe()
+        self.process = processes.Process(target=_work, args=(child_end, *self.task), daemon=True)
         self.process.start()
-        theirs.close()
+        child_end.close()
 
     def ask(self, message: Message, context: Context) -> None:
         """Send a message with its node's context."""
         self.question, self._context = message, context
-        with suppress(OSError):  # it has ended, which `take` sees
+        with suppress(OSError):  # it has ended; `take` handles that
             self.connection.send((message, context))
 
     def take(self) -> tuple[Message, Message, Context]:
-        """Return the question, its reply, and the node's context after it.
+        """Return the message, its reply, and the node's context afterwards.
 
-        A worker that ended has an error for a reply, and another process from then on.
+        If the process has ended, the reply is an error, and a new process replaces it.
         """
         question, self.question = self.question, None
         assert question is not None
@@ -113,7 +113,7 @@ class Worker:
 
 
 def visible_gpu(worker: int, resources: Resources) -> str | None:
-    """Return the one GPU that a worker may see, None if it does not matter."""
+    """Return the only GPU that a worker may see; None for no restriction."""
     names = gpu_names() if resources.gpus > 0 else []
     return names[worker * len(names) // resources.workers] if names else None
 
@@ -123,13 +123,13 @@ def _expired(message: Message) -> bool:
 
 
 def _work(connection: Connection, clientapp: str, threads: int, gpu: str | None) -> None:
-    """Answer messages until the process that asks them ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the other process that ends this one
+    """Answer messages until the parent process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     parent = multiprocessing.parent_process()
     assert parent is not None
-    call_after(parent.join, lambda: os._exit(1))  # also in the middle of its work
+    call_after(parent.join, lambda: os._exit(1))  # also during a task
     if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # CUDA has not started here
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # CUDA is not initialised yet
     import torch
 
     torch.set_num_threads(threads)
@@ -146,8 +146,8 @@ def _work(connection: Connection, clientapp: str, threads: int, gpu: str | None)
 def run_on_workers(
     server: ConfiguredServerApp, clientapp: str, resources: Resources, checking: "Future[None]"
 ) -> None:
-    """Run the apps on worker processes of our own."""
+    """Run the apps on the app's worker processes."""
     grid = WorkerGrid(server.run_config, resources, clientapp)
     checking.result()
-    install_signal_handlers()  # the server notes that it was stopped
+    install_signal_handlers()  # an interruption then reaches the server
     server.main(grid, Context(1, 1, {}, RecordDict(), {}))

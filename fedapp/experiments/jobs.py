@@ -1,8 +1,7 @@
-"""Starting many runs: one after the other, or several at once in one process each.
+"""Start many runs: one after the other, or several simultaneously with one process each.
 
-A small run on workers of its own leaves most of a machine idle. `run_in_subprocess` makes each run
-one process with one federation inside, with the same bits: as many train at once as there are
-cores.
+A small run on its own workers leaves most of a machine idle. `run_in_subprocess` executes a run in
+one process, with the same bits, so that as many runs as cores can train simultaneously.
 """
 
 import os
@@ -30,22 +29,22 @@ from fedapp.engines.subprocesses import (
 )
 
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
-_started = count()  # runs in processes of their own
+_started = count()  # number of runs started in their own processes
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def runner_for(jobs: int) -> Runner:
-    """Return how runs are started: on workers, or (jobs above 0) each in one process."""
+    """Return the function that executes a run: on workers, or (jobs above 0) in one process."""
     if jobs < 0:
         raise UserError(f"--jobs is {jobs} but must be 0 (one after the other, on workers) or more")
     return run_in_subprocess if jobs else run_attached
 
 
 def at_once(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Do `work` on up to `jobs` items at a time; gives (item, result) as each gets done.
+    """Call `work` on up to `jobs` items at a time; yield (item, result) as each is finished.
 
-    Where this process is interrupted, or nobody takes the results, those that work for it end too.
+    If this process is interrupted, or the generator is closed, the processes of `work` also end.
     """
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         waiting = {pool.submit(work, item): item for item in items}
@@ -56,16 +55,16 @@ def at_once(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[t
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(future.done() for future in waiting):
                 end_tasks()
-                time.sleep(0.1)  # a thread may just be starting another
+                time.sleep(0.1)  # a thread may be starting another process
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run on worker processes, the output on stderr; returns the exit code.
+    """Run on worker processes, with the output on stderr; return the exit code.
 
-    A run that was interrupted interrupts this process too: no other is to follow it.
+    An interrupted run interrupts this process too, so that no further run starts.
     """
     with stdout_to_stderr():
         code = launch.run(project, overrides, resources)
@@ -75,18 +74,18 @@ def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resourc
 
 
 def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run in one process, apart from this one; returns its exit code.
+    """Run in one separate process; return its exit code.
 
-    Runs take the machine's GPUs in turn. What one prints goes to NAME.log beside the run directory.
-    Raises UserError with the sentence in which the run says why it could not start.
+    Runs use the machine's GPUs in turn. The output is written to NAME.log beside the run directory.
+    Raises UserError with the run's own error sentence if it could not start.
     """
     folder = Path(str(overrides["output-dir"]))
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{overrides['run-name']}.log"
     task = {"project": str(project.absolute()), "overrides": dict(overrides)}
     with log.open("wb") as output:
-        where = {"stdout": output, "stderr": subprocess.STDOUT, "env": _next_gpu()}
-        code = run_task("fedapp.experiments.jobs", task, **where)
+        options = {"stdout": output, "stderr": subprocess.STDOUT, "env": _next_gpu()}
+        code = run_task("fedapp.experiments.jobs", task, **options)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
     if code and last and last[0].startswith("fedapp: "):
         raise UserError(last[0].removeprefix("fedapp: "))
@@ -94,7 +93,7 @@ def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Re
 
 
 def _next_gpu() -> dict[str, str]:
-    """Return this environment, with one of its GPUs if there are several."""
+    """Return this environment, with only one of its GPUs if there are several."""
     names = gpu_names()
     own = {"CUDA_VISIBLE_DEVICES": names[next(_started) % len(names)]} if len(names) > 1 else {}
     return {**os.environ, **own}
@@ -102,7 +101,7 @@ def _next_gpu() -> dict[str, str]:
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Send what this process and its children print to stderr, so that stdout holds results."""
+    """Redirect the output of this process and its children to stderr; stdout is for results."""
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1)
@@ -116,15 +115,15 @@ def stdout_to_stderr() -> Iterator[None]:
 
 
 def main() -> None:
-    """Do the one run that `run_in_subprocess` gives this process."""
+    """Execute the task of `run_in_subprocess`."""
     install_signal_handlers()
     task = take_task()
     try:
         from fedapp.engines.in_process import run_in_process  # imports torch
 
         code = run_in_process(Path(task["project"]), task["overrides"], Resources())
-    except UserError as mistake:
-        print(f"fedapp: {mistake}", flush=True)
+    except UserError as error:
+        print(f"fedapp: {error}", flush=True)
         code = MISTAKE
     except KeyboardInterrupt:
         code = INTERRUPTED

@@ -1,8 +1,8 @@
-"""`fedapp sweep`: one run for each combination of values and each seed.
+"""`fedapp sweep`: one run per combination of values and seed.
 
-Tables of results come from many runs, and some of these fail, or the machine is needed before the
-last. So everything is checked before the first run starts, each run is named after what it varies,
-a failed run does not stop the others, and the same command goes on where it stopped.
+Tables of results need many runs. Some of them may fail, or the user may interrupt the sweep.
+Therefore all runs are checked before the first starts, each run is named after its varied values, a
+failed run does not stop the others, and the same command continues an interrupted sweep.
 """
 
 import csv
@@ -30,7 +30,7 @@ from fedapp.results.run_directory import RunDirectory, Scalar
 log = logging.getLogger(__name__)
 Vary = dict[str, tuple[Scalar, ...]]
 
-# A comma with an even number of each quote behind it, so outside of any.
+# A comma outside quotes: an even number of each quote follows it.
 _COMMA = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
 _OWN_KEYS = ("seed", "run-name", "output-dir", "resume")
 _FIGURES = ("accuracy_final", "accuracy_best", "best_round", "seconds", "reason")
@@ -46,22 +46,22 @@ class SweepRun:
 
     @property
     def directory(self) -> RunDirectory:
-        """Where the run is, or will be, kept."""
+        """The run's directory, which may not exist yet."""
         return RunDirectory(Path(self.config["output-dir"]) / self.config["run-name"])
 
     @property
     def combination(self) -> str:
-        """The varied values, for people."""
+        """The varied values as text."""
         return " ".join(f"{key}={value}" for key, value in self.varied.items()) or "all"
 
     @property
     def completed(self) -> bool:
-        """Whether an earlier sweep finished this run."""
+        """Whether an earlier sweep completed this run."""
         return self.directory.summary().get("status") == "completed"
 
 
 def parse_vary(texts: Sequence[str]) -> Vary:
-    """Read "key=value,value" arguments; values are TOML scalars, bare words are strings.
+    """Parse "key=value,value" arguments; values are TOML scalars, and bare words are strings.
 
     Raises:
         UserError: no key, no value, a value or a key twice, or a key that the sweep sets itself.
@@ -82,7 +82,7 @@ def parse_vary(texts: Sequence[str]) -> Vary:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Read "0,1,2"; raises UserError for anything but different whole numbers."""
+    """Parse "0,1,2"; raises UserError unless all are different whole numbers."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words) or len(set(map(int, words))) < len(words):
         raise UserError(f"--seeds {text!r} must be different whole numbers, such as 0,1,2")
@@ -92,46 +92,46 @@ def parse_seeds(text: str) -> list[int]:
 def plan(
     project: Path, base: Mapping[str, Any], vary: Vary, seeds: Sequence[int], folder: Path
 ) -> list[SweepRun]:
-    """Return all runs of a sweep, checked, seeds innermost; nothing is written.
+    """Return all runs of a sweep, checked, with seeds innermost; this writes nothing.
 
     Args:
-        project: the folder that holds pyproject.toml.
-        base: what all runs share, by configuration key; what a sweep sets itself does not count.
+        project: the folder of pyproject.toml.
+        base: the common configuration of all runs; keys that a sweep sets itself are ignored.
         vary: the values of each varied key.
         seeds: of every combination.
-        folder: where the run directories go.
+        folder: the folder for the run directories.
 
     Raises:
-        UserError: the first combination that cannot work or whose run directory is in the way.
+        UserError: the first combination that is invalid, or whose run directory is not free.
     """
     runs = []
     for values in product(*vary.values()):
         varied = dict(zip(vary, values, strict=True))
         for seed in seeds:
-            place = {"run-name": run_name(varied, seed), "output-dir": str(folder)}
-            asked = {**base, **varied, "seed": seed, **place, "resume": "auto"}
+            location = {"run-name": run_name(varied, seed), "output-dir": str(folder)}
+            overrides = {**base, **varied, "seed": seed, **location, "resume": "auto"}
             try:
-                runs.append(SweepRun(varied, seed, load_run_config(project, asked)))
-            except UserError as mistake:
-                words = " ".join(f"{key}={value}" for key, value in varied.items())
-                raise UserError(f"{words or 'the sweep'}: {mistake}") from None
+                runs.append(SweepRun(varied, seed, load_run_config(project, overrides)))
+            except UserError as error:
+                combination = " ".join(f"{key}={value}" for key, value in varied.items())
+                raise UserError(f"{combination or 'the sweep'}: {error}") from None
     names = Counter(each.directory.name for each in runs)
     if names and (most := names.most_common(1)[0])[1] > 1:
-        raise UserError(f"two combinations would both be called '{most[0]}'; sweep them apart")
+        raise UserError(f"two combinations would both be called '{most[0]}'; sweep them separately")
     for each in runs:
         _check_earlier(each)
     return runs
 
 
 def sweep_folder(output_dir: Path, name: str) -> Path:
-    """Return the absolute folder of a sweep; raises UserError when the name is no folder name."""
+    """Return the absolute folder of a sweep; raises UserError if `name` is not a folder name."""
     if not is_folder_name(name):
         raise UserError(f"--name {name!r} must be a plain folder name")
     return absolute(output_dir, "--output-dir") / name
 
 
 def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
-    """Return one row per run: will it run, or is it skipped."""
+    """Return one row per run: whether it will run or be skipped."""
     return [
         {"run": each.directory.name, "plan": "skip: completed" if each.completed else "run"}
         for each in runs
@@ -139,7 +139,7 @@ def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
 
 
 def run_name(varied: Mapping[str, Scalar], seed: int) -> str:
-    """Name a run after its values: words stand for themselves, numbers after their key."""
+    """Name a run after its values: words alone, numbers with their key as prefix."""
     words = [v if isinstance(v, str) else f"{k}{v}" for k, v in varied.items()]
     return folder_name("-".join([*words, f"seed{seed}"]))
 
@@ -151,10 +151,10 @@ def execute(
     runner: Runner | None = None,
     jobs: int = 0,
 ) -> list[dict[str, Any]]:
-    """Run what is not completed, `jobs` at a time without Flower (0: one by one with it).
+    """Execute the runs that are not completed, `jobs` at a time in one process each.
 
-    Returns one row of results per run; a run that fails is noted in its row. The rows so far are
-    kept in sweep.csv beside the runs.
+    With jobs=0 they run one after the other on workers. Returns one row of results per run; the row
+    of a failed run has the reason. sweep.csv beside the runs always has the rows so far.
     """
     runner = runner or runner_for(jobs)
     rows = [result_row(each) for each in runs]
@@ -180,7 +180,7 @@ def execute(
 
 
 def result_row(each: SweepRun) -> dict[str, Any]:
-    """Return what a run's directory says about it."""
+    """Return a run's results from its directory."""
     summary = each.directory.summary()
     row = {"run": each.directory.name, "combination": each.combination, **each.varied}
     row |= {"seed": each.seed, "status": summary.get("status", "to run")}
@@ -192,11 +192,11 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     combinations: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         combinations.setdefault(row["combination"], []).append(row)
-    return [_combination_row(name, found) for name, found in combinations.items()]
+    return [_combination_row(name, members) for name, members in combinations.items()]
 
 
 def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Write the rows of `summarise` for people; seconds are those of one run."""
+    """Return the rows of `summarise` as formatted text; seconds are those of one run."""
     return [
         {
             "combination": row["combination"],
@@ -221,18 +221,18 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner) -> str:
-    """Run one run; returns what went wrong, or nothing."""
+    """Execute one run; return the error, or ""."""
     before = each.directory.summary()
     try:
         code = runner(project, each.config, resources)
-    except UserError as mistake:
-        return str(mistake)
+    except UserError as error:
+        return str(error)
     if code == 0 and each.completed:
         return ""
     summary = each.directory.summary()
-    written = [] if summary == before else str(summary.get("reason") or "").strip().splitlines()
-    if written:  # of a traceback, what failed and how
-        return " ... ".join(dict.fromkeys([written[0], written[-1]]))
+    lines = [] if summary == before else str(summary.get("reason") or "").strip().splitlines()
+    if lines:  # the first and the last line of a traceback
+        return " ... ".join(dict.fromkeys([lines[0], lines[-1]]))
     return f"it ended with exit code {code} before it was completed, see its log"
 
 
@@ -258,13 +258,13 @@ def _percent(row: Mapping[str, Any], figure: str) -> str | None:
 
 
 def refuse_own(option: str, keys: Iterable[str]) -> None:
-    """Raise UserError for a key that the sweep sets itself; a run's config.toml may have them."""
+    """Raise UserError for a key that the sweep sets itself; files may contain such keys."""
     for key in [key for key in keys if key in _OWN_KEYS]:
         raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
 
 
 def _scalar(word: str, text: str) -> Scalar:
-    """Read a TOML scalar; what is not TOML is a string."""
+    """Parse a TOML scalar; other text is a string."""
     try:
         value = tomllib.loads(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
@@ -277,7 +277,7 @@ def _scalar(word: str, text: str) -> Scalar:
 
 
 def _check_earlier(each: SweepRun) -> None:
-    """Raise UserError when a run directory holds a run of another configuration."""
+    """Raise UserError if a run directory has a run with another configuration."""
     path = each.directory.path
     if not path.exists() or (path.is_dir() and is_free(path)):
         return
@@ -285,6 +285,6 @@ def _check_earlier(each: SweepRun) -> None:
     for key, value in parse_config(each.config).flat().items():
         if key not in aside(earlier) and earlier[key] != value:
             raise UserError(
-                f"{path} holds a run with {key} = {earlier[key]!r} instead of {value!r}: "
+                f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"
             )

@@ -1,7 +1,7 @@
-"""Training from Python, in notebooks and scripts: `run`, `sweep` and `load_run`.
+"""The Python interface for notebooks and scripts: `run`, `sweep` and `load_run`.
 
-The same runs as those of the `fedapp` command, to the bit, and the same run directories. What
-differs is what one gets back: objects with the figures, the curves and the model.
+The runs and their run directories are those of the `fedapp` command, bit for bit. The functions
+return objects with the results, the curves and the model.
 """
 
 from fedapp.interface.rounds import Round, Rounds

@@ -1,7 +1,7 @@
-"""What makes runs at home in a notebook: their log in the cell, and figures that show themselves.
+"""Support for notebooks: the log of a run in the cell, and figures that display themselves.
 
-A run's process writes to file descriptors, which many notebooks do not show, and pyplot, which
-would show a figure, is global state that nothing else here touches.
+Many notebooks do not show what a process writes to file descriptors. pyplot could display figures,
+but it is global state, which the project does not use.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from fedapp.results.plots.rendering import png
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SHOW = "_repr_png_"  # what IPython calls to show an object as a picture
+_SHOW = "_repr_png_"  # the method that IPython calls to display an object as an image
 _DOTS = 80  # per inch: a figure of a run is about 500 pixels wide
-_MISTAKE = "fedapp: "
-_LAST_WORDS = 5.0  # seconds to wait for output after a run's process has ended
+_ERROR_PREFIX = "fedapp: "
+_OUTPUT_WAIT = 5.0  # seconds to wait for output after the end of a run's process
 
 
 class Log(io.TextIOBase):
-    """A stream that passes a run's output on, and notes the sentence that says why it failed.
+    """A stream that forwards a run's output and stores the error sentence of a failed run.
 
-    Paths below the working directory are written from there. Lines of several threads stay whole.
+    Paths below the working directory become relative. Lines of several threads are not mixed.
     """
 
     def __init__(self, target: TextIO) -> None:
         """Take the stream of the cell."""
         self.target = target
         self.mistake = ""
-        self._here = f"{Path.cwd()}{os.sep}"
-        self._begun = local()  # a thread's line that has no end yet
+        self._cwd = f"{Path.cwd()}{os.sep}"
+        self._incomplete = local()  # a thread's incomplete line
 
     def write(self, text: str) -> int:
-        """Pass whole lines on; returns the length of the text, as streams do."""
-        lines, end, rest = (getattr(self._begun, "text", "") + text).rpartition("\n")
-        self._begun.text = rest
-        self._pass_on(lines + end)
+        """Forward complete lines; return the length of the text, as streams do."""
+        lines, end, rest = (getattr(self._incomplete, "text", "") + text).rpartition("\n")
+        self._incomplete.text = rest
+        self._forward(lines + end)
         return len(text)
 
     def flush(self) -> None:
-        """Show what was written."""
-        rest, self._begun.text = getattr(self._begun, "text", ""), ""
-        self._pass_on(rest)
+        """Forward incomplete lines too."""
+        rest, self._incomplete.text = getattr(self._incomplete, "text", ""), ""
+        self._forward(rest)
         self.target.flush()
 
-    def _pass_on(self, text: str) -> None:
+    def _forward(self, text: str) -> None:
         for line in text.splitlines():
-            if line.startswith(_MISTAKE):
-                self.mistake = line.removeprefix(_MISTAKE)
+            if line.startswith(_ERROR_PREFIX):
+                self.mistake = line.removeprefix(_ERROR_PREFIX)
         if text:
-            self.target.write(text.replace(self._here, ""))
+            self.target.write(text.replace(self._cwd, ""))
 
     def writable(self) -> bool:
         """Return True."""
@@ -67,7 +67,7 @@ class Log(io.TextIOBase):
 
 @contextmanager
 def logged() -> Iterator[Log]:
-    """Send all that is printed, to stderr too, to the stdout of now, through a `Log`."""
+    """Redirect stdout and stderr through a `Log` to the current stdout."""
     log = Log(sys.stdout)
     with redirect_stdout(log), redirect_stderr(log):
         yield log
@@ -76,7 +76,7 @@ def logged() -> Iterator[Log]:
 
 @contextmanager
 def pipe_to(log: Log) -> Iterator[int]:
-    """Give a file descriptor for a process to write to; what comes through it goes to `log`."""
+    """Yield a file descriptor for a process; everything written to it is forwarded to `log`."""
     reading, writing = os.pipe()
     thread = Thread(target=_pump, args=(reading, log), daemon=True)
     thread.start()
@@ -84,7 +84,7 @@ def pipe_to(log: Log) -> Iterator[int]:
         yield writing
     finally:
         os.close(writing)
-        thread.join(_LAST_WORDS)  # what the process has started may hold the pipe open
+        thread.join(_OUTPUT_WAIT)  # processes that the run has started may keep the pipe open
 
 
 def _pump(reading: int, log: Log) -> None:
@@ -95,12 +95,12 @@ def _pump(reading: int, log: Log) -> None:
 
 
 def shown(figure: Figure) -> Figure:
-    """Return a figure that a notebook shows, whether pyplot is in use there or not."""
+    """Return a figure that a notebook displays, with or without pyplot."""
     setattr(figure, _SHOW, partial(png, figure, _DOTS))
     return figure
 
 
 def relative(path: Path) -> str:
-    """Write a path from the working directory, where it is below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    """Return a path relative to the working directory, if it is below it."""
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)

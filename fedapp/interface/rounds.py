@@ -1,4 +1,4 @@
-"""The rounds of a run as typed rows: what every line of metrics.jsonl has, and the rest of it."""
+"""The rounds of a run as typed rows: the fixed fields of metrics.jsonl, and further metrics."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Round:
 
     Attributes:
         round: its number, from 1.
-        seconds: wall time, the evaluation included.
-        asked: clients that were asked to train.
-        clients: clients whose update was used.
-        failed: clients that sent none that could be used.
-        train_loss: mean of the clients' training losses; None where there was none.
-        accuracy: of the model or models that the method is about, as a fraction of the test images;
-            None in a round that was not evaluated.
-        loss: the test loss; None likewise, and where it was not finite.
+        seconds: wall time, including the evaluation.
+        asked: number of clients in the cohort.
+        clients: number of clients whose update was used.
+        failed: number of clients without a usable update.
+        train_loss: mean of the clients' training losses; None if there was none.
+        accuracy: of the model or models that the method evaluates, as a fraction of the test
+            images; None in a round without evaluation.
+        loss: the test loss; None in a round without evaluation, or if it was not finite.
         bytes_down: bytes of the messages to the nodes.
-        bytes_up: bytes of the messages from them.
-        client_bytes_down: bytes that went to clients, each counted as if alone on its node.
-        client_bytes_up: bytes that clients sent, counted likewise.
-        images: training images that the clients went through, every epoch counted.
+        bytes_up: bytes of the messages from the nodes.
+        client_bytes_down: bytes sent to clients, as if each had its own node.
+        client_bytes_up: bytes sent by clients, as if each had its own node.
+        images: training images that the clients processed, over all epochs.
         lr: learning rate.
-        failures: of each client that failed, what it said.
+        failures: the error message of each failed client.
         class_accuracy: accuracy on each class as a fraction, by label, None for a class without
-            test images; None where no global model was tested.
-        metrics: all other numbers of the round by name: the method's own, those of the clients'
-            test splits.
+            test images; None if no global model was tested.
+        metrics: all other numbers of the round by name: those of the method and those of the
+            clients' test splits.
     """
 
     round: int
@@ -60,7 +60,7 @@ class Round:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Round:
-        """Read a line of metrics.jsonl; raises UserError where it lacks what every line has."""
+        """Read a line of metrics.jsonl; raises UserError if it lacks a fixed field."""
         always = [each.name for each in fields(cls) if each.name != "metrics"]
         if missing := [name for name in always if name not in row]:
             raise UserError(
@@ -72,12 +72,12 @@ class Round:
 
 
 class Rounds(list[Round]):
-    """The rounds of a run, in order; a list that a notebook shows as a table."""
+    """The rounds of a run, in order: a list that a notebook displays as a table."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a data frame with a line per round, the other metrics as columns of their own.
+        """Return a data frame with a line per round and a column per further metric.
 
-        Raises UserError where pandas is not installed.
+        Raises UserError if pandas is not installed.
         """
         return to_frame([_flat(each) for each in self])
 
@@ -88,7 +88,7 @@ class Rounds(list[Round]):
 
 
 def to_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a data frame; raises UserError where pandas is not installed."""
+    """Return rows as a data frame; raises UserError if pandas is not installed."""
     try:
         import pandas as pd
     except ImportError:

@@ -1,6 +1,6 @@
-"""A run from Python: what its directory holds, as numbers, curves, a model and a page.
+"""A run from Python: the content of its directory as numbers, curves, a model and a report.
 
-Everything is read when it is asked for, so a run that still goes on can be watched.
+Every access reads the files again, so the progress of a running run is visible.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run, or one that goes on or was interrupted; `load_run` and `run` return it.
+    """A finished, running or interrupted run; `load_run` and `run` return it.
 
     Attributes:
-        directory: its files.
-        varied: of a run of a sweep, the values that tell it from the others, and its seed.
+        directory: its run directory.
+        varied: in a sweep, the seed and the values that distinguish this run from the others.
     """
 
     directory: RunDirectory
@@ -45,21 +45,21 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The run's name, which is that of its directory."""
+        """The run's name, the name of its directory."""
         return self.directory.name
 
     @property
     def config(self) -> dict[str, Scalar]:
-        """All keys, with underscores, and the values that the run has; "auto" is resolved.
+        """All keys, with underscores, and their values; "auto" is resolved.
 
-        To run it again with changes, give `run` the path of its config.toml: there it is marked
-        what "auto" chose.
+        To run it again with changes, pass the path of its config.toml to `run`: that file marks the
+        values that "auto" chose.
         """
         return {key.replace("-", "_"): value for key, value in self.directory.config().items()}
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The figures of summary.json; {} before the run has ended.
+        """The content of summary.json; {} before the end of the run.
 
         Accuracies are fractions, times are seconds, traffic is in bytes. "status" is completed,
         failed or interrupted.
@@ -68,17 +68,17 @@ class Run:
 
     @property
     def completed(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run has completed all rounds."""
         return bool(self.summary.get("status") == "completed")
 
     @property
     def rounds(self) -> Rounds:
-        """The rounds that have ended; raises UserError where metrics.jsonl is damaged."""
+        """The finished rounds; raises UserError if metrics.jsonl is damaged."""
         return Rounds(map(Round.of, self.directory.rounds()))
 
     @property
     def report(self) -> Path:
-        """The path of report.html, a page that needs no other file; made if it is not there."""
+        """The path of report.html, a self-contained page; created if it does not exist."""
         path = self.path / "report.html"
         return path if path.exists() else report.write_report(self.path)
 
@@ -86,15 +86,15 @@ class Run:
         """Return the final global model as a torch module in evaluation mode.
 
         It maps images [B, channels, H, W], normalised as in training, to features [B, d] and logits
-        [B, C]. The run's data set is read for the shape of the model.
+        [B, C]. This reads the run's data set to determine the shape of the model.
 
         Args:
-            device: where the model goes: auto, cpu, cuda or cuda:N.
-            data_dir: the folder of the data set, if it is another one than in the run.
+            device: the model's device: auto, cpu, cuda or cuda:N.
+            data_dir: the folder of the data set, if it differs from the run's.
 
         Raises:
-            UserError: the clients of this method have models of their own, the run has saved no
-                model yet, or its data set is not here.
+            UserError: the clients of this method have personal models, the run has saved no model
+                yet, or its data set is missing.
         """
         saved = self.directory.config()
         check_global_model(str(saved["method"]))
@@ -105,9 +105,9 @@ class Run:
         return model.eval()
 
     def plot(self, *others: Run) -> Figure:
-        """Return a matplotlib figure: accuracy and loss by round; a notebook shows it by itself.
+        """Return a matplotlib figure of accuracy and loss by round; a notebook displays it.
 
-        With other runs: the test accuracy of all of them over each other.
+        With other runs it shows the test accuracy of all runs on the same axes.
         """
         if others:
             runs = [each.directory for each in (self, *others)]
@@ -122,7 +122,7 @@ class Run:
         return f"<Run {self.name}: {status(self.summary)}, final accuracy {final}>"
 
     def _repr_html_(self) -> str:
-        """Show the headline of the report as a small table."""
+        """Return the main results of the report as a small table."""
         summary = {**report.totals(self.directory.rounds()), **self.summary}
         varied = " ".join(f"{key}={value}" for key, value in self.varied.items())
         items = [
@@ -136,9 +136,9 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Return the run of an existing run directory, whoever made it.
+    """Return the run of an existing run directory.
 
     Raises:
-        UserError: there is no such folder, or it is no run directory.
+        UserError: the folder does not exist, or is not a run directory.
     """
     return Run(RunDirectory.load(path))

@@ -1,4 +1,4 @@
-"""`sweep`: many runs from Python, one for each combination of values and each seed."""
+"""`sweep`: many runs from Python, one per combination of values and seed."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Sweep:
     """The runs of a sweep.
 
     Attributes:
-        path: the folder that holds the run directories and sweep.csv, absolute.
-        runs: the runs that began, in the order of the combinations, seeds innermost; `varied` of
-            each says what it is.
-        rows: one row per run, also of those that could not begin: the values, "status", "reason",
+        path: the folder of the run directories and sweep.csv, absolute.
+        runs: the runs that have begun, in the order of the combinations, seeds innermost; `varied`
+            of each has its values.
+        rows: one row per run, also of runs that could not begin: the values, "status", "reason",
             final and best accuracy as fractions, seconds.
     """
 
@@ -57,7 +57,7 @@ class Sweep:
     def summary(self) -> list[dict[str, Any]]:
         """One row per combination: mean and standard deviation over its completed seeds.
 
-        Accuracies are fractions, seconds those of one run; a deviation needs two seeds.
+        Accuracies are fractions, and seconds are those of one run. A deviation needs two seeds.
         """
         return sweeps.summarise(self.rows)
 
@@ -67,17 +67,17 @@ class Sweep:
         return all(row["status"] == "completed" for row in self.rows)
 
     def plot(self) -> Figure:
-        """Return a figure of the test accuracy by round, a curve per combination.
+        """Return a figure of the test accuracy by round, with a curve per combination.
 
         A curve is the mean over the completed seeds, in the rounds that all of them evaluated.
         """
-        found: dict[str, list[Run]] = {}
+        by_name: dict[str, list[Run]] = {}
         for each in self.runs:
             if each.completed:
                 words = [f"{k}={v}" for k, v in each.varied.items() if k != "seed"]
-                found.setdefault(" ".join(words) or "all", []).append(each)
-        several = any(len(runs) > 1 for runs in found.values())
-        lines = [(name, _mean_rows(runs)) for name, runs in found.items()]
+                by_name.setdefault(" ".join(words) or "all", []).append(each)
+        several = any(len(runs) > 1 for runs in by_name.values())
+        lines = [(name, _mean_rows(runs)) for name, runs in by_name.items()]
         title = "Test accuracy, mean over seeds" if several else "Test accuracy"
         return shown(curves.compare_curves(lines, title))
 
@@ -90,7 +90,7 @@ class Sweep:
         return f"<Sweep {self.path.name}: {done} of {len(self.rows)} runs completed>"
 
     def _repr_html_(self) -> str:
-        """Show the table of the command."""
+        """Return the table of the command."""
         failed = [f"{row['run']}: {row['reason']}" for row in self.rows if row["reason"]]
         table = page.table(f"Sweep {relative(self.path)}", sweeps.readable(self.summary))
         return table + "".join(page.paragraph(text) for text in failed)
@@ -107,23 +107,23 @@ def sweep(
     engine: str | None = None,
     **shared: Any,
 ) -> Sweep:
-    """Run all combinations of values with all seeds; the same call again goes on.
+    """Run all combinations of values with all seeds; the same call again continues the sweep.
 
-    All are checked before the first starts. A run that fails does not stop the others. An
-    interruption ends the runs that go on; with engine="in-process" it waits for the one that does.
+    All runs are checked before the first starts. A failed run does not stop the others. An
+    interruption ends the active runs; with engine="in-process" it waits for the active run's end.
 
     Args:
-        name: of the folder OUTPUT_DIR/NAME for the run directories.
+        name: the name of the folder OUTPUT_DIR/NAME for the run directories.
         vary: for each run-config key, with underscores, the values to try.
         seeds: of every combination.
-        jobs: runs at a time, each in one process; 0: one after the other, on `engine`.
-        preset: what all runs share, as for `run`.
-        output_dir: where the sweep's folder goes.
+        jobs: number of simultaneous runs, each in one process; 0: one run at a time, on `engine`.
+        preset: the common configuration of all runs, as for `run`.
+        output_dir: the parent of the sweep's folder.
         engine: as for `run`; only with jobs=0.
         shared: run-config keys that all runs share, with underscores.
 
     Raises:
-        UserError: the first combination that cannot work, or whose run directory is in the way.
+        UserError: the first combination that is invalid, or whose run directory is not free.
     """
     chosen = find_engine(engine)
     if jobs and chosen:
@@ -133,13 +133,13 @@ def sweep(
         planned = sweeps.plan(app, base, _values(vary or {}), _seeds(seeds), folder)
         runner = runner_for(jobs) if jobs else _runner(chosen, log)
         rows = sweeps.execute(app, planned, Resources(), runner, jobs)
-    began = [each for each in planned if (each.directory.path / "config.toml").is_file()]
-    runs = [Run(each.directory, {**each.varied, "seed": each.seed}) for each in began]
+    begun = [each for each in planned if (each.directory.path / "config.toml").is_file()]
+    runs = [Run(each.directory, {**each.varied, "seed": each.seed}) for each in begun]
     return Sweep(folder, runs, rows)
 
 
 def _base(preset: Preset, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all runs share; raises UserError for a key that the sweep sets itself."""
+    """Return the common configuration; raises UserError for a key that the sweep sets itself."""
     pairs = [text for text in preset_texts(preset) if not is_file(text)]
     sweeps.refuse_own("preset", read_overrides(pairs))
     sweeps.refuse_own("sweep", map(kebab, shared))
@@ -155,7 +155,7 @@ def _seeds(seeds: Iterable[int]) -> list[int]:
 
 
 def _runner(engine: Engine | None, log: Log) -> Runner:
-    """Return how one run after the other is started on an engine, its output in `log`."""
+    """Return a function that executes one run on an engine, with its output in `log`."""
 
     def runner(app: Path, values: Mapping[str, Any], resources: Resources) -> int:
         log.mistake = ""
@@ -168,12 +168,12 @@ def _runner(engine: Engine | None, log: Log) -> Runner:
 
 
 def _vary_text(key: str, values: Iterable[Scalar]) -> str:
-    """Write the values of a key as `--vary` takes them, so that they are checked in one place."""
-    found = [scalar(value) for value in _listed(key, values)]
-    for value in found:
+    """Return the values of a key in the format of `--vary`, whose checks then apply."""
+    scalars = [scalar(value) for value in _listed(key, values)]
+    for value in scalars:
         if not isinstance(value, str | int | float):
             raise UserError(f"vary: {value!r} of '{key}' is not a word, number, True or False")
-    return f"{kebab(key)}={','.join(map(json.dumps, found))}"
+    return f"{kebab(key)}={','.join(map(json.dumps, scalars))}"
 
 
 def _listed(what: str, values: Any) -> Sequence[Any]:
@@ -184,14 +184,14 @@ def _listed(what: str, values: Any) -> Sequence[Any]:
 
 
 def _mean_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the mean accuracy of some runs by round, where all have one."""
-    found: dict[int, list[float]] = {}
+    """Return the mean accuracy of some runs, in the rounds in which all have one."""
+    by_round: dict[int, list[float]] = {}
     for each in runs:
         for row in each.directory.rounds():
             if row.get("accuracy") is not None:
-                found.setdefault(row["round"], []).append(row["accuracy"])
+                by_round.setdefault(row["round"], []).append(row["accuracy"])
     return [
         {"round": number, "accuracy": statistics.fmean(values)}
-        for number, values in sorted(found.items())
+        for number, values in sorted(by_round.items())
         if len(values) == len(runs)
     ]

@@ -1,4 +1,4 @@
-"""`run`: one training from Python, on the engines of the command."""
+"""`run`: one training run from Python, on the engines of the command."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from fedapp.results.run_directory import RunDirectory
 
 Preset = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
-_PACKAGES = Path(__file__).parents[2]  # the folder in which the app's packages lie
+_PACKAGES = Path(__file__).parents[2]  # the folder of the app's packages
 _APP_TABLE = "[tool.flwr.app.config]"
 _COMPONENTS = {"serverapp": "fedapp.server_app:app", "clientapp": "fedapp.client_app:app"}
 
 
 class RunFailed(UserError):  # noqa: N818
-    """A run that began and did not complete; its sentence says why."""
+    """A run began and did not complete; the message states the reason."""
 
     def __init__(self, sentence: str, run: Run) -> None:
-        """Take the sentence and the run, whose directory has what it left."""
+        """Set the message and the run, whose directory has its files."""
         super().__init__(sentence)
         self.run = run
 
@@ -52,28 +52,28 @@ def run(
     gpus: float = -1.0,
     **keys: Any,
 ) -> Run:
-    """Train one federation to its end, its log in this cell or terminal, and return it.
+    """Train one federation, with the log in this cell or terminal, and return the run.
 
-    An interruption ends the run in good order and raises KeyboardInterrupt; its directory stays.
+    An interruption ends the run properly and raises KeyboardInterrupt; its directory remains.
 
     Args:
-        preset: what `-c` of the command takes: the name of a preset, a TOML file, or several.
+        preset: a value of the command's `-c`: the name of a preset, a TOML file, or several.
         engine: "workers" (processes of this machine), "ray" or "in-process"; None: workers, or ray
-            where RAY_ADDRESS is set. The result is the same, bit for bit.
+            if RAY_ADDRESS is set. The result is the same, bit for bit.
         workers: worker processes; 0: one per core, or four per GPU.
         nodes: virtual SuperNodes; 0: one per worker.
-        gpus: share of a GPU that each worker has; -1: all GPUs, shared.
-        keys: run-config keys with underscores, which win over the preset: `num_rounds=5`,
+        gpus: share of a GPU per worker; -1: all GPUs, shared by the workers.
+        keys: run-config keys with underscores, which override the preset: `num_rounds=5`,
             `method="fedntd"`. `fedapp config` lists them.
 
     Raises:
-        UserError: a key or a value that is wrong, or data that are not there; nothing was trained.
-        RunFailed: the run began and failed; its `run` has what was trained until then.
+        UserError: a key or a value is wrong, or data are missing; nothing was trained.
+        RunFailed: the run began and failed; its `run` has the rounds until then.
     """
     chosen, resources = find_engine(engine), find_resources(nodes, workers, gpus)
     with app_folder() as app:
         values = load_run_config(app, read_keys(preset, keys))
-        with _place(values) as path, logged() as log:
+        with _directory(values) as path, logged() as log:
             directory = RunDirectory(path)
             before = _opened_at(directory)
             code = train(app, values, resources, chosen, log)
@@ -88,16 +88,16 @@ def run(
 def train(
     app: Path, values: Mapping[str, Any], resources: Resources, engine: Engine | None, log: Log
 ) -> int:
-    """Run one training with its output in `log`; returns the exit code.
+    """Run one training with its output in `log`; return the exit code.
 
-    Raises KeyboardInterrupt where the run was interrupted.
+    Raises KeyboardInterrupt if the run was interrupted.
     """
     if engine == Engine.IN_PROCESS:
         threads = torch.get_num_threads()
         try:
             return run_in_process(app, values, resources)
         finally:
-            torch.set_num_threads(threads)  # the run has its own number, the notebook another
+            torch.set_num_threads(threads)  # the run may have changed the notebook's number
     with pipe_to(log) as output:
         code = launch.run(app, values, resources, engine, output)
     if code == INTERRUPTED:
@@ -113,7 +113,7 @@ def find_engine(name: str | None) -> Engine | None:
 
 
 def find_resources(nodes: int, workers: int, gpus: float) -> Resources:
-    """Return what a run may use; raises UserError for a number below its least."""
+    """Return the resources of a run; raises UserError for a number below its minimum."""
     for name, value, least in (("nodes", nodes, 0), ("workers", workers, 0), ("gpus", gpus, -1)):
         if value < least:
             raise UserError(f"{name} is {value} but must be {least} (choose) or more")
@@ -121,9 +121,9 @@ def find_resources(nodes: int, workers: int, gpus: float) -> Resources:
 
 
 def read_keys(preset: Preset, keys: Mapping[str, Any], more: bool = False) -> dict[str, Any]:
-    """Return the configuration that a user asks for, with kebab-case keys, unchecked.
+    """Return the requested configuration, with kebab-case keys, unchecked.
 
-    `more` says that other keys will follow, as `read_overrides` needs to know.
+    `more` announces further keys, for `read_overrides`.
 
     Raises:
         UserError: a preset or a file that cannot be read.
@@ -133,41 +133,41 @@ def read_keys(preset: Preset, keys: Mapping[str, Any], more: bool = False) -> di
 
 
 def preset_texts(preset: Preset) -> list[str]:
-    """Return a preset, or several, as the texts that `-c` of the command takes."""
+    """Return a preset, or several, as values of the command's `-c`."""
     several = [] if preset is None else preset
     return [str(p) for p in ([several] if isinstance(several, str | os.PathLike) else several)]
 
 
 @contextmanager
 def app_folder() -> Iterator[Path]:
-    """Give the folder of the app: this one, as for the command, if its pyproject.toml has defaults.
+    """Yield the app's folder: the working directory, if its pyproject.toml has the app's defaults.
 
-    Else one that is made of the installed packages and RunConfig's defaults, and removed again.
+    Otherwise yield a temporary folder with the installed packages and RunConfig's defaults.
     """
     file = Path("pyproject.toml")
     if file.is_file() and _APP_TABLE in file.read_text(encoding="utf-8"):
         yield Path(".")
         return
-    with TemporaryDirectory(prefix="fedapp-") as made:
+    with TemporaryDirectory(prefix="fedapp-") as temporary:
         for package in ("fedapp", "strategies", "clients"):
-            (Path(made) / package).symlink_to(_PACKAGES / package)
+            (Path(temporary) / package).symlink_to(_PACKAGES / package)
         app = {"config": RunConfig.model_validate({}).flat(), "components": _COMPONENTS}
         text = tomli_w.dumps({"tool": {"flwr": {"app": app}}})
-        (Path(made) / file).write_text(text, encoding="utf-8")
-        yield Path(made)
+        (Path(temporary) / file).write_text(text, encoding="utf-8")
+        yield Path(temporary)
 
 
 def scalar(value: Any) -> Any:
-    """Return a path as text and NumPy's numbers as Python's, which is what configurations hold."""
+    """Return a path as text and NumPy numbers as Python numbers, the types of configurations."""
     return os.fspath(value) if isinstance(value, os.PathLike) else plain(value)
 
 
 @contextmanager
-def _place(values: dict[str, Any]) -> Iterator[Path]:
-    """Give the run's directory; one without a name gets a new folder, and its name in `values`.
+def _directory(values: dict[str, Any]) -> Iterator[Path]:
+    """Yield the run's directory; for an unnamed run create a folder and set `values["run-name"]`.
 
-    So what the run's process writes is found without a search. Where no folder can be made, the
-    run says why; one in which nothing began is removed again.
+    The caller then knows where the run's process writes. If no folder can be created, the run
+    reports the reason. A folder without a begun run is removed afterwards.
     """
     if values["resume"] not in ("", "auto"):
         yield Path(values["resume"]).resolve()
@@ -188,6 +188,6 @@ def _place(values: dict[str, Any]) -> Iterator[Path]:
 
 
 def _opened_at(directory: RunDirectory) -> int:
-    """Return when a run last opened its directory, in nanoseconds; 0: never."""
+    """Return the time when a run last opened its directory, in nanoseconds; 0: never."""
     file = directory.path / "config.toml"
     return file.stat().st_mtime_ns if file.is_file() else 0

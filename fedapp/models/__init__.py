@@ -1,4 +1,4 @@
-"""Backbones, heads and the groups of architectures that clients of one federation have."""
+"""Backbones, heads, and groups of architectures for the clients of one federation."""
 
 from fedapp.models.model import Model, build_model
 

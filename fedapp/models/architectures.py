@@ -1,8 +1,9 @@
-"""Architectures of heterogeneous clients, and how features of any length become K features.
+"""Architectures of heterogeneous clients, and the map from native features to K features.
 
-Personal models are the networks of the FedDOR paper's groups as their authors run them:
-torchvision's with the ImageNet stem, also on small images, and ordinary BatchNorm, whose statistics
-stay with the client. They differ from `backbones`, the shared models of other papers, in just that.
+Personal models are the networks of the FedDOR paper's groups in the authors' configuration:
+torchvision's networks with the ImageNet stem, also for small images, and standard BatchNorm, whose
+statistics stay with the client. In both points they differ from `backbones`, the shared models of
+other papers.
 """
 
 from collections.abc import Callable
@@ -23,11 +24,11 @@ _STAGES = (64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Architecture:
-    """One row: makes the extractor from (channels, image size), which gives `width` features."""
+    """One row: builds an extractor with `width` features from (channels, image size)."""
 
     build: Callable[[int, int], nn.Module]
     width: int
-    smallest: int = 8  # side of the smallest images in pixels of which something is left
+    smallest: int = 8  # side in pixels of the smallest images that the layers leave a pixel of
 
 
 def build_personal_extractor(
@@ -39,9 +40,9 @@ def build_personal_extractor(
         name: a key of `ARCHITECTURES`.
         channels: of the images, 1 or 3.
         image_size: side of the square images in pixels, `smallest` or more.
-        feature_dim: K, the number of features that all clients of the federation give.
-        feature_map: "pool" averages or repeats neighbouring native features (no parameters, the
-            lineage's way); "linear" is a linear layer without activation.
+        feature_dim: K, the number of features of all clients of the federation.
+        feature_map: "pool" averages or repeats neighbouring native features without parameters, as
+            FedDOR's code lineage does; "linear" is a linear layer without activation.
 
     Returns:
         A module that maps float32 [B, channels, H, W] to features [B, K].
@@ -81,7 +82,7 @@ def _feature_map(kind: str, width: int, feature_dim: int) -> nn.Module:
 def _fedavgcnn(channels: int, image_size: int) -> nn.Module:
     """Two 5x5 convolutions without padding and one hidden layer of 512 units.
 
-    Images below 16 pixels, which no paper uses with it, are padded so that something is left.
+    Images below 16 pixels, which no paper uses with it, are padded so that a pixel remains.
     """
     padding = 0 if image_size >= _NO_PADDING_FROM else 2
     side = image_size
@@ -131,7 +132,7 @@ def _resnet(name: str, channels: int, image_size: int) -> nn.Module:
 
 
 def _googlenet(channels: int, image_size: int) -> nn.Module:
-    """torchvision's GoogLeNet without auxiliary heads; its dropout of 0.2 stays."""
+    """torchvision's GoogLeNet without auxiliary heads, with its dropout of 0.2."""
     from torchvision.models import googlenet
 
     network = googlenet(
@@ -146,7 +147,7 @@ def _googlenet(channels: int, image_size: int) -> nn.Module:
 
 
 def _mobilenetv2(width: float, channels: int, image_size: int) -> nn.Module:
-    """torchvision's MobileNetV2; its dropout of 0.2 on the 1280 features stays."""
+    """torchvision's MobileNetV2, with its dropout of 0.2 on the 1280 features."""
     from torchvision.models import mobilenet_v2
 
     network: Any = mobilenet_v2(weights=None, width_mult=width)
@@ -172,7 +173,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "resnet152": Architecture(partial(_resnet, "resnet152"), 2048),
     "googlenet": Architecture(_googlenet, 1024, smallest=15),
     "mobilenetv2": Architecture(partial(_mobilenetv2, 1.0), 1280),
-    # of no paper, for the group `small`
+    # from no paper, for the group `small`
     "mobilenetv2-quarter": Architecture(partial(_mobilenetv2, 0.25), 1280),
     "mixer": Architecture(Mixer, WIDTH),
 }

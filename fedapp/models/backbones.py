@@ -18,7 +18,7 @@ from fedapp.core.errors import UserError
 
 NormLayer = Callable[[int], nn.Module]
 
-relu = partial(nn.ReLU, inplace=True)  # the same bits, a pass over the memory less
+relu = partial(nn.ReLU, inplace=True)  # the same bits with one memory pass less
 _CHANNELS_PER_GROUP = 16
 _SMALL_IMAGE_BELOW = 64
 
@@ -36,8 +36,9 @@ class BackboneInfo:
     Attributes:
         build: makes the extractor from (channels, image size, normalisation layer).
         feature_dim: number of features d.
-        has_batch_norm: whether the choice of `bn` matters.
-        one_pixel_up_to: side of the largest images whose last BatchNorm sees one pixel; 0: of none.
+        has_batch_norm: whether `bn` has an effect.
+        one_pixel_up_to: side of the largest images that the last BatchNorm sees as one pixel; 0:
+            none.
     """
 
     build: Callable[[int, int, NormLayer], nn.Module]
@@ -72,7 +73,7 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
 
 
 def check_batch_size(networks: str, batch_size: object) -> None:
-    """Raise UserError for batches of one image; `networks` says whose BatchNorm needs more."""
+    """Raise UserError for batches of one image; `networks` names the networks for the message."""
     if batch_size == 1:
         raise UserError(
             f"run-config key 'batch-size' is 1, but {networks} BatchNorm, which needs 2 images or "
@@ -81,7 +82,7 @@ def check_batch_size(networks: str, batch_size: object) -> None:
 
 
 def needs_two(name: str, image_size: int, bn: str) -> bool:
-    """Return whether a BatchNorm of this backbone sees one value of each image: it needs two."""
+    """Return whether a BatchNorm of this backbone needs two images: it sees one pixel of each."""
     return bn != "group" and image_size <= BACKBONES[name].one_pixel_up_to
 
 
@@ -104,7 +105,7 @@ def _vgg11(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
             layers += [_vgg_convolution(width, item), relu()]
             width = item
         else:
-            # Rounding up keeps at least one pixel; at 32x32 nothing is ever rounded.
+            # Rounding up keeps at least one pixel; 32x32 needs no rounding.
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
             side = (side + 1) // 2
     hidden = [nn.Linear(512 * side * side, 512), relu(), nn.Linear(512, 512), relu()]
@@ -172,7 +173,7 @@ def _resnet(
 
     Networks with the small stem start with PyTorch's default weights, as in the code of FedNTD and
     FedBABU, those with ImageNet's stem with torchvision's, N(0, 2 / (k^2 outputs)). The latter are
-    up to sqrt(6) times larger: under BatchNorm one SGD step changes them six times less.
+    up to sqrt(6) times larger, so that under BatchNorm an SGD step changes them six times less.
     """
     from torchvision.models.resnet import BasicBlock, ResNet
 

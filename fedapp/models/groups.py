@@ -1,8 +1,8 @@
-"""Model groups: which architecture and which head each client of a heterogeneous federation has.
+"""Model groups: the architecture and the head of each client of a heterogeneous federation.
 
-The groups are those of the FedDOR paper's tables and of the lineage they come from (HtFLlib), and
-two that fit a CPU. Both choices are functions of the client's id, so every process agrees on them
-without asking.
+The groups are those of the FedDOR paper's tables and of HtFLlib, from which they come, and two
+groups for CPUs. Both depend only on the client's id, so that every process knows them without
+communication.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _HTC4 = (0, 512, 256, 128)
 
 @dataclass(frozen=True)
 class ModelGroup:
-    """The architectures and the heads' hidden widths (0: none) that clients take in turn."""
+    """The architectures and the heads' hidden widths (0: none), assigned to clients in turn."""
 
     architectures: tuple[str, ...]
     hidden: tuple[int, ...] = (0,)
-    feature_dim: int = 512  # K, where the configuration leaves it to us
+    feature_dim: int = 512  # K, if the configuration does not set it
 
     def architecture_of(self, client: int) -> str:
         """Return the architecture of a client, group[client mod n]."""

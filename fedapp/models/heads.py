@@ -1,8 +1,9 @@
-"""Heads: how logits come from features, and the fixed geometries that methods freeze there.
+"""Heads: the layers from features to logits, and the fixed geometries that methods freeze.
 
-A frozen head never travels: server and clients rebuild it from a seed, possibly on different
-machines and with different thread counts. The constructions here are therefore exact: they use
-element-wise arithmetic in a fixed order, because LAPACK's last bits depend on threads and build.
+A frozen head is never sent: server and clients rebuild it from a seed, possibly on different
+machines and with different thread counts. The constructions here are therefore reproducible bit for
+bit: they use element-wise arithmetic in a fixed order, because LAPACK's last bits depend on threads
+and build.
 """
 
 import math
@@ -96,7 +97,7 @@ class Head(nn.Module):
         return self.scale * logits
 
     def extra_repr(self) -> str:
-        """Describe the head where PyTorch prints a model."""
+        """Return the head's description for PyTorch's printout of a model."""
         num_classes, feature_dim = self.weight.shape
         return f"{feature_dim} -> {num_classes}, normalise={self.normalise}, frozen={self.frozen}"
 
@@ -106,17 +107,17 @@ Init = Callable[[int, int, int], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class HeadKind:
-    """How a head of one name starts, and what of it is trained."""
+    """The initialisation of one kind of head, and which parts of it are trained."""
 
     init: Init  # (num_classes, feature_dim, seed) -> weight [C, d] and bias [C] or None
     bias: bool = False
     normalise: bool = False
     frozen: bool = True
     learn_scale: bool = False
-    fewer_than_classes: int | None = None  # how many features short of C a geometry may be
+    fewer_than_classes: int | None = None  # allowed number of features below C; None: any
 
     def fewest_features(self, num_classes: int) -> int:
-        """Return how many features a head of this kind needs at least."""
+        """Return the least number of features for a head of this kind."""
         return 1 if self.fewer_than_classes is None else num_classes - self.fewer_than_classes
 
 
@@ -142,7 +143,7 @@ def _etf_init(num_classes: int, feature_dim: int, seed: int) -> tuple[Tensor, No
 
 HEADS: dict[str, HeadKind] = {
     "linear": HeadKind(_linear_init, bias=True, frozen=False),
-    "frozen-random": HeadKind(_linear_init, bias=True),  # as it was initialised
+    "frozen-random": HeadKind(_linear_init, bias=True),  # stays at its initial values
     "orthonormal": HeadKind(_orthonormal_init, normalise=True, fewer_than_classes=0),
     "etf": HeadKind(_etf_init, fewer_than_classes=1),
     "etf-scaled": HeadKind(_etf_init, normalise=True, learn_scale=True, fewer_than_classes=1),
@@ -160,11 +161,11 @@ def find_kind(name: str) -> HeadKind:
 def build_head(
     kind: str | HeadKind, feature_dim: int, num_classes: int, seed: int, *, scale: float = 1.0
 ) -> Head:
-    """Build a head, of a name in HEADS or as described; its values depend on sizes and seed alone.
+    """Build a head from a name in HEADS or a `HeadKind`; its values depend on sizes and seed only.
 
-    `scale` multiplies the logits, or is where a learnable scale starts. The global random state is
-    not touched. Raises UserError for an unknown kind, or sizes for which the geometry does not
-    exist.
+    `scale` multiplies the logits, or is the initial value of a learnable scale. The global random
+    state does not change. Raises UserError for an unknown kind, or for sizes without such a
+    geometry.
     """
     choice = find_kind(kind) if isinstance(kind, str) else kind
     weight, bias = choice.init(num_classes, feature_dim, seed)
@@ -182,7 +183,7 @@ def _gaussian(rows: int, columns: int, seed: int) -> Tensor:
     """Draw a standard normal matrix [rows, columns] in float64."""
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
-    return draws.float().double()  # the last bits of log and cos depend on the C library
+    return draws.float().double()  # last bits depend on the C library
 
 
 def _orthonormal_columns(matrix: Tensor) -> Tensor:
@@ -196,7 +197,7 @@ def _orthonormal_columns(matrix: Tensor) -> Tensor:
 
 
 def _column_sums(matrix: Tensor) -> Tensor:
-    """Sum over rows, [n, k] -> [k], always in the same order: halves are added to each other."""
+    """Sum over rows, [n, k] -> [k], in a fixed order: add the two halves repeatedly."""
     while (count := matrix.shape[0]) > 1:
         half = count // 2
         folded = matrix[:half] + matrix[half : 2 * half]

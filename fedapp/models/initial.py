@@ -1,8 +1,8 @@
-"""Starting from trained weights: a file, a finished run, or torchvision's ImageNet weights.
+"""Initial weights from a file, a finished run, or torchvision's ImageNet weights.
 
-Only what was learned is taken: a frozen head is the method's own, a head for other classes is new,
-and so is a bottleneck on torchvision's weights, which end at the features. A file that is missing
-or does not fit ends the run before it starts; nothing ever falls back to random weights silently.
+Only trained weights are loaded. A frozen head keeps the method's values. A head for other classes
+keeps its random initial values, and so does a bottleneck if the file has an extractor only. A
+missing or unsuitable file ends the run before it starts, instead of a silent use of random weights.
 """
 
 import hashlib
@@ -23,23 +23,23 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def find_initial(name: str, data_dir: str, download: bool = False) -> Path | None:
-    """Return the file that `initial-model` names, looked for in `data_dir` first; None for "".
+    """Return the file of `initial-model`, searched in `data_dir` first; None for "".
 
-    "imagenet" is torchvision's file for ResNet-18 in `data_dir` or PyTorch's cache, fetched there
-    with `download`. Raises UserError if there is no such file.
+    "imagenet" is torchvision's file for ResNet-18 in `data_dir` or in PyTorch's cache; `download`
+    fetches it to the cache. Raises UserError if there is no such file.
     """
     if not name:
         return None
     if name == IMAGENET:
         return _imagenet(data_dir, download)
-    places = [expanded(data_dir, "data-dir") / name, expanded(name, "initial-model")]
-    for place in places:
-        path = place / _RUN_FILE if place.is_dir() else place
+    candidates = [expanded(data_dir, "data-dir") / name, expanded(name, "initial-model")]
+    for candidate in candidates:
+        path = candidate / _RUN_FILE if candidate.is_dir() else candidate
         if path.is_file():
             return path
     raise UserError(
         f"run-config key 'initial-model' is '{name}' but there is no such file or run directory "
-        f"(looked for {places[0].absolute()} and {places[1].absolute()})"
+        f"(looked for {candidates[0].absolute()} and {candidates[1].absolute()})"
     )
 
 
@@ -47,20 +47,20 @@ def load_initial(model: Model, path: Path | None) -> Model:
     """Load the weights in `path`, if any, into a model in place, and return it.
 
     Args:
-        model: keeps its head if that is frozen or of another shape, and its bottleneck if the file
-            has an extractor only.
+        model: keeps its own head if the head is frozen or has another shape, and its own bottleneck
+            if the file has an extractor only.
         path: model.safetensors of a run, or a PyTorch state dict with torchvision's names.
 
     Raises:
-        UserError: the file is no such thing, or its weights are of another network.
+        UserError: the file is not readable as weights, or they belong to another network.
     """
     if path is None:
         return model
     stored = _body_and_head(_read(path))
-    wanted = model.state_dict()
+    tensors = model.state_dict()
     extractor_only = all(name.startswith("extractor.") for name in stored)
     new = ("head.", "bottleneck.") if extractor_only else ("head.",)
-    for name, tensor in wanted.items():
+    for name, tensor in tensors.items():
         fits = name in stored and stored[name].shape == tensor.shape
         if not fits and not name.startswith(new) and not name.endswith(_STATISTICS):
             shape = list(stored[name].shape) if name in stored else "nothing"
@@ -69,19 +69,19 @@ def load_initial(model: Model, path: Path | None) -> Model:
                 "the file; take the model that the file was saved from (for ImageNet weights "
                 "and small images: resnet18-imagenet-stem)"
             )
-    head = {name for name in wanted if name.startswith("head.")}
+    head = {name for name in tensors if name.startswith("head.")}
     new_head = model.head.frozen or any(
-        name not in stored or stored[name].shape != wanted[name].shape for name in head
+        name not in stored or stored[name].shape != tensors[name].shape for name in head
     )
-    chosen = {
-        name: stored[name] for name in wanted if name in stored and not (new_head and name in head)
+    loaded = {
+        name: stored[name] for name in tensors if name in stored and not (new_head and name in head)
     }
-    model.load_state_dict(chosen, strict=False)
+    model.load_state_dict(loaded, strict=False)
     return model
 
 
 def digest(path: Path | None) -> str:
-    """Return a hash of a file's content, which server and nodes compare; "none" without one."""
+    """Return a hash of a file's content, for server and nodes to compare; "none" without file."""
     if path is None:
         return "none"
     with path.open("rb") as file:
@@ -118,15 +118,17 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         stored = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever the unpickler meets in a file that is something else
+    except Exception as error:  # the unpickler raises many types for other files
         raise UserError(f"{path} cannot be read as weights: {error}") from None
     if not isinstance(stored, Mapping) or not all(isinstance(v, Tensor) for v in stored.values()):
-        raise UserError(f"{path} must hold a state dict, tensors by name, and holds something else")
+        raise UserError(
+            f"{path} must contain a state dict (tensors by name) but contains something else"
+        )
     return stored
 
 
 def _body_and_head(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename torchvision's tensors as ours; its classifier is for other classes and left out."""
+    """Rename torchvision's tensors to the model's names; leave out its classifier."""
     if any(name.startswith("extractor.") for name in stored):
         return dict(stored)
     return {f"extractor.{n}": t for n, t in stored.items() if not n.startswith("fc.")}

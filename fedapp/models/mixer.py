@@ -1,7 +1,7 @@
-"""A small MLP-Mixer: a network without convolutions over neighbours, for groups of unlike models.
+"""A small MLP-Mixer: a network without spatial convolutions, for heterogeneous model groups.
 
-Convolutional networks of one family make similar features. This one mixes patches and channels by
-turns with plain linear layers, so a federation of both is heterogeneous in more than its sizes.
+Convolutional networks of one family give similar features. The mixer mixes patches and channels
+alternately with linear layers. A group with both kinds is heterogeneous in more than model size.
 """
 
 from torch import Tensor, nn
@@ -16,8 +16,9 @@ _BLOCKS = 4
 class Mixer(nn.Module):
     """Patches of 4x4 pixels, four blocks, and the mean over patches of relu(norm(x)).
 
-    Source: Tolstikhin et al., NeurIPS 2021, sections 2 and 3, in a size for 32x32 images; the ReLU
-    before the mean is ours, since the features of all other architectures are not negative.
+    Source: Tolstikhin et al., NeurIPS 2021, sections 2 and 3, in a size for 32x32 images. The ReLU
+        before the mean is an addition: the features of all other architectures are non-negative
+        too.
     """
 
     def __init__(self, channels: int, image_size: int) -> None:
@@ -28,7 +29,7 @@ class Mixer(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images [B, channels, H, W] to features [B, 128]; pixels beyond whole patches drop."""
+        """Map images [B, channels, H, W] to features [B, 128]; an incomplete patch is dropped."""
         patches = self.embed(images).flatten(2).transpose(1, 2)
         return F.relu(self.norm(self.blocks(patches))).mean(1)
 

@@ -1,9 +1,9 @@
-"""Models: an extractor that gives features, and a head that gives logits from them.
+"""Models: an extractor from images to features, and a head from features to logits.
 
-Between the two may stand a bottleneck: a linear layer to two features, which can be drawn as they
-are, or two layers, which are the projection head of MOON.
-Methods differ in the head and in what they do with the features, so both are visible: calling a
-model returns (features, logits), and a method that shares only the body shares `shared_tensors`.
+An optional bottleneck is between the two: a linear layer to two features, which can be plotted
+directly, or two layers, which are the projection head of MOON. Methods differ in the head and in
+their use of the features, so a model returns (features, logits). `shared_tensors` selects the
+tensors that a method sends.
 """
 
 import torch
@@ -15,7 +15,7 @@ from fedapp.models.heads import Head, HeadKind, build_head
 
 
 class Model(nn.Module):
-    """An extractor, a bottleneck if there is one, and a head."""
+    """An extractor, an optional bottleneck, and a head."""
 
     def __init__(
         self, extractor: nn.Module, head: Head, bottleneck: nn.Module | None = None
@@ -32,9 +32,9 @@ class Model(nn.Module):
 
 
 def import_networks(model: str, model_group: str) -> None:
-    """Import torchvision if a run's models are made of its networks: that takes as long as PyTorch.
+    """Import torchvision if a run's models need it: that takes as long as importing PyTorch.
 
-    A simulation's processes do it as they start, beside each other, not when they need a model.
+    A simulation's processes import it at their start, in parallel, not at the first model.
     """
     if model_group or model.startswith(("resnet", "mobilenetv2")):
         import torchvision.models  # noqa: F401
@@ -53,11 +53,11 @@ def build_model(
     bottleneck: int = 0,
     bottleneck_layers: int = 1,
 ) -> Model:
-    """Build a model whose initial weights are a function of the seed alone.
+    """Build a model whose initial weights depend only on the seed.
 
-    The extractor and the head draw from streams of their own, so that methods with different heads
-    start from the same body; torch's global generator is left as it was. `bottleneck` is the number
-    of features that `bottleneck_layers` layers make of the extractor's (0: no such layers).
+    The extractor and the head use separate random streams, so that methods with different heads
+    start from the same body. Torch's global generator does not change. `bottleneck` is the number
+    of features after `bottleneck_layers` further layers (0: no such layers).
     """
     width = BACKBONES[backbone].feature_dim
     with seeded(torch_seed(seed, Stream.MODEL)):
@@ -72,29 +72,29 @@ def build_model(
 
 
 def _bottleneck(width: int, features: int, layers: int) -> nn.Module:
-    """Make the layers between extractor and head: [B, width] -> [B, features], not rectified.
+    """Build the layers between extractor and head: [B, width] -> [B, features], without final ReLU.
 
-    With two, the hidden one is as wide as the extractor and followed by a ReLU: the projection head
-    of MOON (Li Q. et al. 2021, CVPR, section 3.3), on which its classifier stands.
+    With two layers, the hidden layer has the extractor's width and a ReLU. This is the projection
+    head of MOON (Li Q. et al. 2021, CVPR, section 3.3), whose output is the classifier's input.
     """
     last = nn.Linear(width, features)
     return last if layers == 1 else nn.Sequential(nn.Linear(width, width), nn.ReLU(), last)
 
 
 def shared_tensors(model: Model, sends: str = "model") -> dict[str, Tensor]:
-    """Return what travels, by name: of the floating tensors those that `sends` names.
+    """Return the floating tensors that are sent, by name; `sends` selects them.
 
-    "model": all of it; "body": without the head's weight and bias; "head": the head alone;
-    "nothing". A frozen head never travels: it is rebuilt from the seed wherever it is needed.
-    Counters (BatchNorm's `num_batches_tracked`) have no mean and stay where they are.
+    "model": all of them; "body": without the head's weight and bias; "head": only the head;
+        "nothing": none. A frozen head is never sent, because every process rebuilds it from the
+        seed. Counters (BatchNorm's `num_batches_tracked`) have no mean and are not sent.
     """
     if sends == "nothing":
         return {}
-    kept_back = ("head.weight", "head.bias") if model.head.frozen or sends == "body" else ()
+    unshared = ("head.weight", "head.bias") if model.head.frozen or sends == "body" else ()
     return {
         name: tensor
         for name, tensor in model.state_dict(keep_vars=True).items()
         if tensor.is_floating_point()
-        and name not in kept_back
+        and name not in unshared
         and (sends != "head" or name.startswith("head."))
     }

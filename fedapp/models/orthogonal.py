@@ -1,7 +1,7 @@
-"""Orthogonal initialisation (OI): one direction per class, as far from each other as possible.
+"""Orthogonal initialisation (OI): one direction per class, with maximal angles between them.
 
-FedDOR starts the classifiers of all clients, the first global prototypes and the server's embedding
-at these rows. They are never sent: every process draws them from the seed, so they must come out
+These rows initialise FedDOR's classifiers on all clients, its first global prototypes and its
+server's embedding. They are never sent: every process computes them from the seed, so they must be
 the same everywhere. FedDOR, equation 1; the three cases are section 2.4 of the specification.
 """
 
@@ -16,7 +16,7 @@ from strategies.prototypes.training import one_thread
 
 _SHARPNESS = (10.0, 30.0, 100.0, 300.0, 1000.0)
 _STEPS = 400
-_SMALL = 4096  # C d: up to here the best of several starts is taken
+_SMALL = 4096  # largest C d for which several starts are compared
 _STARTS = 4
 
 
@@ -28,7 +28,7 @@ def orthogonal_initialisation(
     simplex: bool = False,
     objective: str = "signed",
 ) -> Tensor:
-    """Return W [C, d] float32 with unit rows, a function of its arguments alone.
+    """Return W [C, d] float32 with unit rows; it depends only on the arguments.
 
     d >= C: orthonormal rows (or, with `simplex`, a simplex frame). d = C - 1: the simplex frame,
     which is optimal. d < C - 1: rows that minimise a smooth maximum of their cosines
@@ -42,7 +42,7 @@ def orthogonal_initialisation(
 
 
 def separated(num_classes: int, feature_dim: int, seed: int, objective: str = "signed") -> Tensor:
-    """Return unit rows [C, d] float64 that are spread over the sphere; the best of some starts.
+    """Return unit rows [C, d] float64 spread over the sphere: the best of several starts.
 
     Minimises (1/β) log sum over i != j of exp(β w_i w_j) with growing β. Single-threaded, so that
     the result does not depend on the number of threads.

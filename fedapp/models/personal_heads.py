@@ -1,8 +1,8 @@
 """Heads of personal models: linear or cosine classifiers, some behind a hidden layer (HtC4).
 
-A head never travels as a whole in prototype methods, so clients may have different ones. What they
-share is the classifier's initial direction: FedDOR starts it at the orthogonal rows that are also
-the first global prototypes.
+Prototype methods send no heads, so clients may have different ones. They share only the
+classifier's initial rows: FedDOR initialises it with the orthogonal rows that are also the first
+global prototypes.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fedapp.models.heads import Head, build_head
 
 @dataclass(frozen=True)
 class HeadStyle:
-    """How a classifier scores features f with rows θ.
+    """How a classifier computes logits from features f and its rows θ.
 
     linear: θ f + b. cosine: s cos(f, θ). normfeat_linear: s θ norm(f). The scale s is learnable.
     """
@@ -37,8 +37,8 @@ STYLES: dict[str, HeadStyle] = {
 class PersonalHead(Head):
     """A classifier [C, h] behind an optional hidden layer K -> h with ReLU.
 
-    There is no ReLU after the logits unless `final_relu` puts one there, as HtFLlib's code of HtC4
-    does. Rows are normalised in the forward pass only (FedDOR specification 2.1).
+    `final_relu` adds a ReLU after the logits, as HtFLlib's code of HtC4 does. Rows are normalised
+    in the forward pass only (FedDOR specification 2.1).
     """
 
     def __init__(
@@ -83,16 +83,16 @@ def build_personal_head(
     scale: float = 10.0,
     final_relu: bool = False,
 ) -> PersonalHead:
-    """Build a head [K] -> [C] whose initial values depend on its sizes and the seed alone.
+    """Build a head [K] -> [C] whose initial values depend only on its sizes and the seed.
 
     Args:
         style: a key of `STYLES`.
         feature_dim: K.
         num_classes: C.
-        seed: of all initial values; two heads of the same sizes start equal.
+        seed: of all initial values; two heads of the same sizes have the same initial values.
         hidden: width of the hidden layer; 0 for none.
-        scale: where a learnable scale starts.
-        final_relu: cut negative logits off.
+        scale: the initial value of a learnable scale.
+        final_relu: set negative logits to zero.
     """
     with seeded(seed):
         layer = nn.Linear(feature_dim, hidden) if hidden else None

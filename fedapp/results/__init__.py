@@ -1,5 +1,5 @@
-"""What a run leaves behind: its directory, its curves, its report and its console lines.
+"""The results of a run: its directory, curves, report and console lines.
 
-Everything a reader sees after a run is built from the files of the run directory alone, so a
-report can be made again, on another machine, long after the run.
+Plots and reports need only the files of the run directory, so they can be made again later, also on
+another machine.
 """

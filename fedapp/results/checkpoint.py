@@ -1,7 +1,7 @@
-"""Checkpoints of a run: the global model and what the strategy remembers, after a round.
+"""Checkpoints of a run: the global model and the strategy's state after a round.
 
-A file is written beside its final name, synced and renamed, so an interruption at any moment leaves
-the previous checkpoint whole. Nothing is pickled.
+A checkpoint is written to a temporary file, synced and renamed, so an interruption at any moment
+leaves the previous checkpoint complete. Nothing is pickled.
 """
 
 import json
@@ -19,16 +19,16 @@ _MODEL, _STATE = "model/", "strategy/"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on after a round."""
+    """The data that a run needs to continue after a round."""
 
     server_round: int
-    fingerprint: str  # of the configuration that made it
+    fingerprint: str  # of the run's configuration
     arrays: Arrays
     strategy: Arrays
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write a checkpoint atomically, drop all but the newest `keep` (0: none), return its path."""
+    """Write a checkpoint atomically, keep the newest `keep` (0: all) and return its path."""
     path = folder / f"round-{checkpoint.server_round:06d}.safetensors"
     tensors = {_MODEL + name: array for name, array in checkpoint.arrays.items()}
     tensors |= {_STATE + name: array for name, array in checkpoint.strategy.items()}
@@ -40,7 +40,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
 
 
 def newest(path: Path) -> Path | None:
-    """Return the checkpoint at `path`, or the newest in that run directory; None without any."""
+    """Return the checkpoint at `path`, or the newest in that run directory; None if none exists."""
     files = [path] if path.is_file() else sorted((path / "checkpoints").glob("round-*.safetensors"))
     return files[-1] if files else None
 
@@ -49,20 +49,22 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
     """Read the checkpoint at `path`, or the newest in that run directory.
 
     Raises:
-        UserError: there is none, it is damaged, or another configuration made it.
+        UserError: there is no checkpoint, it is damaged, or it has another configuration.
     """
-    found = newest(path)
-    if found is None:
+    file_path = newest(path)
+    if file_path is None:
         raise UserError(f"resume: there is no checkpoint in {path.absolute() / 'checkpoints'}")
     try:
-        with safe_open(found, "np") as file:
+        with safe_open(file_path, "np") as file:
             header = json.loads((file.metadata() or {})["checkpoint"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, OSError, ValueError) as error:
-        raise UserError(f"resume: {found.absolute()} is not a whole checkpoint: {error}") from None
+        raise UserError(
+            f"resume: {file_path.absolute()} is not a complete checkpoint: {error}"
+        ) from None
     if header["configuration"] != fingerprint:
         raise UserError(
-            f"resume: {found.absolute()} was made with another configuration "
+            f"resume: {file_path.absolute()} was made with another configuration "
             f"({header['configuration']}, not {fingerprint}); resume with the run's own config.toml"
         )
     return Checkpoint(

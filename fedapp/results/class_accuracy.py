@@ -1,4 +1,4 @@
-"""Measures of the accuracies by class that every run writes down: forgetting and consistency."""
+"""Measures of the class accuracies that every run records: forgetting and consistency."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,9 +18,10 @@ def forgetting(class_accuracy: np.ndarray) -> float:
 
 
 def consistency(class_accuracy: np.ndarray) -> np.ndarray:
-    """Return the cosine of each round's class accuracies with the round before: [rounds - 1].
+    """Return the cosine of each round's class accuracies with the previous round's: [rounds - 1].
 
-    A of shape [rounds, classes]; NaN where a round predicts nothing right (FedNTD, figure 2).
+    The input has shape [rounds, classes]. NaN if a round has no correct prediction (FedNTD, figure
+    2).
     """
     before, after = class_accuracy[:-1], class_accuracy[1:]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -29,12 +30,12 @@ def consistency(class_accuracy: np.ndarray) -> np.ndarray:
 
 
 def class_accuracy_measures(analyses: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the measures asked for ("forgetting consistency") from a run's evaluated rounds."""
+    """Return the measures in `analyses` ("forgetting consistency") from evaluated rounds."""
     words = analyses.split()
     rows = [row for row in rows if row["class_accuracy"] is not None]
     history = np.array([row["class_accuracy"] for row in rows], dtype=float)
     if len(rows):
-        history = history[:, np.isfinite(history).all(axis=0)]  # without classes that none tests
+        history = history[:, np.isfinite(history).all(axis=0)]  # tested classes
     measures: dict[str, Any] = {}
     if "forgetting" in words:
         measures["forgetting"] = forgetting(history)

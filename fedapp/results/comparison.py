@@ -1,9 +1,9 @@
-"""Putting runs side by side: means over seeds, and differences that seeds can vouch for.
+"""Comparison of runs: means over seeds, and paired differences over common seeds.
 
-Two single runs differ for many reasons, of which the method is one. Runs that share everything but
-their seed are therefore one group with a mean and a spread, and two groups are compared seed by
-seed: a seed fixes the partition, the cohorts and the initial weights of both, so that what they
-have in common cancels.
+Two single runs differ for many reasons; the method is one of them. Runs that differ only in their
+seed are therefore one group with a mean and a spread, and two groups are compared seed by seed. A
+seed determines the partition, the cohorts and the initial weights of both runs, so that these
+common effects cancel.
 """
 
 import math
@@ -17,7 +17,7 @@ from fedapp.config.run_keys import KEEPING, PLACE, RunKeys, marked_keys
 from fedapp.results.formatting import status
 from fedapp.results.run_directory import RunDirectory, Scalar
 
-_ASIDE = marked_keys(RunKeys, KEEPING, PLACE)  # keys of the record and of the machine
+_VARIABLE_KEYS = marked_keys(RunKeys, KEEPING, PLACE)  # keys about recording and about the machine
 _OWN_IMAGES = "images"
 _SEED, _PARTITION_SEED = "seed", "partition-seed"
 _SHOWN = (
@@ -27,7 +27,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation (n - 1) of n values; no deviation of a single one."""
+    """Mean and sample standard deviation (n - 1) of n values; a single value has no deviation."""
 
     mean: float
     std: float | None
@@ -35,37 +35,37 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread | None":
-        """Return the spread of some values, or None where there are none."""
-        found = list(values)
-        if not found:
+        """Return the spread of some values, or None if there are none."""
+        values = list(values)
+        if not values:
             return None
-        std = statistics.stdev(found) if len(found) > 1 else None
-        return cls(statistics.fmean(found), std, len(found))
+        std = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), std, len(values))
 
     def percent(self) -> str:
-        """Write fractions as percentages: "94.12 ± 0.31 %"."""
+        """Return the fractions as percentages: "94.12 ± 0.31 %"."""
         deviation = "" if self.std is None else f" ± {100 * self.std:.2f}"
         return f"{100 * self.mean:.2f}{deviation} %"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed, and the configuration that they share."""
+    """Runs that differ only in the seed, and their common configuration."""
 
     settings: dict[str, Scalar]
     runs: tuple[RunDirectory, ...]
 
     def by_seed(self, measure: str) -> dict[int, float]:
-        """Return a figure of summary.json by seed; repeats of a seed are averaged.
+        """Return a number of summary.json by seed; repeated runs of a seed are averaged.
 
-        Runs that did not complete are left out: their last round is not the planned one.
+        Runs that did not complete are left out, because their last round is not the planned one.
         """
         values: dict[int, list[float]] = {}
         for run in self.runs:
             summary = run.summary()
             if summary.get("status") == "completed" and summary.get(measure) is not None:
                 values.setdefault(int(summary["seed"]), []).append(float(summary[measure]))
-        return {seed: statistics.fmean(found) for seed, found in sorted(values.items())}
+        return {seed: statistics.fmean(group) for seed, group in sorted(values.items())}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class PairedDifference:
 
     difference: float
     standard_error: float
-    p_value: float | None  # two-sided paired t-test; None where all differences are equal
+    p_value: float | None  # two-sided paired t-test; None if all differences are equal
     seeds: tuple[int, ...]
 
 
@@ -88,7 +88,7 @@ def paired_difference(
     differences = [one[seed] - other[seed] for seed in seeds]
     error = statistics.stdev(differences) / math.sqrt(len(seeds))
     mean = statistics.fmean(differences)
-    if error < 1e-12:  # rounding: the test would divide nothing by nothing
+    if error < 1e-12:  # only rounding error: the test would divide 0 by 0
         return PairedDifference(mean, 0.0, None, seeds)
     from scipy.stats import ttest_rel
 
@@ -108,59 +108,62 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def aside(config: Mapping[str, Scalar]) -> frozenset[str]:
-    """Return the keys in which runs of one experiment may differ: of the record and the machine.
+    """Return the keys in which runs of one experiment may differ: those of recording and machine.
 
-    For one's own images the folder is not a place: it says which images they are.
+    For own images data-dir is not one of them, because it determines the images.
     """
     own = config.get("dataset") == _OWN_IMAGES
-    return _ASIDE - {"data-dir"} if own else _ASIDE
+    return _VARIABLE_KEYS - {"data-dir"} if own else _VARIABLE_KEYS
 
 
 def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
-    """Group runs whose configurations differ in nothing but seed and place, in their order.
+    """Group runs whose configurations differ only in the seed and the keys of `aside`, in order.
 
-    A partition seed that follows the seed ("auto" is written down as its value) is part of the
-    seed, unless it is the same in all of the runs.
+    A partition seed that equals the seed ("auto" is recorded as its value) counts as part of the
+    seed, unless it is the same in all runs.
     """
-    alike: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
+    by_settings: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run in runs:
         config = run.config()
-        apart = {*aside(config), _SEED, _PARTITION_SEED}
-        key = tuple(sorted((k, v) for k, v in config.items() if k not in apart))
-        alike.setdefault(key, []).append(run)
+        ignored = {*aside(config), _SEED, _PARTITION_SEED}
+        key = tuple(sorted((k, v) for k, v in config.items() if k not in ignored))
+        by_settings.setdefault(key, []).append(run)
     return [
         Group({**dict(key), _PARTITION_SEED: partition_seed}, members)
-        for key, found in alike.items()
-        for partition_seed, members in _by_partition_seed(found).items()
+        for key, same_settings in by_settings.items()
+        for partition_seed, members in _by_partition_seed(same_settings).items()
     ]
 
 
 def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirectory, ...]]:
-    drawn = [run.config().get(_PARTITION_SEED, "auto") for run in runs]
-    if len(runs) > 1 and len(set(drawn)) == 1:
-        return {drawn[0]: tuple(runs)}
-    found: dict[Scalar, tuple[RunDirectory, ...]] = {}
-    for run, seed in zip(runs, drawn, strict=True):
+    seeds = [run.config().get(_PARTITION_SEED, "auto") for run in runs]
+    if len(runs) > 1 and len(set(seeds)) == 1:
+        return {seeds[0]: tuple(runs)}
+    groups: dict[Scalar, tuple[RunDirectory, ...]] = {}
+    for run, seed in zip(runs, seeds, strict=True):
         name = "auto" if seed == run.config().get(_SEED) else seed
-        found[name] = (*found.get(name, ()), run)
-    return found
+        groups[name] = (*groups.get(name, ()), run)
+    return groups
 
 
 def labels(groups: Sequence[Group]) -> list[str]:
-    """Name each group by its method and the settings that tell it from the others.
+    """Name each group by its method and the settings that distinguish it from other groups.
 
-    What only follows from the method (its regulariser, the learning rate of "auto") is left out.
+    Settings that follow from the method (its regulariser, the learning rate of "auto") are left
+    out.
     """
     keys = dict.fromkeys(key for group in groups for key in group.settings if key != "method")
-    telling = [key for key in keys if _tells_apart(key, groups)]
+    distinguishing = [key for key in keys if _distinguishes(key, groups)]
     return [
-        " ".join([str(g.settings.get("method")), *(f"{k}={g.settings.get(k)}" for k in telling)])
+        " ".join(
+            [str(g.settings.get("method")), *(f"{k}={g.settings.get(k)}" for k in distinguishing)]
+        )
         for g in groups
     ]
 
 
 def run_labels(runs: Sequence[RunDirectory]) -> list[str]:
-    """Name runs by method where that tells them apart, else by method and directory."""
+    """Name runs by method if the methods differ, otherwise by method and directory."""
     methods = [str(run.config().get("method", run.name)) for run in runs]
     if len(set(methods)) == len(methods):
         return methods
@@ -168,7 +171,7 @@ def run_labels(runs: Sequence[RunDirectory]) -> list[str]:
 
 
 def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
-    """Name runs by their directory, with as many of the folders above as tell them apart."""
+    """Name runs by their directory, with as many parent folders as make the names different."""
     paths = [run.path.resolve() for run in runs]
     for depth in range(1, max((len(path.parts) for path in paths), default=0) + 1):
         names = ["/".join(path.parts[-depth:]) for path in paths]
@@ -177,22 +180,22 @@ def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
     return []
 
 
-def _tells_apart(key: str, groups: Sequence[Group]) -> bool:
-    """Return whether groups of one method differ in a setting, or any in data set or model."""
+def _distinguishes(key: str, groups: Sequence[Group]) -> bool:
+    """Return whether a setting differs within a method; "dataset" and "model" in all groups."""
     values: dict[Scalar | None, set[Scalar | None]] = {}
     for group in groups:
         method = None if key in ("dataset", "model") else group.settings.get("method")
         values.setdefault(method, set()).add(group.settings.get(key))
-    return any(len(found) > 1 for found in values.values())
+    return any(len(group) > 1 for group in values.values())
 
 
 def compare(runs: Sequence[RunDirectory]) -> dict[str, list[dict[str, Any]]]:
     """Compare runs; accuracies are fractions.
 
     Returns:
-        "runs": one row of figures per run. "groups": mean and deviation over the seeds of the
-        completed runs. "pairs": for two groups with at least two common seeds, the paired
-        difference of the final accuracy, its standard error and p value, plain and adjusted.
+        "runs": one row of numbers per run. "groups": mean and deviation over the seeds of the
+            completed runs. "pairs": for two groups with at least two common seeds, the paired
+            difference of the final accuracy, its standard error and its p value, raw and adjusted.
     """
     groups = group_runs(runs)
     names = labels(groups)
@@ -235,8 +238,8 @@ def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, 
 
 
 def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """Write a comparison as tables for people, by title; a table without rows is left out."""
-    found = {
+    """Return a comparison as formatted tables by title; a table without rows is left out."""
+    titled = {
         "Runs": [_run_text(row) for row in compared["runs"]],
         "Groups: mean ± standard deviation over seeds": [
             _group_text(row) for row in compared["groups"]
@@ -245,7 +248,7 @@ def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, lis
             _pair_text(row) for row in compared["pairs"]
         ],
     }
-    return {title: rows for title, rows in found.items() if rows}
+    return {title: rows for title, rows in titled.items() if rows}
 
 
 def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,20 +261,20 @@ def _group_text(row: Mapping[str, Any]) -> dict[str, Any]:
         title: None if row[key] is None else Spread(row[key], row[f"{key}_std"], n).percent()
         for title, key in (("final", "accuracy_final"), ("best", "accuracy_best"))
     }
-    words = {"group": row["group"], "runs": row["runs"], "seeds": _words(row["seeds"])}
-    return {**words, **accuracies, "seconds": row["seconds"]}
+    columns = {"group": row["group"], "runs": row["runs"], "seeds": _joined(row["seeds"])}
+    return {**columns, **accuracies, "seconds": row["seconds"]}
 
 
 def _pair_text(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "group": row["group"],
         "minus": row["minus"],
-        "seeds": _words(row["seeds"]),
+        "seeds": _joined(row["seeds"]),
         "difference": f"{100 * row['difference']:+.2f} ± {100 * row['standard_error']:.2f}",
         "p": row["p"],
         "p (Holm)": row["p_holm"],
     }
 
 
-def _words(values: Iterable[object]) -> str:
+def _joined(values: Iterable[object]) -> str:
     return " ".join(map(str, values))

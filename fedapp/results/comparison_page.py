@@ -1,7 +1,7 @@
-"""The HTML page of a comparison: means over seeds, paired differences, and all curves in one plot.
+"""The HTML page of a comparison: means over seeds, paired differences, all curves in one plot.
 
-Built from run directories alone, as the report of a run is, with the same pieces and the same
-promise: one file, nothing from elsewhere, the same bytes for the same runs.
+Like the report of a run, it needs only run directories and is one self-contained file with the same
+bytes for the same runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedapp.results.run_directory import RunDirectory
 
 
 def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
-    """Write the page of a comparison, making its folder, and return its path."""
+    """Create the folder if needed, write the page of a comparison and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, comparison_html(runs).encode())
     return path
@@ -59,7 +59,7 @@ def _curves(runs: Sequence[RunDirectory]) -> str:
 
 
 def _measures(runs: Sequence[RunDirectory]) -> str:
-    """Show the measures that some of the runs have, over each other."""
+    """Plot the measures that some of the runs have, with all runs in one plot."""
     named = zip(comparison.run_labels(runs), runs, strict=True)
     measured = [(label, entries) for label, run in named if (entries := store.read(run))]
     pictured = measure_plots.pictured(measured) if len(measured) > 1 else {}
@@ -78,11 +78,11 @@ def _in_words(word: str, measured: Sequence[measure_plots.Run]) -> str:
 
 
 def _settings(runs: Sequence[RunDirectory]) -> str:
-    """List the keys whose values are not the same in all runs, leaving out places."""
+    """List the keys whose values differ between runs, without those of `comparison.aside`."""
     configs = [run.config() for run in runs]
     names = comparison.unique_names(runs)
     keys = dict.fromkeys(key for config in configs for key in config)
-    telling = [
+    differing = [
         key
         for key in keys
         if not all(key in comparison.aside(config) for config in configs)
@@ -90,6 +90,6 @@ def _settings(runs: Sequence[RunDirectory]) -> str:
     ]
     rows: list[dict[str, Any]] = [
         {"key": key, **{n: c.get(key) for n, c in zip(names, configs, strict=True)}}
-        for key in telling
+        for key in differing
     ]
     return page.table("Settings that differ", rows) if rows else ""

@@ -1,8 +1,8 @@
-"""The folders of runs: how they are named, which are free, and one writer for each.
+"""The folders of runs: their names, whether they are free, and their locks.
 
-Two processes that append to one metrics.jsonl spoil both runs, and a name that is taken must never
-cost what lies there. So a folder is locked for as long as a run lasts, and is free only
-while it has nothing in it but what a run writes before its first round.
+Two processes that append to one metrics.jsonl damage both runs, and a new run must never overwrite
+an existing folder's content. So a folder is locked while a run lasts. It is free only if it
+contains nothing except the files that a run writes before its first round.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ def existing(path: str | Path) -> Path:
     """Return the absolute path of a run directory.
 
     Raises:
-        UserError: `path` is missing, not a folder, or holds no config.toml.
+        UserError: `path` is missing, not a folder, or has no config.toml.
     """
     folder = expanded(path, "the run directory").resolve()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the path of a run directory.")
     if not (folder / "config.toml").is_file():
-        raise UserError(f"{folder} is not a run directory: it holds no config.toml.")
+        raise UserError(f"{folder} is not a run directory: it has no config.toml.")
     return folder
 
 
 def is_free(path: Path) -> bool:
-    """Return whether a folder is empty, or holds a run that has not done anything yet."""
+    """Return whether a folder is empty, or is that of a run before its first round."""
     names = {entry.name for entry in path.iterdir()}
-    begun = (path / CHECKPOINTS).is_dir()  # so config.toml is a run's, not something else's
-    return names <= {LOCK} or (begun and all(_is_nothing(path / name) for name in names))
+    has_run = (path / CHECKPOINTS).is_dir()  # then config.toml belongs to a run
+    return names <= {LOCK} or (has_run and all(_is_initial(path / name) for name in names))
 
 
-def _is_nothing(entry: Path) -> bool:
+def _is_initial(entry: Path) -> bool:
     if entry.name == CHECKPOINTS:
         return not any(entry.iterdir())
     return entry.name in _BEFORE_ROUND_1 or (
@@ -51,11 +51,11 @@ def _is_nothing(entry: Path) -> bool:
 
 
 def named(parent: Path, run_name: str, resume: bool) -> Path:
-    """Make the folder the user named, or take it if it is free, or with `resume` an earlier run's.
+    """Create the folder `run_name`, or reuse it if it is free or, with `resume`, an earlier run's.
 
     Raises:
-        UserError: the name is no folder name, or the folder holds something that must stay.
-        OSError: the folder cannot be made.
+        UserError: the name is not a folder name, or the folder has other content.
+            OSError: the folder cannot be created.
     """
     if not is_folder_name(run_name):
         raise UserError(f"run-name '{run_name}' must be a plain folder name, without slashes.")
@@ -68,16 +68,16 @@ def named(parent: Path, run_name: str, resume: bool) -> Path:
 
 
 def check_free(path: Path) -> None:
-    """Raise UserError for a folder in which a run has begun, or something else lies."""
+    """Raise UserError for a folder with a run that has begun, or with other content."""
     if path.is_dir() and not is_free(path):
         raise UserError(
             f"run directory {path} already exists and is not empty; "
-            "choose another run-name, or set resume='auto' to go on with that run."
+            "choose another run-name, or set resume='auto' to continue that run."
         )
 
 
 def unnamed(parent: Path, config: Mapping[str, object]) -> Path:
-    """Make a folder named after method, dataset and time, numbered when the second is shared.
+    """Create a folder named after method, dataset and time, with a number if that name exists.
 
     Raises:
         OSError: the folder cannot be made.
@@ -97,16 +97,16 @@ def unnamed(parent: Path, config: Mapping[str, object]) -> Path:
 
 @contextmanager
 def lock_run(path: Path) -> Iterator[None]:
-    """Make a run's folder if need be, and keep other processes from running in it.
+    """Create a run's folder if needed, and lock it against other processes.
 
-    Where no lock can be had, on a file system without any, the run goes on without one. A folder
-    of something else than a run gets none.
+    On a file system without locks the run continues without a lock. A folder with other content
+    than a run is not locked.
 
     Raises:
-        UserError: at once, when another process holds it.
+        UserError: at once, if another process holds the lock.
     """
     is_run = False
-    with suppress(OSError):  # where nothing at all can be written, writing the first file says so
+    with suppress(OSError):  # the first file that cannot be written raises the error
         path.mkdir(parents=True, exist_ok=True)
         is_run = (path / LOCK).exists() or is_free(path) or (path / "config.toml").is_file()
     with ExitStack() as stack:

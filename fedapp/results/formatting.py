@@ -1,7 +1,7 @@
-"""How numbers are written for people, the same in the console, the summary and the report.
+"""The format of numbers for users, the same in the console, the summary and the report.
 
-A value that was not measured is a dash everywhere, a fraction is a percentage with one decimal, and
-traffic is always in MB (10^6 bytes), so that lines and runs can be compared at a glance.
+A missing value is a dash, a fraction is a percentage with one decimal, and traffic is always in MB
+(10^6 bytes), so that lines and runs are easy to compare.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ MISSING = "-"
 
 
 def percent(fraction: float | None) -> str:
-    """Write a fraction as a percentage: 0.953 is "95.3 %"."""
+    """Format a fraction as a percentage: 0.953 is "95.3 %"."""
     return MISSING if fraction is None else f"{100 * fraction:.1f} %"
 
 
 def decimal(value: float | None) -> str:
-    """Write a loss: four decimals while that says something, four digits otherwise."""
+    """Format a loss: four decimals from 0.001 to 1000, otherwise four significant digits."""
     if value is None:
         return MISSING
     return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1000 else f"{value:.4g}"
 
 
 def megabytes(count: float | None) -> str:
-    """Write bytes as MB (10^6 bytes): one decimal, or three below 0.1 MB."""
+    """Format bytes as MB (10^6 bytes): one decimal, or three below 0.1 MB."""
     if count is None:
         return MISSING
     size = count / 1e6
@@ -33,27 +33,27 @@ def megabytes(count: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Write seconds as m:ss, or h:mm:ss from one hour on."""
+    """Format seconds as m:ss, or as h:mm:ss from one hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def duration(seconds: float | None) -> str:
-    """Write a run's time: seconds with one decimal, from two minutes on with a clock beside it."""
+    """Format a run's time: seconds with one decimal; from two minutes on also as a clock."""
     if seconds is None:
         return MISSING
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds:,.0f} s ({clock(seconds)})"
 
 
 def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """List what a reader wants first of a summary.json, as (label, text) pairs in reading order."""
+    """List the main results of a summary.json as (label, text) pairs in reading order."""
     best, best_round = summary.get("accuracy_best"), summary.get("best_round")
     rate = summary.get("images_per_second")
-    where = "" if best is None or best_round is None else f" (round {best_round})"
+    round_text = "" if best is None or best_round is None else f" (round {best_round})"
     return [
         ("Final accuracy", percent(summary.get("accuracy_final"))),
-        ("Best accuracy", percent(best) + where),
+        ("Best accuracy", percent(best) + round_text),
         *clients_headline(summary),
         ("Rounds", str(summary.get("rounds", MISSING))),
         ("Time", duration(summary.get("seconds"))),
@@ -64,7 +64,7 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Write what the clients' own test splits gave, if summary.json has it."""
+    """List the results on the clients' test splits, if summary.json has them."""
     if summary.get("client_accuracy_mean") is None:
         return []
     mean, std = summary["client_accuracy_mean"], summary["client_accuracy_std"]
@@ -78,7 +78,7 @@ def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def status(summary: Mapping[str, Any]) -> str:
-    """Write a run's status with its reason, if it has one: "failed: no client replied"."""
+    """Format a run's status with its reason, if it has one: "failed: no client replied"."""
     parts = [summary.get("status") or "unfinished", summary.get("reason")]
     return ": ".join(str(part) for part in parts if part)
 

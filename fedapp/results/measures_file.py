@@ -1,7 +1,7 @@
-"""Where the measures of a run lie: analysis.json for programs, analysis.csv for spreadsheets.
+"""The files of a run's measures: analysis.json for programs, analysis.csv for spreadsheets.
 
-Measuring a round again replaces what it measured before and keeps its other measures, so a run can
-be looked at bit by bit.
+Measuring a round again replaces the same measures and keeps the round's other measures, so that
+measures can be added one by one.
 """
 
 import csv
@@ -17,16 +17,16 @@ COLUMNS = ("round", "measure", "client", "figure", "value")
 
 
 def read(run: RunDirectory) -> list[Entry]:
-    """Return the measured rounds in ascending order; none when nothing was measured yet."""
+    """Return the measured rounds in ascending order; [] if nothing was measured."""
     path = run.path / "analysis.json"
-    found = parse_object(path.read_bytes()) if path.exists() else None
-    return list((found or {}).get("rounds", []))
+    content = parse_object(path.read_bytes()) if path.exists() else None
+    return list((content or {}).get("rounds", []))
 
 
 def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
-    """Add a round's measures to the files, and return all rounds as they are there now."""
+    """Add a round's measures to the files and return all rounds in them."""
     earlier = {old["round"]: old for old in read(run)}
-    new = plain(entry)  # as it will be read again
+    new = plain(entry)  # as `read` will return it
     before = earlier.get(new["round"], {}).get("measures", {})
     earlier[new["round"]] = {**new, "measures": {**before, **new["measures"]}}
     rounds = [earlier[number] for number in sorted(earlier)]
@@ -36,7 +36,7 @@ def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
 
 
 def truncate(run: RunDirectory, after: int) -> None:
-    """Forget rounds later than `after`, which a resumed run measures again."""
+    """Remove rounds later than `after`, which a resumed run measures again."""
     kept = [entry for entry in read(run) if entry["round"] <= after]
     path = run.path / "analysis.json"
     if path.exists():
@@ -45,17 +45,17 @@ def truncate(run: RunDirectory, after: int) -> None:
 
 
 def figures(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return a round's headline figures by name: means over clients, and of the global model."""
-    found: dict[str, float] = {}
+    """Return a round's main numbers by name: means over clients, and those of the global model."""
+    main: dict[str, float] = {}
     for word, measure in entry["measures"].items():
         for part in ("mean", "model"):
             values = measure.get(part) or {}
-            found |= {f"{word}/{key}": v for key, v in values.items() if isinstance(v, float)}
-    return found
+            main |= {f"{word}/{key}": v for key, v in values.items() if isinstance(v, float)}
+    return main
 
 
 def _csv(rounds: list[Entry]) -> str:
-    """Write one line per figure; the client is empty for means and for the global model."""
+    """Write one line per number; the client is empty for means and for the global model."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -1,8 +1,8 @@
-"""The report's HTML: one template, one style sheet, and the few pieces that repeat.
+"""The report's HTML: one template, one style sheet, and repeated elements.
 
-The template lives in Python because the bundle that Flower ships carries no .html files. The page
-loads nothing: no script, no font, no picture from elsewhere, and its own policy forbids it. All
-text goes through `escape`; the pieces that return HTML say so in their name or their type.
+The template is in Python because the bundle that Flower ships contains no .html files. The page
+loads no external script, font or picture, and its content security policy forbids it. All text is
+escaped with `escape`.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def page(title: str, lead: str, sections: Iterable[str]) -> str:
 
 
 def section(heading: str, *content: str) -> str:
-    """Put HTML pieces under a second-level heading; nothing at all when there are none."""
+    """Return HTML elements under a second-level heading; "" if there are none."""
     body = "\n".join(piece for piece in content if piece)
     return f"<section>\n<h2>{escape(heading)}</h2>\n{body}\n</section>" if body else ""
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Write a paragraph of plain text, of a class of the style sheet."""
+    """Return a paragraph of plain text; `kind` is a class of the style sheet."""
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
@@ -124,12 +124,12 @@ def plot(svg: str) -> str:
 
 
 def beside(*pieces: str) -> str:
-    """Set HTML pieces beside each other where the screen is wide enough."""
+    """Place HTML elements side by side if the screen is wide enough."""
     return f'<div class="beside">{"".join(pieces)}</div>' if any(pieces) else ""
 
 
 def rounds_table(label: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table of numbers that scrolls inside its own frame."""
+    """Return a table of numbers that scrolls inside its own frame."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "\n".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -139,7 +139,7 @@ def rounds_table(label: str, columns: Sequence[str], rows: Iterable[Sequence[str
 
 
 def table(label: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows of words and numbers as a table with a column per key; None is a dash."""
+    """Return rows of words and numbers as a table with a column per key; None is a dash."""
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{escape(key.replace("_", " "))}</th>' for key in rows[0])
@@ -152,7 +152,7 @@ def table(label: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def settings_table(label: str, items: Iterable[tuple[str, str]]) -> str:
-    """Write (name, value) pairs as a two-column table."""
+    """Return (name, value) pairs as a two-column table."""
     rows = "\n".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
         for name, value in items
@@ -161,12 +161,12 @@ def settings_table(label: str, items: Iterable[tuple[str, str]]) -> str:
 
 
 def details(summary: str, content: str) -> str:
-    """Fold HTML away under a line of plain text."""
+    """Return HTML that is folded under a line of plain text."""
     return f"<details><summary>{escape(summary)}</summary>\n{content}\n</details>"
 
 
 def code(text: str) -> str:
-    """Show a command as it would be typed."""
+    """Return a command as a code block."""
     return f"<pre><code>{escape(text)}</code></pre>"
 
 
@@ -177,7 +177,7 @@ def _cell(value: Any) -> str:
 
 
 def _scrolling(label: str, table: str) -> str:
-    """Let a wide table scroll by itself, by keyboard too, so that the page never does."""
+    """Return a table in a frame that scrolls, also by keyboard, so that the page does not."""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{table}</div>'
     )

@@ -1,6 +1,7 @@
-"""What the console shows of a run: one line per round, and the table at the end.
+"""The console output of a run: one line per round, and the table at the end.
 
-Pure formatting, so that the server's log, the tests and any other front end show the same words.
+The functions only format text, so that the server's log, the tests and other front ends show the
+same text.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from fedapp.results.formatting import clock, decimal, headline, megabytes, perce
 def round_line(
     row: Mapping[str, Any], total_rounds: int, elapsed: float, *, first_round: int = 1
 ) -> str:
-    """Write one round of metrics.jsonl as one line.
+    """Format one round of metrics.jsonl as one line.
 
     Args:
-        row: the round, as it is logged.
+        row: the round's row.
         total_rounds: the last round of the run.
         elapsed: seconds since the start of `first_round`.
-        first_round: the first round of this process; a resumed run does not start at 1.
+        first_round: the first round of this process, above 1 in a resumed run.
     """
     number = row["round"]
     remaining = elapsed / (number - first_round + 1) * (total_rounds - number)
     failed = f"  failed {row['failed']}" if row.get("failed") else ""
-    if afresh := row.get("reinitialised"):
-        failed += f"  started afresh {len(afresh)}"
+    if reinitialised := row.get("reinitialised"):
+        failed += f"  started afresh {len(reinitialised)}"
     model = f"  global model {percent(row['global_accuracy'])}" if "global_accuracy" in row else ""
     return (
         f"round {number:>{len(str(total_rounds))}}/{total_rounds}"
@@ -42,7 +43,7 @@ def round_line(
 
 
 def summary_text(summary: Mapping[str, Any], run_dir: str | Path) -> str:
-    """Write the end-of-run table as plain text, one aligned line per entry."""
+    """Format the end-of-run table as plain text, one aligned line per entry."""
     run = " on ".join(str(summary[key]) for key in ("method", "dataset") if key in summary)
     items = [
         ("Run", run),

@@ -1,8 +1,8 @@
-"""The HTML report of a run, built from the files of its run directory and nothing else.
+"""The HTML report of a run, built only from the files of its run directory.
 
-So a report can be made again at any time, while the run goes on or years later, and two reports of
-one run are equal to the byte. Parts whose file is missing (a run that failed before its first
-evaluation, say) are left out, never invented.
+A report can be made at any time, also during the run, and two reports of one run are equal byte for
+byte. Parts whose file is missing, for example after a failure before the first evaluation, are left
+out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rows = Sequence[Mapping[str, Any]]
 LAST_ROUNDS = 10
 SUMMED = ("seconds", "bytes_down", "bytes_up")
 Writer = Callable[[Any], str]
-# The fixed columns of metrics.jsonl in reading order, and how each is written.
+# The fixed columns of metrics.jsonl in reading order, with their formats.
 COLUMNS: dict[str, tuple[str, Writer]] = {
     "round": ("Round", str),
     "accuracy": ("Accuracy", percent),
@@ -54,7 +54,7 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def title(run: RunDirectory) -> str:
-    """Name a run by what was trained on what, or else by its directory."""
+    """Name a run by its method and data set, or by its directory if these are unknown."""
     config = run.config()
     return " on ".join(str(config[key]) for key in ("method", "dataset") if key in config) or (
         run.name
@@ -88,7 +88,7 @@ def report_html(run: RunDirectory) -> str:
 
 
 def totals(rows: Rows) -> dict[str, Any]:
-    """Work out from the rounds what summary.json will say, for runs that have none yet."""
+    """Compute the results of summary.json from the rounds, for runs that have none yet."""
     measured = _measured(rows, "accuracy")
     best = best_round(rows)
     return {
@@ -101,13 +101,13 @@ def totals(rows: Rows) -> dict[str, Any]:
 
 
 def _lead(name: str, summary: Mapping[str, Any]) -> str:
-    """Say first how the run ended, and why if it did not end well."""
-    word = str(summary.get("status") or "unfinished")
-    known = word if word in {"completed", "failed", "interrupted"} else "unfinished"
+    """Return the first lines: the run's status, and the reason if it did not complete."""
+    run_status = str(summary.get("status") or "unfinished")
+    known = run_status if run_status in {"completed", "failed", "interrupted"} else "unfinished"
     facts = [f"{key} {summary[key]}" for key in ("model", "seed", "device") if key in summary]
     run = ", ".join([f"run {name}", *facts])
     reason = page.paragraph(status(summary), "reason") if summary.get("reason") else ""
-    badge = page.paragraph(word, f"status {known}")
+    badge = page.paragraph(run_status, f"status {known}")
     return badge + page.paragraph(run, "faint") + reason
 
 
@@ -122,7 +122,7 @@ def _curves(rows: Rows, tested: str) -> str:
 
 
 def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
-    """Put a curve into words for readers who cannot see it: where it starts and where it ends."""
+    """Describe a curve's first and last values, for readers who cannot see it."""
     measured = _measured(rows, key)
     if not measured:
         return f"{name} by round: not measured."
@@ -134,7 +134,7 @@ def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
 
 
 def _classes(rows: Rows, class_names: Sequence[str]) -> str:
-    """Draw the last measured accuracy of each class; many classes are folded away."""
+    """Draw the last measured accuracy of each class; fold the plot if there are many classes."""
     measured = _measured(rows, "class_accuracy")
     if not measured:
         return ""
@@ -142,32 +142,36 @@ def _classes(rows: Rows, class_names: Sequence[str]) -> str:
     names = class_names if len(class_names) == len(values) else [str(i) for i in range(len(values))]
     known = [(value, name) for value, name in zip(values, names, strict=True) if value is not None]
     worst, best = min(known, default=(None, MISSING)), max(known, default=(None, MISSING))
-    words = (
+    description = (
         f"After round {measured[-1]['round']}: lowest {percent(worst[0])} (class {worst[1]}), "
         f"highest {percent(best[0])} (class {best[1]})."
     )
-    figure = page.plot(svg(plots.class_accuracy(values, names), f"Accuracy of each class. {words}"))
+    figure = page.plot(
+        svg(plots.class_accuracy(values, names), f"Accuracy of each class. {description}")
+    )
     if len(values) > plots.MAX_LABELS:
         figure = page.details(f"All {len(values)} classes", figure)
-    return page.paragraph(words) + figure
+    return page.paragraph(description) + figure
 
 
 def _labels(partition: Mapping[str, Any]) -> str:
-    """Draw the clients' label distribution and put its size and skew into words."""
+    """Draw the clients' label distribution and describe its size and skew."""
     if not partition:
         return ""
     counts = np.asarray(partition["train_counts"])
     images, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    words = (
+    description = (
         f"{len(counts):,} clients; each has {_span(images)} training images "
         f"(median {np.median(images):,.0f}) of {_span(classes)} classes."
     )
     figure = plots.label_distribution(counts, partition["class_names"])
-    return page.paragraph(words) + page.plot(svg(figure, f"Label distribution: {words}"))
+    return page.paragraph(description) + page.plot(
+        svg(figure, f"Label distribution: {description}")
+    )
 
 
 def _measures(run: RunDirectory, rows: Rows) -> str:
-    """Show a plot of everything that was measured in the run, with its figures in words."""
+    """Plot every measure of the run, with a text description."""
     entries = store.read(run)
     figures = measure_plots.of_run(run, entries, rows)
     plotted = [
@@ -178,13 +182,13 @@ def _measures(run: RunDirectory, rows: Rows) -> str:
 
 
 def _span(values: np.ndarray) -> str:
-    """Write the range of [clients] whole numbers: "62 to 95", or "2" when all are equal."""
+    """Format the range of [clients] whole numbers: "62 to 95", or "2" if all are equal."""
     low, high = values.min(), values.max()
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _rounds(rows: Rows) -> str:
-    """Show the last rounds, and all of them on demand."""
+    """Show the last rounds, and all rounds in a folded table."""
     if not rows:
         return ""
     extra = sorted({key for row in rows for key, value in row.items() if _is_number(value)})
@@ -212,7 +216,7 @@ def _rounds(rows: Rows) -> str:
 
 
 def _failures(rows: Rows) -> str:
-    """List the clients that failed, round by round, with what they said."""
+    """List the failed clients by round, with their errors."""
     items = [(f"Round {row['round']}", text) for row in rows for text in row.get("failures") or ()]
     if not items:
         return ""
@@ -237,7 +241,7 @@ def _settings(label: str, values: Mapping[str, Any]) -> str:
 
 
 def _origin(summary: Mapping[str, Any]) -> list[str]:
-    """Say what is needed to run it again: the command, the seed, the device, the versions."""
+    """List what a repetition needs: the command, the seed, the device, the versions."""
     facts = {key: summary[key] for key in ("seed", "device") if key in summary}
     facts.update(summary.get("versions") or {})
     command = summary.get("command")
@@ -248,7 +252,7 @@ def _origin(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Write a value as a user would type it in the configuration."""
+    """Format a value as in the configuration."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if value != "" else '""'

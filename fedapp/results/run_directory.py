@@ -1,8 +1,8 @@
-"""The run directory: every file a run writes, behind one small class.
+"""The run directory: access to every file of a run in one class.
 
-One place knows the file names and their formats, so the server, the report, `fedapp compare` and a
-resumed run read exactly what was written. Files that replace an earlier version are swapped in
-whole: whoever reads during a run, or after a crash, sees the old file or the new one, never half.
+Only this module knows the file names and their formats, so that the server, the report, `fedapp
+compare` and a resumed run agree on them. A file that replaces an earlier version is replaced
+atomically: a reader during a run, or after a crash, sees the old or the new file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STATE, _MAX_STEM = "state.json", 100  # bytes
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run, at the absolute `path`; made by `create` or `load`."""
+    """The files of one run, at the absolute `path`; use `create` or `load`."""
 
     path: Path
 
@@ -45,15 +45,14 @@ class RunDirectory:
         resume: bool = False,
         chosen: Collection[str] = (),
     ) -> RunDirectory:
-        """Make (or, with `resume`, reopen) the directory of a run and write its config.toml.
+        """Create (or, with `resume`, reopen) the directory of a run and write its config.toml.
 
         The lines of `chosen` keys are marked as values of "auto".
         An empty `run_name` becomes "<method>-<dataset>-<YYYYmmdd-HHMMSS>", made unique.
 
         Raises:
-            UserError: the name is no folder name, the directory holds more than a run writes before
-                its first round and `resume` is off, it holds something other than a run, or it
-                cannot be written.
+            UserError: the name is not a folder name; or the directory has rounds of a run and
+                `resume` is False, has other content than a run, or cannot be written.
         """
         parent = expanded(output_dir, "output-dir").resolve()
         try:
@@ -68,7 +67,7 @@ class RunDirectory:
                 "give a folder you may write to."
             ) from error
         if run.metrics_path.exists():
-            run._rewrite_rounds(run.rounds())  # drops a torn last line before appending to it
+            run._rewrite_rounds(run.rounds())  # removes an incomplete last line
         return run
 
     @classmethod
@@ -76,27 +75,27 @@ class RunDirectory:
         """Open an existing run directory.
 
         Raises:
-            UserError: `path` is missing, not a folder, or holds no config.toml.
+            UserError: `path` is missing, not a folder, or has no config.toml.
         """
         return cls(existing(path))
 
     @property
     def name(self) -> str:
-        """The run's name, which is the folder's name."""
+        """The run's name, the name of its folder."""
         return self.path.name
 
     @property
     def checkpoints(self) -> Path:
-        """The folder for checkpoints, which exists from the start."""
+        """The folder for checkpoints; it always exists."""
         return self.path / CHECKPOINTS
 
     @property
     def metrics_path(self) -> Path:
-        """Where the rounds are: one JSON object per line."""
+        """The file of the rounds, with one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     def config(self) -> dict[str, Scalar]:
-        """Read config.toml (kebab-case keys); raises `UserError` when it is not TOML."""
+        """Read config.toml (kebab-case keys); raises `UserError` if it is not TOML."""
         path = self.path / "config.toml"
         try:
             return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -104,23 +103,23 @@ class RunDirectory:
             raise UserError(f"{path} is not valid TOML: {error}.") from error
 
     def log_round(self, *rows: Mapping[str, Any]) -> None:
-        """Append rounds to metrics.jsonl, all or none; NaN and infinities are written as null.
+        """Append rounds to metrics.jsonl, all or none; NaN and infinities become null.
 
         Raises:
-            OSError: the file cannot be written, such as on a full disk; it is as it was.
+            OSError: the file cannot be written, for example on a full disk; it is unchanged.
         """
         with self.metrics_path.open("ab", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
-            left = memoryview("".join(map(json_text, rows)).encode())
+            rest = memoryview("".join(map(json_text, rows)).encode())
             try:
-                while left:  # a disk that gets full takes a part first
-                    left = left[file.write(left) :]
-            except BaseException:  # Ctrl-C too: half a line would spoil the file
+                while rest:  # a disk that becomes full may accept a part
+                    rest = rest[file.write(rest) :]
+            except BaseException:  # also Ctrl-C: an incomplete line would damage the file
                 file.truncate(end)
                 raise
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Read all finished rounds in order; a line torn by a crash at the end is left out.
+        """Read all finished rounds in order, without an incomplete last line after a crash.
 
         Raises:
             UserError: a line before the last is not a JSON object.
@@ -134,12 +133,12 @@ class RunDirectory:
         if None in rows:
             raise UserError(
                 f"{self.metrics_path} line {rows.index(None) + 1} is not a JSON object; "
-                "mend or remove that line."
+                "correct or remove that line."
             )
         return [row for row in rows if row is not None]
 
     def truncate_rounds(self, after: int) -> None:
-        """Forget the rounds later than `after`, which a resumed run computes again."""
+        """Remove the rounds later than `after`, which a resumed run computes again."""
         self._rewrite_rounds([row for row in self.rounds() if row["round"] <= after])
 
     def _rewrite_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -163,36 +162,36 @@ class RunDirectory:
         )
 
     def partition(self) -> dict[str, Any]:
-        """Read partition.json; empty when the run wrote none."""
+        """Read partition.json; {} if the run wrote none."""
         return self._read_json("partition.json")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace summary.json in one step."""
+        """Replace summary.json atomically."""
         self._write_json("summary.json", summary, indent=2)
 
     def summary(self) -> dict[str, Any]:
-        """Read summary.json; empty when the run has not written one yet."""
+        """Read summary.json; {} if the run has not written one yet."""
         return self._read_json("summary.json")
 
     def save_model(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
-        """Replace model.safetensors in one step; equal input gives equal bytes."""
+        """Replace model.safetensors atomically; equal input gives equal bytes."""
         path = self.path / "model.safetensors"
         write_atomically(path, safetensors_bytes(tensors, metadata))
         return path
 
     def state_key(self) -> str:
-        """Return the name under which clients keep their states of this run, made at first use."""
+        """Return the name of the clients' stored states of this run; create it at first use."""
         return self.earlier_state_key() or self.new_state_key()
 
     def earlier_state_key(self) -> str:
-        """Return the name that was made before; empty if there is none."""
+        """Return the existing name of the clients' stored states; "" if there is none."""
         return str(self._read_json(_STATE).get("state_key", ""))
 
     def new_state_key(self) -> str:
-        """Make another name: clients of a run that starts again must not meet their later states.
+        """Create a new name, so that a run that starts again does not use its later states.
 
-        It is the directory's name and a random part, for two servers may have runs of one name, and
-        a safe and short folder name whatever the directory is called.
+        The name consists of the directory's name, made short and safe as a folder name, and a
+        random part, because runs of two servers may have the same name.
         """
         stem = folder_name(self.path.name).lstrip(".").encode()[:_MAX_STEM].decode(errors="ignore")
         key = f"{stem}-{secrets.token_hex(4)}"
@@ -213,7 +212,7 @@ class RunDirectory:
 
 
 def _toml(config: Mapping[str, Scalar], chosen: Collection[str]) -> bytes:
-    """Write the configuration as TOML with kebab-case keys."""
+    """Return the configuration as TOML with kebab-case keys."""
     import tomli_w
 
     lines = []
@@ -225,11 +224,11 @@ def _toml(config: Mapping[str, Scalar], chosen: Collection[str]) -> bytes:
 
 
 def best_round(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the round of the highest accuracy, or {} if none was measured.
+    """Return the round with the highest accuracy, or {} if none was measured.
 
-    A mean over clients of which some had no accuracy in that round is best only where there is no
-    other: those that remain may be the easier ones.
+    A round in which some clients had no accuracy counts only if every round is like this, because
+    the mean over the remaining clients may be too high.
     """
     measured = [row for row in rows if row.get("accuracy") is not None]
-    whole = [row for row in measured if not row.get("unevaluated")]
-    return max(whole or measured, key=lambda row: row["accuracy"], default={})
+    complete = [row for row in measured if not row.get("unevaluated")]
+    return max(complete or measured, key=lambda row: row["accuracy"], default={})

@@ -1,4 +1,4 @@
-"""Where metrics go beside metrics.jsonl: an optional tracker that people already look at."""
+"""Trackers: optional services that get the metrics in addition to metrics.jsonl."""
 
 import logging
 import math
@@ -13,17 +13,17 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Takes one row of metrics per round."""
+    """Receives one row of metrics per round."""
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Take the numbers of one round."""
+        """Record the numbers of one round."""
 
     def close(self) -> None:
-        """Flush what was logged."""
+        """Flush the recorded numbers."""
 
 
 class NoTracker:
-    """The default: metrics.jsonl alone."""
+    """The default: only metrics.jsonl."""
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Ignore the row."""
@@ -36,7 +36,7 @@ class TensorBoardTracker:
     """Writes every number of a row as a TensorBoard scalar, in the run directory."""
 
     def __init__(self, run: RunDirectory) -> None:
-        """Open the event file; raises UserError when TensorBoard is not installed."""
+        """Open the event file; raises UserError if TensorBoard is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -54,10 +54,10 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """Logs to Weights & Biases, in the project "fedapp"; its own environment variables rule."""
+    """Logs to Weights & Biases, in the project "fedapp"; WANDB_... variables configure it."""
 
     def __init__(self, run: RunDirectory) -> None:
-        """Start a run of the same name; raises UserError when wandb is not installed."""
+        """Start a run of the same name; raises UserError if wandb is not installed."""
         try:
             import wandb
         except ImportError:
@@ -66,38 +66,38 @@ class WandbTracker:
             self.run = wandb.init(
                 project="fedapp", name=run.name, dir=str(run.path), config=dict(run.config())
             )
-        except wandb.Error as problem:
-            raise _refused("wandb", problem, "WANDB_API_KEY, or WANDB_MODE=offline") from None
+        except wandb.Error as error:
+            raise _refused("wandb", error, "WANDB_API_KEY, or WANDB_MODE=offline") from None
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Log the row's numbers at its round."""
         self.run.log(numbers(row), step=row["round"])
 
     def close(self) -> None:
-        """End the run, which sends what is left."""
+        """End the run, which sends the remaining numbers."""
         self.run.finish()
 
 
 class MlflowTracker:
-    """Logs to MLflow, to where MLFLOW_TRACKING_URI points; without it, to mlruns beside the run."""
+    """Logs to MLflow at MLFLOW_TRACKING_URI, by default to mlruns beside the run directory."""
 
     def __init__(self, run: RunDirectory) -> None:
-        """Start a run of the same name; raises UserError when mlflow is not installed."""
+        """Start a run of the same name; raises UserError if mlflow is not installed."""
         try:
             import mlflow
         except ImportError:
             raise _missing("mlflow", "mlflow-skinny") from None
         self.mlflow = mlflow
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            # Its own choice is the working directory, which may be removed after the run.
+            # MLflow's default is the working directory, which may be removed after the run.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             mlflow.set_tracking_uri((run.path.parent / "mlruns").as_uri())
         try:
             mlflow.set_experiment("fedapp")
             mlflow.start_run(run_name=run.name)
             mlflow.log_params(dict(run.config()))
-        except mlflow.exceptions.MlflowException as problem:
-            raise _refused("mlflow", problem, "MLFLOW_TRACKING_URI") from None
+        except mlflow.exceptions.MlflowException as error:
+            raise _refused("mlflow", error, "MLFLOW_TRACKING_URI") from None
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Log the row's numbers at its round."""
@@ -109,37 +109,38 @@ class MlflowTracker:
 
 
 class SafeTracker:
-    """A tracker whose troubles cost its own numbers, not the run; they are said once.
+    """Wraps a tracker: reports its first failure and never stops the run.
 
-    After the first it gets no more: its library may have tried for minutes, and would every round.
+    After a failure the tracker gets no more rows, because its library may retry for minutes in
+    every round.
     """
 
     def __init__(self, name: str, tracker: Tracker) -> None:
-        """Stand before a tracker, called `name` in the configuration."""
+        """Wrap a tracker, which is `name` in the configuration."""
         self.name, self.tracker, self.lost = name, tracker, False
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Pass the numbers of one round on."""
+        """Pass the numbers of one round to the tracker."""
         if not self.lost:
             self._try(lambda: self.tracker.log(row))
 
     def close(self) -> None:
-        """Flush what was logged."""
+        """Flush the recorded numbers."""
         self._try(self.tracker.close)
 
     def _try(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as problem:
-            reason = " ".join(str(problem).split()) or repr(problem)
+        except Exception as error:
+            reason = " ".join(str(error).split()) or repr(error)
             if not self.lost:
-                lost = "tracker '%s' gets no more: %s; metrics.jsonl has all rounds"
-                log.warning(lost, self.name, reason)
+                message = "tracker '%s' gets no more: %s; metrics.jsonl has all rounds"
+                log.warning(message, self.name, reason)
             self.lost = True
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return what of a row a tracker can draw: its finite numbers, without the round itself."""
+    """Return the finite numbers of a row, without the round number."""
     return {
         key: value
         for key, value in row.items()
@@ -156,12 +157,12 @@ TRACKERS: dict[str, Callable[[RunDirectory], Tracker]] = {
 
 
 def open_tracker(name: str, run: RunDirectory) -> Tracker:
-    """Return the tracker a configuration names; raises UserError if its package is missing."""
+    """Return the tracker of this name; raises UserError if its package is missing."""
     return SafeTracker(name, TRACKERS[name](run))
 
 
-def _refused(tracker: str, problem: Exception, setting: str) -> UserError:
-    reason = " ".join(str(problem).split())
+def _refused(tracker: str, error: Exception, setting: str) -> UserError:
+    reason = " ".join(str(error).split())
     return UserError(f"tracker '{tracker}' cannot start: {reason}; set {setting}")
 
 

@@ -1,9 +1,9 @@
-"""What methods send, measured: bytes per round and client, and accuracy against megabytes.
+"""The traffic of runs: bytes per round and client, and accuracy over megabytes.
 
-What clients send and are sent is counted in their arrays alone, as if each had a node of its own,
-so that methods can be compared however many clients share one (specification of the heterogeneous
-methods, section 7). Beside it are the training messages as Flower counts them, both ways, and
-those of evaluations on the clients' own test splits.
+The traffic of clients counts only their arrays, as if each client had its own node, so that methods
+are comparable for any number of clients per node (specification of the heterogeneous methods,
+section 7). The module also reports the training messages in both directions, as Flower counts them,
+and those of evaluations on the clients' test splits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def traffic_row(run: RunDirectory) -> dict[str, Any]:
-    """Return what one run sent: means per round and per client in kB (1000 bytes), sums in MB."""
+    """Return one run's traffic: means per round and per client in kB (1000 bytes), sums in MB."""
     rows = run.rounds()
     count = max(len(rows), 1)
     updates = max(sum(row["clients"] for row in rows), 1)
-    asked = max(sum(row.get("asked", row["clients"]) for row in rows), 1)
+    sampled = max(sum(row.get("asked", row["clients"]) for row in rows), 1)
     accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     messages = sum(row["bytes_up"] + row["bytes_down"] for row in rows)
     evaluated = sum(row.get("eval_bytes_up", 0) + row.get("eval_bytes_down", 0) for row in rows)
@@ -35,7 +35,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
         "up_kb_per_round": sum(row["bytes_up"] for row in rows) / count / 1e3,
         "down_kb_per_round": sum(row["bytes_down"] for row in rows) / count / 1e3,
         "client_up_kb": sum(row["client_bytes_up"] for row in rows) / updates / 1e3,
-        "client_down_kb": sum(map(_down, rows)) / asked / 1e3,
+        "client_down_kb": sum(map(_down, rows)) / sampled / 1e3,
         "clients_mb": sum(map(_both_ways, rows)) / 1e6,
         "messages_mb": messages / 1e6,
         "eval_mb": evaluated / 1e6,
@@ -45,7 +45,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
 
 
 def round_rows(run: RunDirectory) -> list[dict[str, Any]]:
-    """Return the bytes of every round of a run, and the clients' running sum in MB, of training."""
+    """Return the bytes of every round, and the cumulative training traffic of clients in MB."""
     rows = run.rounds()
     sums = accumulate(map(_both_ways, rows))
     return [
@@ -66,7 +66,7 @@ def round_rows(run: RunDirectory) -> list[dict[str, Any]]:
 
 @styled
 def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
-    """Draw accuracy over the megabytes sent so far, one curve per run, on a logarithmic axis."""
+    """Draw accuracy over the megabytes sent so far, one curve per run, with a logarithmic axis."""
     figure = new_figure(6.0, 4.6 + 0.12 * len(runs))
     axes = figure.subplots()
     for index, run in enumerate(runs):
@@ -82,7 +82,7 @@ def accuracy_against_traffic(runs: Sequence[RunDirectory]) -> Figure:
 
 
 def _down(row: Mapping[str, Any]) -> int:
-    """Return the bytes for a round's clients; runs of older versions have those of messages."""
+    """Return the bytes sent to a round's clients; older runs recorded only those of messages."""
     return int(row.get("client_bytes_down", row["bytes_down"]))
 
 

@@ -1,6 +1,6 @@
-"""Rounds in which clients upload prototypes and receive a table of global ones; no model travels.
+"""Rounds in which clients upload prototypes and receive a table of global ones, but no model.
 
-The methods differ in how the server makes the table: one class each, in files of their own.
+The methods differ in how the server computes the table; each is one class in a file of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,43 +22,44 @@ _MAKER = "maker."
 
 
 class PrototypeRounds(UploadRounds[Upload]):
-    """Checks uploads, refuses bad ones by client, and broadcasts the table `update` returns."""
+    """Checks uploads, refuses invalid ones by client, and broadcasts the table from `update`."""
 
     counted = False  # whether clients also upload their numbers of images
-    makes = "prototypes"  # what the server makes of uploads, in words
+    makes = "prototypes"  # the name of the server's result, for error messages
 
     def __init__(
         self, *args: Any, num_classes: int, width: int, passes: int = 1, **kwargs: Any
     ) -> None:
-        """Prepare rounds over `num_classes` prototypes of `width` values; else as the base.
+        """Prepare rounds over `num_classes` prototypes of `width` values.
 
-        A client makes its prototypes in at most `passes` passes over its images.
+        A client computes its prototypes in at most `passes` passes over its images. Other arguments
+        are those of the base class.
         """
         super().__init__(*args, **kwargs)
         self.num_classes, self.width, self.passes = num_classes, width, passes
         self.table = Table.empty(width)
 
     def update(self, uploads: list[Upload]) -> Table:
-        """Return the next table; `uploads` by client, at least one prototype among them."""
+        """Return the next table from at least one prototype; `uploads` are ordered by client."""
         raise NotImplementedError
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send the table, once it knows a class."""
+        """Send the table once it has a class."""
         return {EXTRA: self.table.arrays()} if len(self.table.classes) else {}
 
     def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send the same: images may be compared with the prototypes."""
+        """Send the same, because an evaluation may compare images with the prototypes."""
         return self.extras(clients)
 
     def read(self, client: int, arrays: Arrays) -> Upload:
         """Check one client's prototypes, and that it counts no more images than it has seen."""
-        most = self.passes * self.federation.examples[client] if self.counted else None
-        return read_upload(client, arrays, self.num_classes, self.width, most)
+        limit = self.passes * self.federation.examples[client] if self.counted else None
+        return read_upload(client, arrays, self.num_classes, self.width, limit)
 
     def close_round(self, received: Arrays) -> Arrays:
-        """Make the next table; without any prototype the old one stays.
+        """Compute the next table; without any prototype keep the old one.
 
-        Raises `RoundDiverged` where the server's own training gave numbers that are not finite.
+        Raises `RoundDiverged` if the server's training gave non-finite numbers.
         """
         uploads = self.uploads()
         if any(len(upload.classes) for upload in uploads):
@@ -67,7 +68,7 @@ class PrototypeRounds(UploadRounds[Upload]):
         return received
 
     def round_metrics(self) -> dict[str, float]:
-        """Return how alike the global prototypes of two classes are: mean and largest |cos|."""
+        """Return the similarity of the global prototypes of two classes: mean and largest |cos|."""
         return {**super().round_metrics(), **alikeness(self.table.rows)}
 
     def state(self) -> Arrays:
@@ -75,12 +76,12 @@ class PrototypeRounds(UploadRounds[Upload]):
         return {_TABLE + name: array for name, array in self.table.arrays().items()}
 
     def load_state(self, state: Arrays) -> None:
-        """Take back the table."""
+        """Restore the table."""
         self.table = Table.from_arrays(under(state, _TABLE))
 
 
 class TrainedPrototypes(PrototypeRounds):
-    """The server trains a module that makes the prototypes of all classes from its own vectors.
+    """The server trains a module that computes the prototypes of all classes from trained vectors.
 
     FedTGP (Zhang et al., AAAI 2024), FedORGP (Guo et al., 2025) and FedDOR differ in the loss.
     """
@@ -101,13 +102,13 @@ class TrainedPrototypes(PrototypeRounds):
 
         Args:
             args: as the base.
-            embedding: E [C, K] as it starts.
+            embedding: the initial E [C, K].
             seed: of the module's other initial values.
             draw: round -> generator of its shuffles.
             lr_server: learning rate of plain SGD on uploaded prototypes.
-            epochs: passes over a round's uploads, or "auto", as `train_on_pairs` takes them.
+            epochs: epochs over a round's uploads, or "auto", as in `train_on_pairs`.
             batch_size: prototypes in a batch.
-            start: as `PrototypeMaker`.
+            start: as in `PrototypeMaker`.
             kwargs: as the base.
         """
         super().__init__(*args, **kwargs)
@@ -121,12 +122,12 @@ class TrainedPrototypes(PrototypeRounds):
         raise NotImplementedError
 
     def made(self) -> np.ndarray:
-        """Return the module's prototypes as they are sent [C, K]."""
+        """Return the module's prototypes, as they are sent, [C, K]."""
         with torch.no_grad(), one_thread():
             return self.maker().numpy()
 
     def update(self, uploads: list[Upload]) -> Table:
-        """Train on this round's uploads, and make the prototypes of all classes."""
+        """Train on this round's uploads and compute the prototypes of all classes."""
         self.epochs_taken = train_on_pairs(
             self.maker, self.loss, *pairs(uploads), self.draw(self.server_round),
             lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
@@ -134,12 +135,12 @@ class TrainedPrototypes(PrototypeRounds):
         return Table.full(self.made())
 
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
-        """Forget the uploads and the training of the round before."""
+        """Reset the uploads and the number of epochs of the previous round."""
         super().open_round(received, total_weight, cohort)
         self.epochs_taken = 0
 
     def round_metrics(self) -> dict[str, float]:
-        """Return how alike the prototypes are, and for how many epochs the server trained."""
+        """Return the prototypes' similarity and the number of epochs that the server trained."""
         return {**super().round_metrics(), "server_epochs": float(self.epochs_taken)}
 
     def state(self) -> Arrays:
@@ -147,6 +148,6 @@ class TrainedPrototypes(PrototypeRounds):
         return {**super().state(), **module_arrays(self.maker, _MAKER)}
 
     def load_state(self, state: Arrays) -> None:
-        """Take back the table and the module."""
+        """Restore the table and the module."""
         super().load_state(state)
         load_module(self.maker, state, _MAKER)

@@ -1,7 +1,7 @@
-"""What servers train: modules that make prototypes, a header, a generator, and their losses.
+"""The modules that servers train (for prototypes, a header, a generator) and their losses.
 
-The data are prototypes that clients uploaded, so a step takes milliseconds. Everything is
-single-threaded and drawn from a given generator, so that the server's machine does not matter.
+The data are prototypes that clients uploaded, so a step takes milliseconds. All computation is
+single-threaded with a given random generator, so that it does not depend on the server's machine.
 Symbols: p prototypes [B, K] with labels y [B], a table of class prototypes [C, K].
 """
 
@@ -19,13 +19,13 @@ MOST_EPOCHS, PATIENCE, TOLERANCE = 100, 5, 1e-3  # of training to a plateau
 class PrototypeMaker(nn.Module):
     """One trainable vector per class and two layers that turn it into the class's prototype.
 
-    G(E) with E [C, K] and G: Linear(K, K), ReLU, Linear(K, K). `start` says what it gives at first:
+    G(E) with E [C, K] and G: Linear(K, K), ReLU, Linear(K, K). `start` selects the initial output:
 
-    plain: what PyTorch's initial values make of E; with rows of length one the biases outweigh E,
-        and all classes get nearly one direction.
-    fitted: E itself. E is made sqrt(K) times as long (as long as rows from N(0, 1)) where it goes
-        in, and the last layer is the smallest that gives E, by least squares. It does so exactly
-        with C <= K + 1; with more classes it gives the nearest rows that a last layer can.
+    plain: that of PyTorch's initial values. With rows of length one the biases outweigh E, and all
+        classes get nearly the same direction.
+    fitted: E itself. The input E is scaled by sqrt(K), to the length of rows from N(0, 1). The last
+        layer is the least-squares solution of least norm for the output E. The solution is exact
+        for C <= K + 1; with more classes it gives the nearest possible rows.
     residual: E itself, as E + G(E) with the last layer zero.
 
     Source: FedTGP (Zhang et al., AAAI 2024), TGP; FedORGP, TP; FedDOR, E and G.
@@ -47,7 +47,7 @@ class PrototypeMaker(nn.Module):
 
     @torch.no_grad()
     def _fit(self, rows: Tensor) -> None:
-        """Lengthen E, and solve for the last layer of least norm with G(E) = rows [C, K]."""
+        """Scale E and solve for the last layer of least norm with G(E) = rows [C, K]."""
         self.embedding.mul_(rows.shape[1] ** 0.5)
         with one_thread():
             hidden = F.relu(self.first(self.embedding)).double()
@@ -85,7 +85,7 @@ def intra_inter(prototypes: Tensor, labels: Tensor, table: Tensor) -> tuple[Tens
 def margin_cross_entropy(
     prototypes: Tensor, labels: Tensor, table: Tensor, margin: float
 ) -> Tensor:
-    """Return CE of z_c = -(||p - t_c|| + margin [c = y]): the true class must be nearer by it.
+    """Return CE of z_c = -(||p - t_c|| + margin [c = y]): the true class must be nearer.
 
     Source: FedTGP, adaptive-margin-enhanced contrastive loss.
     """
@@ -98,8 +98,8 @@ def margin_cross_entropy(
 def adaptive_margin(centres: np.ndarray, limit: float, rule: str = "maxmin") -> float:
     """Return FedTGP's margin from the uploaded classes' centres [n, K], at most `limit`.
 
-    "maxmin": the largest of the distances to the nearest other centre, as the code has it; "max":
-    the largest distance of all, as the paper's text. `limit` with fewer than two centres.
+    "maxmin": the largest of the distances to the nearest other centre, as in the code; "max": the
+    largest distance of all, as in the paper's text. `limit` with fewer than two centres.
     """
     if len(centres) < 2:
         return limit
@@ -122,38 +122,38 @@ def train_on_pairs(
     epochs: int | str = 1,
     batch_size: int = 32,
 ) -> int:
-    """Train a module in place by plain SGD on (prototype, class) pairs; returns the epochs it took.
+    """Train a module in place by plain SGD on (prototype, class) pairs; return the epochs it took.
 
-    `loss(prototypes [B, K], labels [B])`; pairs are shuffled every epoch, the last incomplete batch
-    is kept. With `epochs` "auto" the loss of all pairs is computed after every epoch, and training
-    ends at its `Plateau`, or after `MOST_EPOCHS`.
+    `loss` takes prototypes [B, K] and labels [B]. Pairs are shuffled every epoch, and the last
+    incomplete batch is used. With `epochs` "auto" the loss of all pairs is computed after every
+    epoch, and training ends at its `Plateau`, or after `MOST_EPOCHS`.
     """
     prototypes, labels = torch.from_numpy(rows), torch.from_numpy(classes)
     parameters = list(module.parameters())
-    most = MOST_EPOCHS if epochs == "auto" else int(epochs)
+    max_epochs = MOST_EPOCHS if epochs == "auto" else int(epochs)
     plateau = Plateau()
     with one_thread():
-        for epoch in range(most):
+        for epoch in range(max_epochs):
             for chosen in torch.randperm(len(labels), generator=draw).split(batch_size):
                 descend(parameters, loss(prototypes[chosen], labels[chosen]), lr)
             if epochs == "auto" and plateau.reached(float(loss(prototypes, labels).detach())):
                 return epoch + 1
-    return most
+    return max_epochs
 
 
 class Plateau:
-    """Tells of a loss >= 0, epoch by epoch, when it no longer falls.
+    """Detects, epoch by epoch, that a loss >= 0 no longer falls.
 
-    The first loss is the reference, and so is every later one that is below (1 - `TOLERANCE`) times
-    the reference before it. The plateau is reached when `PATIENCE` epochs in a row have given no
-    new reference; a loss that is NaN gives none.
+    The first loss is the reference. A later loss below (1 - `TOLERANCE`) times the reference
+    becomes the new reference. The plateau is reached after `PATIENCE` epochs in a row without a new
+    reference. A loss that is NaN is never a reference.
     """
 
     def __init__(self) -> None:
         self.reference, self.waited = float("inf"), 0
 
     def reached(self, loss: float) -> bool:
-        """Take the loss after one more epoch; returns whether the plateau is reached."""
+        """Add the loss after the next epoch; return whether the plateau is reached."""
         if loss < (1 - TOLERANCE) * self.reference:
             self.reference, self.waited = loss, 0
         else:
@@ -170,7 +170,7 @@ def descend(parameters: Sequence[nn.Parameter], loss: Tensor, lr: float) -> None
 
 
 class FeatureGenerator(nn.Module):
-    """FedGen's generator: noise [B, n] and a class give a feature [B, K].
+    """FedGen's generator: maps noise [B, n] and classes [B] to features [B, K].
 
     Source: Zhu et al., ICML 2021, in the data-free variant for heterogeneous extractors.
     """
@@ -192,7 +192,7 @@ class FeatureGenerator(nn.Module):
 
 
 def ensemble_loss(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return CE of the clients' weighted mean logits, for made features [B, K] and their labels.
+    """Return CE of the clients' weighted mean logits, for generated features [B, K] with labels.
 
     Heads are linear, so the weighted mean of their logits is the logit of the mean head
     (weight [C, K], bias [C]). Source: FedGen, equation 4, data-free.
@@ -201,10 +201,10 @@ def ensemble_loss(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """Return exp(-mean over pairs i, j of d(noise_i, noise_j) |z_i - z_j|): small if z follows it.
+    """Return exp(-mean over pairs i, j of d(noise_i, noise_j) |z_i - z_j|): small for diverse z.
 
-    d is the mean squared and |.| the mean absolute difference, of noise [B, n] and of made features
-    z [B, K]; the B pairs of i = j count as zero. Source: FedGen, the authors' code.
+    d is the mean squared difference of noise [B, n], |.| the mean absolute difference of generated
+    features z [B, K]. The B pairs with i = j count as zero. Source: FedGen, the authors' code.
     """
     of_noise = (noise[:, None] - noise[None]).square().mean(2)
     of_features = (features[:, None] - features[None]).abs().mean(2)
@@ -213,7 +213,7 @@ def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread: sums do not depend on the machine's number of cores."""
+    """Compute with one thread, so that sums do not depend on the machine's number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

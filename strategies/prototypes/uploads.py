@@ -1,8 +1,8 @@
-"""Prototypes as they travel: checking what a client uploads, and class means over clients.
+"""Uploaded prototypes: checks of a client's upload, and class means over clients.
 
-A client sends the mean feature of each class it has, and which classes these are; nothing else. The
-server trusts none of it: one malformed row would reach every other client as a training target, so
-an upload is taken whole or refused with a sentence.
+A client sends only the mean feature of each of its classes, the class ids and, for some methods,
+counts. The server does not trust an upload, because one malformed row would reach every other
+client as a training target. It accepts a whole upload, or refuses it with a reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from strategies.aggregate import Arrays, UpdateRefused
 
 PROTOTYPES, CLASSES, COUNTS = "proto", "proto-classes", "proto-counts"
-LARGEST = 1e6  # no trained feature comes near; a larger one would swamp every mean
+LARGEST = 1e6  # far above any trained feature; a larger value would dominate every mean
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Table:
-    """What the server broadcasts: rows [n, K] float32 of the known classes [n], ascending."""
+    """The prototypes that the server broadcasts: rows [n, K] float32 of classes [n], ascending."""
 
     rows: np.ndarray
     classes: np.ndarray
@@ -40,16 +40,16 @@ class Table:
 
     @classmethod
     def full(cls, rows: np.ndarray) -> "Table":
-        """Return a table that knows every class, row c being class c."""
+        """Return a table of all classes; row c belongs to class c."""
         return cls(np.asarray(rows, np.float32), np.arange(len(rows), dtype=np.int64))
 
     def arrays(self) -> Arrays:
-        """Return the table as named arrays, as it is sent and saved."""
+        """Return the table as named arrays, for messages and checkpoints."""
         return {PROTOTYPES: self.rows, CLASSES: self.classes}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Table":
-        """Read a table back."""
+        """Restore a table from `arrays`."""
         return cls(arrays[PROTOTYPES], arrays[CLASSES])
 
 
@@ -60,7 +60,7 @@ def read_upload(
     width: int,
     counted: int | None = None,
 ) -> Upload:
-    """Check one client's upload; raises `UpdateRefused` with a sentence that says what is wrong.
+    """Check one client's upload; raises `UpdateRefused` with the reason.
 
     Args:
         client: its id.
@@ -68,7 +68,7 @@ def read_upload(
             needs them, "proto-counts" [n] int64; n may be 0.
         num_classes: C.
         width: K, or C where the rows are logits.
-        counted: the most images that the counts may add up to; None: the method needs no counts.
+        counted: the largest allowed sum of the counts; None: the method needs no counts.
     """
     names = {PROTOTYPES, CLASSES} | ({COUNTS} if counted is not None else set())
     if arrays.keys() != names:
@@ -115,7 +115,7 @@ def _check_counts(counts: np.ndarray, expected: int, most: int) -> None:
         raise UpdateRefused(f"its counts are {counts.dtype} of shape {counts.shape}, not int64")
     if (counts < 1).any():
         raise UpdateRefused(f"it counts {counts.min()} examples of a class it has a prototype of")
-    if (total := sum(counts.tolist())) > most:  # in Python's integers, which do not overflow
+    if (total := sum(counts.tolist())) > most:  # Python integers do not overflow
         raise UpdateRefused(f"it counts {total} examples, and cannot have seen more than {most}")
 
 
@@ -144,10 +144,10 @@ def class_means(uploads: Sequence[Upload], counted: bool = False) -> Table:
     if counted:
         ordered = sorted(uploads, key=lambda upload: upload.client)
         weights = np.concatenate([_counts(upload) for upload in ordered]).astype(np.float64)
-    present, place = np.unique(classes, return_inverse=True)
+    present, positions = np.unique(classes, return_inverse=True)
     sums, totals = np.zeros((len(present), rows.shape[1])), np.zeros(len(present))
-    np.add.at(sums, place, rows * weights[:, None])
-    np.add.at(totals, place, weights)
+    np.add.at(sums, positions, rows * weights[:, None])
+    np.add.at(totals, positions, weights)
     return Table((sums / totals[:, None]).astype(np.float32), present.astype(np.int64))
 
 
@@ -158,15 +158,15 @@ def _counts(upload: Upload) -> np.ndarray:
 
 
 def normalised(rows: np.ndarray) -> np.ndarray:
-    """Return the rows [n, K] at length one; rows of zeros stay."""
+    """Return the rows [n, K] scaled to length one; rows of zeros stay zero."""
     lengths = np.sqrt(np.square(rows, dtype=np.float64).sum(1, keepdims=True))
     return np.asarray(rows / np.maximum(lengths, 1e-12), np.float32)
 
 
 def alikeness(rows: np.ndarray) -> dict[str, float]:
-    """Return mean and largest |cos| of two different rows of [n, K]; nothing with fewer than two.
+    """Return the mean and largest |cos| over pairs of rows [n, K]; {} with fewer than two rows.
 
-    0: all classes are orthogonal; 1: they share one direction.
+    0: all classes are orthogonal; 1: all have the same direction.
     """
     if len(rows) < 2:
         return {}

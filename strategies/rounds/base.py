@@ -1,8 +1,8 @@
-"""Rounds over clients that live on nodes: what every strategy of the project has in common.
+"""The base class of the project's strategies: rounds over clients, which nodes host.
 
-It samples *clients* and sends one message to each node that hosts some of them. It takes every
-reply as it arrives and hands it to the method's own reduction. And it never turns a failed, refused
-or missing client into a silent average: each one is named, and too few usable replies end the run.
+It samples *clients*, sends one message to each node that hosts some of them, and passes each reply,
+as it arrives, to the method's reduction. The report names every failed, refused or missing client.
+Too few usable replies end the run.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,11 +35,11 @@ _Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
 
 
 class ClientStrategy(FlowerFedAvg):
-    """One round after the other; what is made of the replies is the method's own."""
+    """Runs the rounds; each method defines how it reduces the replies."""
 
-    separate = False  # whether a node sends each client's model by itself, not their sum
-    goes_on_empty = False  # whether a round in which all clients diverge leaves all as it was
-    uniform = False  # whether the method counts each client once, whatever `weights` says
+    separate = False  # whether a node sends each client's model separately, not their sum
+    goes_on_empty = False  # whether the run continues after a round without results
+    uniform = False  # whether the method ignores `weights` and uses equal weights
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class ClientStrategy(FlowerFedAvg):
             lr: round (from 1) -> learning rate of the local steps.
             trained: names of the shared arrays that clients train; the others are buffers.
             weights: "size" (by number of examples) or "uniform".
-            min_replies: the fewest usable clients that make a round.
-            tolerate_failures: go on without clients that fail with an error; those whose loss
-                diverges are always left out and counted.
-            client_evaluation_every: rounds between evaluations on all own test splits; 0: none.
-            state_key: under which clients store what they keep; empty if they keep nothing.
+            min_replies: the least number of usable clients in a round.
+            tolerate_failures: continue without clients that fail with an error. Diverged clients
+                are always left out and counted.
+            client_evaluation_every: rounds between evaluations on clients' test splits; 0: none.
+            state_key: the name of the clients' stored states; empty if they keep none.
         """
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.federation, self.cohort, self.lr = federation, cohort, lr
@@ -77,7 +77,7 @@ class ClientStrategy(FlowerFedAvg):
         self.state_key = state_key
         self.server_round, self.last_round = 0, 0
         self.report = RoundReport(0)
-        self._asked: dict[int, Task] = {}
+        self._tasks_sent: dict[int, Task] = {}
         self._evaluating: dict[int, Task] = {}
         self._global: Arrays = {}
         self._known: set[int] = set()  # clients that have trained in an accepted round
@@ -85,21 +85,21 @@ class ClientStrategy(FlowerFedAvg):
     # -- what a method may override -------------------------------------------------------------
 
     def ask_first(self, grid: Grid, timeout: float) -> None:
-        """Ask the nodes for what the method needs to know before its first round."""
+        """Query the nodes for what the method must know before its first round."""
 
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
-        """Prepare to take the replies of a cohort that starts from the shared arrays `received`."""
+        """Prepare for the replies of a cohort that starts from the shared arrays `received`."""
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Return what the node of these clients receives for training beside the shared arrays."""
+        """Return what the node of these clients gets for training beside the shared arrays."""
         return {}
 
     def evaluation_extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Return what the node of these clients receives for evaluation beside the model."""
+        """Return what the node of these clients gets for evaluation beside the model."""
         return {}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Reduce a node's reply, or raise `UpdateRefused` (or any other error) and keep nothing."""
+        """Reduce a node's reply; on `UpdateRefused` or another error nothing may be kept."""
         raise NotImplementedError
 
     def close_round(self, received: Arrays) -> Arrays:
@@ -111,14 +111,14 @@ class ClientStrategy(FlowerFedAvg):
         return arrays
 
     def state(self) -> Arrays:
-        """Return what the server must remember between rounds, beside the model."""
+        """Return the server's state between rounds, without the model."""
         return {}
 
     def load_state(self, state: Arrays) -> None:
-        """Take back what `state` returned, when a run resumes."""
+        """Restore what `state` returned, when a run resumes."""
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the method's own numbers of the last round, by their names in metrics.jsonl."""
+        """Return the method's numbers of the last round, by their names in metrics.jsonl."""
         return dict(self.report.metrics)
 
     @property
@@ -129,11 +129,11 @@ class ClientStrategy(FlowerFedAvg):
     # -- checkpoints ----------------------------------------------------------------------------
 
     def save(self) -> Arrays:
-        """Return all that a checkpoint must hold beside the shared arrays."""
+        """Return everything that a checkpoint needs beside the shared arrays."""
         return {**self.state(), _KNOWN: np.array(self.known, np.int64)}
 
     def restore(self, saved: Arrays) -> None:
-        """Take back what `save` returned."""
+        """Restore what `save` returned."""
         self._known = {int(client) for client in saved.get(_KNOWN, ())}
         self.load_state({name: array for name, array in saved.items() if name != _KNOWN})
 
@@ -148,19 +148,19 @@ class ClientStrategy(FlowerFedAvg):
         total = sum(weight_of(self.weights, self.federation.examples[c]) for c in cohort)
         self._global = from_array_record(arrays)
         self.open_round(self._global, total, len(cohort))
-        self._asked = self._tasks(cohort, total)
-        messages = self._messages(MessageType.TRAIN, self._asked, arrays, self.extras)
+        self._tasks_sent = self._tasks(cohort, total)
+        messages = self._messages(MessageType.TRAIN, self._tasks_sent, arrays, self.extras)
         self.report.asked = len(cohort)
         self.report.bytes_down = sum(map(payload_bytes, messages))
-        own = sum(array_bytes(*self.extras([client]).values()) for client in cohort)
-        self.report.client_bytes_down = len(cohort) * array_bytes(self._global) + own
+        per_client = sum(array_bytes(*self.extras([client]).values()) for client in cohort)
+        self.report.client_bytes_down = len(cohort) * array_bytes(self._global) + per_client
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Reduce the replies as they arrive; raises `RoundFailed` if no model can come of them."""
-        waiting = dict(self._asked)
+        """Reduce the replies as they arrive; raises `RoundFailed` if they give no model."""
+        waiting = dict(self._tasks_sent)
         for reply in replies:
             task = waiting.pop(reply.metadata.src_node_id, None)
             if task is not None:
@@ -178,7 +178,7 @@ class ClientStrategy(FlowerFedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask every node to evaluate its clients, in the rounds in which that is due."""
+        """Return the evaluation messages to all nodes, in rounds where this is due."""
         every = self.client_evaluation_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
@@ -191,14 +191,14 @@ class ClientStrategy(FlowerFedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return mean and spread of the clients' accuracies, or None where there are none.
+        """Return mean and spread of the clients' accuracies, or None if there are none.
 
-        A client that was asked and has none is named in the round's failures and `unevaluated`.
+        The round's failures and `unevaluated` name each client that should have one and has none.
         """
         waiting, self._evaluating, rows = self._evaluating, {}, {}
-        asked = {client for task in waiting.values() for client in task.clients}
+        expected = {client for task in waiting.values() for client in task.clients}
 
-        def judge(reply: Message, task: Task) -> None:
+        def read(reply: Message, task: Task) -> None:
             self.report.eval_bytes_up += payload_bytes(reply)
             scores, failures = read_scores(reply.content, task.clients)
             rows.update(scores)
@@ -207,10 +207,10 @@ class ClientStrategy(FlowerFedAvg):
         for reply in replies:
             task = waiting.pop(reply.metadata.src_node_id, None)
             if task is not None:
-                self._use(reply, task, judge)
+                self._use(reply, task, read)
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer the evaluation in time")
-        self.report.unevaluated = sorted(asked - rows.keys())
+        self.report.unevaluated = sorted(expected - rows.keys())
         return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
 
     def start(
@@ -224,7 +224,7 @@ class ClientStrategy(FlowerFedAvg):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         first_round: int = 1,
     ) -> Result:
-        """Run rounds `first_round` to `num_rounds`; as Flower's, but takes replies as they come."""
+        """Run rounds `first_round` to `num_rounds` as Flower does, with replies as they arrive."""
         result, arrays = Result(), initial_arrays
         config = train_config or ConfigRecord()
         evaluation_config = evaluate_config or ConfigRecord()
@@ -236,23 +236,23 @@ class ClientStrategy(FlowerFedAvg):
             aggregated, metrics = self.aggregate_train(server_round, replies)
             arrays = result.arrays = aggregated or arrays
             result.train_metrics_clientapp[server_round] = metrics or MetricRecord()
-            questions = self.configure_evaluate(server_round, arrays, evaluation_config, grid)
-            clients = self.aggregate_evaluate(server_round, exchange(grid, questions, timeout))
+            messages = self.configure_evaluate(server_round, arrays, evaluation_config, grid)
+            clients = self.aggregate_evaluate(server_round, exchange(grid, messages, timeout))
             if clients is not None:
                 result.evaluate_metrics_clientapp[server_round] = clients
             self.report.client_accuracy = dict(clients or {})
             if evaluate_fn and (evaluated := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = evaluated
-            self.report.check_errors(self.tolerate_failures)  # of the evaluation: the round is kept
+            self.report.check_errors(self.tolerate_failures)  # evaluation errors; the round is kept
         return result
 
     def summary(self) -> None:
-        """Say nothing: the ServerApp prints the configuration once, in the app's own words."""
+        """Print nothing, because the ServerApp prints the configuration itself."""
 
     # -- messages and replies -------------------------------------------------------------------
 
     def _tasks(self, clients: list[int], total_weight: int) -> dict[int, Task]:
-        """Return what each node is asked to do for the clients it hosts."""
+        """Return each node's task for the clients that it hosts."""
         return {
             node: Task(
                 self.server_round, tuple(hosted), self.lr(self.server_round), self.weights,
@@ -273,18 +273,18 @@ class ClientStrategy(FlowerFedAvg):
         return messages
 
     def _use(self, reply: Message, task: Task, take: Callable[[Message, Task], None]) -> None:
-        """Let `take` have a node's reply; whatever it raises is a failure of the node's clients.
+        """Pass a node's reply to `take`; any error is a failure of the node's clients.
 
-        Nodes are not trusted: nothing that one sends may end a run that tolerates failures.
+        Nodes are not trusted: no reply may end a run that tolerates failures.
         """
         if reply.has_error():
             self._fail(task.clients, f"its node reported: {reply.error.reason}")
             return
         try:
             take(reply, task)
-        except Exception as refusal:
-            named = str(refusal) if isinstance(refusal, UpdateRefused) else repr(refusal)
-            self._fail(task.clients, f"what its node sent was refused: {named}")
+        except Exception as error:
+            reason = str(error) if isinstance(error, UpdateRefused) else repr(error)
+            self._fail(task.clients, f"what its node sent was refused: {reason}")
 
     def _receive(self, reply: Message, task: Task) -> None:
         """Reduce one node's update."""

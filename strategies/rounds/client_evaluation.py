@@ -1,7 +1,7 @@
-"""Evaluating a model on every client's own test split: the global one, or personal ones.
+"""Evaluation of the global model, or of personal models, on every client's own test split.
 
-The papers report such accuracies as mean and spread over all clients, so every client counts, not
-only the sampled ones, and the spread stands beside the mean.
+The papers report the mean and the spread of these accuracies over all clients. Therefore every
+client is evaluated, not only the sampled ones, and the spread is reported with the mean.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,18 @@ from strategies.rounds.records import DIVERGED, REPORT, ClientFailure, unpack_fa
 Scores = dict[str, float]
 
 _CLIENT, _EXAMPLES, _ACCURACY, _LOSS = "client", "examples", "accuracy", "loss"
-REINITIALISED = "reinitialised"  # 1: what the client kept was lost, and its initial model counts
+REINITIALISED = "reinitialised"  # 1: the client's state was lost; its initial model was evaluated
 _ALWAYS = {_EXAMPLES, _ACCURACY, _LOSS}
 
 
 def read_scores(
     content: RecordDict, clients: Sequence[int]
 ) -> tuple[dict[int, Scores], list[ClientFailure]]:
-    """Return the scores of a node's clients, and why others of them have none.
+    """Return the scores of a node's clients and the failures of those without scores.
 
-    A client whose accuracy is no number is one of the others. One with another score that is not
-    finite, such as its loss, is named as well but has its place in the accuracies. Raises
-    `UpdateRefused`, KeyError, TypeError or ValueError if the reply is malformed or not about
-    exactly these clients.
+    A client with a non-finite accuracy has a failure and no scores. A client with another
+    non-finite score, such as its loss, has a failure and scores. Raises `UpdateRefused`, KeyError,
+    TypeError or ValueError if the reply is malformed or does not report exactly these clients.
     """
     rows = _rows(content.metric_records[REPORT]) if REPORT in content else []
     failures = unpack_failures(content)
@@ -37,23 +36,25 @@ def read_scores(
     unfit = [client for client, scores in rows if not np.isfinite(list(scores.values())).all()]
     reason = "a score of its evaluation is not finite"
     failures += [ClientFailure(client, DIVERGED, reason) for client in unfit]
-    return {client: scores for client, scores in rows if _counts(scores)}, failures
+    return {client: scores for client, scores in rows if _is_valid(scores)}, failures
 
 
 def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
-    """Return mean, population std, worst and quartiles of the clients' accuracies (fractions).
+    """Return mean, population std, worst and quartiles of the clients' accuracies, as fractions.
 
-    "client-accuracy-total" weighs clients by their test examples; of every further score that
-    clients report, the mean over clients and the total are given in the same way, without values
-    that are not finite. A client without test examples has no accuracy and is left out;
-    "client-count" is the number of the others. Empty if there are none.
+    "client-accuracy-total" weights clients by their test examples. Every further score that all
+    clients report also has a mean over clients and a total, over its finite values. A client
+    without test examples has no accuracy and is left out; "client-count" is the number of the
+    others. The result is empty if there are none.
     """
     clients = sorted(client for client, scores in rows.items() if scores[_EXAMPLES] > 0)
     if not clients:
         return {}
     columns = {name: np.array([rows[c][name] for c in clients]) for name in _scores(rows)}
-    examples, afresh = columns.pop(_EXAMPLES), columns.pop(REINITIALISED, np.zeros(1))
-    summary: dict[str, Any] = {"client-reinitialised": int(afresh.sum())} if afresh.any() else {}
+    examples, reinitialised = columns.pop(_EXAMPLES), columns.pop(REINITIALISED, np.zeros(1))
+    summary: dict[str, Any] = (
+        {"client-reinitialised": int(reinitialised.sum())} if reinitialised.any() else {}
+    )
     for name, values in columns.items():
         if (finite := np.isfinite(values)).any():
             mean = np.average(values[finite], weights=examples[finite])
@@ -68,13 +69,13 @@ def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
     return summary
 
 
-def _counts(scores: Scores) -> bool:
-    """Tell whether a client's accuracy is a share of a number of examples."""
+def _is_valid(scores: Scores) -> bool:
+    """Return whether a client's accuracy and number of examples are in their valid ranges."""
     return 0.0 <= scores[_ACCURACY] <= 1.0 and 0.0 <= scores[_EXAMPLES] < np.inf
 
 
 def _rows(columns: MetricRecord) -> list[tuple[int, Scores]]:
-    """Return each client and its scores, of one node's reply."""
+    """Return each client of a node's reply with its scores."""
     names = [name for name in columns if name != _CLIENT]
     if missing := sorted(_ALWAYS - set(names)):
         raise UpdateRefused(f"its evaluation has no '{missing[0]}'")

@@ -1,4 +1,4 @@
-"""Who takes part in a run, what happened in a round, and why a round cannot give a model."""
+"""The clients and nodes of a run, the report of a round, and the errors of a failed round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
@@ -10,19 +10,19 @@ from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.records import DIVERGED, ERROR, ClientFailure, ClientResult
 
 
-class RoundFailed(RuntimeError):  # noqa: N818 - the round's verdict, shown to the user as it is
-    """A round cannot give a model; the text names the round, the clients and the reasons."""
+class RoundFailed(RuntimeError):  # noqa: N818 - an outcome of the round, shown to the user
+    """A round gives no model; the message names the round, the clients and the reasons."""
 
 
 class RoundDiverged(RoundFailed):
-    """A round cannot give a model because its numbers are not finite, not because of an error."""
+    """A round gives no model because its numbers are not finite, not because of an error."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Who takes part: for every client its node and its number of training examples.
+    """The node and the number of training examples of every client.
 
-    The nodes of a `pool` can each host any client: there, `nodes` only says that a client exists.
+    Every node of a `pool` can host any client. With a pool, only the keys of `nodes` are used.
     """
 
     nodes: Mapping[int, int]
@@ -30,35 +30,35 @@ class Federation:
     pool: Sequence[int] = ()
 
     def by_node(self, clients: list[int]) -> dict[int, list[int]]:
-        """Return the given clients of each node that is to host some of them.
+        """Assign the given clients to nodes; return the clients of each node that has some.
 
-        A pool shares them so that its nodes have about equally many examples: the client with most
-        goes first, and each to the node that has fewest.
+        In a pool, the nodes get about equal numbers of examples. Clients are assigned in descending
+        order of examples, each to the node with the fewest.
         """
-        found: dict[int, list[int]] = {}
+        assigned: dict[int, list[int]] = {}
         if not self.pool:
             for client in clients:
-                found.setdefault(self.nodes[client], []).append(client)
-            return found
+                assigned.setdefault(self.nodes[client], []).append(client)
+            return assigned
         loads = dict.fromkeys(self.pool, 0)
         for client in sorted(clients, key=lambda c: (-self.examples[c], c)):
             node = min(self.pool, key=loads.__getitem__)
             loads[node] += self.examples[client]
-            found.setdefault(node, []).append(client)
-        return {node: sorted(hosted) for node, hosted in found.items()}
+            assigned.setdefault(node, []).append(client)
+        return {node: sorted(hosted) for node, hosted in assigned.items()}
 
     def check(
         self,
         results: Sequence[ClientResult],
         failures: Sequence[ClientFailure],
-        asked: Sequence[int],
+        expected: Sequence[int],
     ) -> None:
-        """Raise `UpdateRefused` unless a report speaks of exactly the clients that were asked.
+        """Raise `UpdateRefused` unless a report covers exactly the requested clients.
 
-        Its numbers must be finite, and the numbers of examples those that the nodes have named
-        before the first round.
+        Its numbers must be finite, and its numbers of examples must equal those that the nodes
+        reported before the first round.
         """
-        check_clients([r.client for r in results] + [f.client for f in failures], asked)
+        check_clients([r.client for r in results] + [f.client for f in failures], expected)
         for result in results:
             known = self.examples[result.client]
             if result.examples != known:
@@ -76,15 +76,15 @@ class RoundReport:
     server_round: int
     results: list[ClientResult] = field(default_factory=list)
     failures: list[ClientFailure] = field(default_factory=list)
-    asked: int = 0  # clients
-    bytes_down: int = 0  # of messages that train
+    asked: int = 0  # clients of the cohort
+    bytes_down: int = 0  # of training messages
     bytes_up: int = 0
-    client_bytes_down: int = 0  # the arrays alone, as if every client had a message of its own
-    eval_bytes_down: int = 0  # of messages that evaluate on the clients' own test splits
+    client_bytes_down: int = 0  # of the arrays only, as if every client got its own message
+    eval_bytes_down: int = 0  # of messages for the evaluation on the clients' test splits
     eval_bytes_up: int = 0
     client_accuracy: dict[str, Any] = field(default_factory=dict)
-    unevaluated: list[int] = field(default_factory=list)  # clients that were asked for an accuracy
-    metrics: dict[str, float] = field(default_factory=dict)  # the method's own numbers, by name
+    unevaluated: list[int] = field(default_factory=list)  # clients without the requested accuracy
+    metrics: dict[str, float] = field(default_factory=dict)  # the method's numbers, by name
 
     @property
     def train_loss(self) -> float:
@@ -94,19 +94,19 @@ class RoundReport:
 
     @property
     def errors(self) -> list[ClientFailure]:
-        """The failures that only a run that tolerates them goes on with."""
+        """The failures that end the run unless it tolerates failures."""
         return [failure for failure in self.failures if failure.kind == ERROR]
 
     def sort(self) -> None:
-        """Put clients in ascending order, whatever the order of the replies."""
+        """Sort by client, so that the order of the replies does not matter."""
         self.results.sort(key=lambda result: result.client)
         self.failures.sort(key=lambda failure: failure.client)
 
     def check(self, min_replies: int, tolerate_failures: bool, may_be_empty: bool = False) -> None:
-        """Raise `RoundFailed` on an error that is not tolerated or on too few usable clients.
+        """Raise `RoundFailed` for an error that is not tolerated or for too few usable clients.
 
-        A round that `may_be_empty` needs none, if its clients have answered and more than one are
-        not asked for.
+        With `may_be_empty` a round needs no usable client if `min_replies` is 1 and at least one
+        client has answered.
         """
         self.check_errors(tolerate_failures)
         answered = any(failure.kind != ERROR for failure in self.failures)
@@ -116,19 +116,19 @@ class RoundReport:
             reasons = "; ".join(
                 f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]
             )
-            asked = len(self.results) + len(self.failures)
+            total = len(self.results) + len(self.failures)
             raise self.failed(
-                f"round {self.server_round} has {len(self.results)} usable updates of {asked} "
+                f"round {self.server_round} has {len(self.results)} usable updates of {total} "
                 f"and needs {min_replies} (min-replies): {reasons}"
             )
 
     def failed(self, sentence: str) -> RoundFailed:
-        """Return the verdict on a round without a result: diverged if that is all its failures."""
+        """Return a `RoundDiverged` if all failures are divergence, otherwise a `RoundFailed`."""
         diverged = all(failure.kind == DIVERGED for failure in self.failures)
         return (RoundDiverged if diverged else RoundFailed)(sentence)
 
     def check_errors(self, tolerated: bool) -> None:
-        """Raise `RoundFailed` on a client that failed with an error, unless that is tolerated."""
+        """Raise `RoundFailed` if a client failed with an error, unless that is tolerated."""
         if self.errors and not tolerated:
             first = self.errors[0]
             raise RoundFailed(
@@ -136,16 +136,16 @@ class RoundReport:
             )
 
 
-def check_clients(spoken: Sequence[int], asked: Sequence[int]) -> None:
-    """Raise `UpdateRefused` unless a reply speaks of each client that was asked, once."""
-    if sorted(spoken) != sorted(asked):
-        raise UpdateRefused(f"it reports on clients {sorted(spoken)}, not {sorted(asked)}")
+def check_clients(reported: Sequence[int], expected: Sequence[int]) -> None:
+    """Raise `UpdateRefused` unless a reply covers each requested client exactly once."""
+    if sorted(reported) != sorted(expected):
+        raise UpdateRefused(f"it reports on clients {sorted(reported)}, not {sorted(expected)}")
 
 
 def check_finite(
     arrays: Arrays, server_round: int, what: str = "a model", advice: str = ""
 ) -> None:
-    """Raise `RoundDiverged` unless every value of what a round has given is a finite number."""
+    """Raise `RoundDiverged` unless every value of a round's result is finite."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise RoundDiverged(

@@ -1,6 +1,6 @@
-"""What a server trains, as named arrays: sent to clients, and saved in checkpoints.
+"""Modules as named arrays, for messages and checkpoints.
 
-A checkpoint is one flat set of names, so each part of a strategy's state has a prefix of its own.
+A checkpoint has one flat set of names, so each part of a strategy's state has its own prefix.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from strategies.aggregate import Arrays
 
 
 def module_arrays(module: nn.Module, prefix: str = "") -> Arrays:
-    """Copy a module's parameters and buffers, each by `prefix` and its own name."""
+    """Copy a module's parameters and buffers, named with `prefix` and their own names."""
     return {prefix + name: t.numpy().copy() for name, t in module.state_dict().items()}
 
 
 def load_module(module: nn.Module, arrays: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Take back what `module_arrays` returned; other names in `arrays` may have other prefixes."""
+    """Load what `module_arrays` returned; arrays with other prefixes are ignored."""
     named = under(arrays, prefix)
     module.load_state_dict({name: torch.from_numpy(array) for name, array in named.items()})
 
 
 def under(arrays: Mapping[str, np.ndarray], prefix: str) -> Arrays:
-    """Return the arrays whose names begin with `prefix`, by the rest of their names."""
+    """Return the arrays whose names begin with `prefix`, without the prefix."""
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}

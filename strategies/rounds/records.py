@@ -1,7 +1,7 @@
-"""The words server and clients use in their messages, as named Flower records.
+"""The contents of the messages between server and clients, as named Flower records.
 
-One message goes to each *node* and names the clients it should train; the reply carries their
-models (or, from a node that hosts several, their exact partial sum) and one report line per client.
+Each *node* gets one message, which names the clients to train. Its reply has their models (or, from
+a node that hosts several, their exact partial sum) and one report line per client.
 """
 
 import io
@@ -25,29 +25,29 @@ FAILURES = "failures"
 
 DIVERGED = "diverged"
 ERROR = "error"
-# One client's own upload is not what the method asks for: it is left out and the round goes on,
-# as when a client diverges. A whole reply of a node that is refused is an ERROR of all its clients.
+# One client's own upload is invalid. The client is left out and the round continues, as when a
+# client diverges. If a node's whole reply is refused, that is an ERROR of all its clients.
 REFUSED = "refused"
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a node is asked to do in one round, and how its clients' models are weighted."""
+    """A node's work in one round, and the weights of its clients' models."""
 
     server_round: int
     clients: tuple[int, ...]
     lr: float
-    weights: str  # "size": by number of examples; "uniform": every client counts the same
-    total_weight: int  # of the whole cohort: fixes the fixed-point scale of the sums
+    weights: str  # "size": by number of examples; "uniform": equal weights
+    total_weight: int  # of the whole cohort; determines the fixed-point scale of the sums
     cohort: int = 1  # number of clients in the whole cohort
-    state_key: str = ""  # names the run's client states; empty: clients keep nothing
-    known: tuple[int, ...] = ()  # those of `clients` that have trained before in this run
-    separate: bool = False  # send each client's model by itself, not their sum
+    state_key: str = ""  # the name of the run's client states; empty: clients keep none
+    known: tuple[int, ...] = ()  # the members of `clients` that have trained before in this run
+    separate: bool = False  # send each client's model separately, not their sum
 
     def to_record(self) -> ConfigRecord:
         """Return the task as a Flower record."""
         values = {**asdict(self), "clients": list(self.clients), "known": list(self.known)}
-        # Flower cannot count the bytes of an empty text or list: what is empty stays away
+        # Flower cannot count the bytes of an empty text or list, so empty values are left out
         return ConfigRecord({n: value for n, value in values.items() if value not in ("", [])})
 
     @classmethod
@@ -72,15 +72,15 @@ class ClientResult:
     """One client's line in a report."""
 
     client: int
-    examples: int  # training examples this client holds
+    examples: int  # the client's training examples
     steps: int  # optimiser steps taken
     loss: float  # mean training loss over those steps
     seconds: float
     payload: int  # bytes of the arrays the client sent
     squared_distance: float  # ||w_i - w_g||^2 over trained parameters
-    extra: float = 0.0  # the method's own number, such as FedNova's a_i
-    images: int = 0  # trained on, one counted as often as it was in a batch
-    reinitialised: int = 0  # 1: what it kept was lost, and it started afresh
+    extra: float = 0.0  # a number of the method, such as FedNova's a_i
+    images: int = 0  # images in all batches; repeated images count repeatedly
+    reinitialised: int = 0  # 1: its state was lost, and it started without one
 
 
 @dataclass(frozen=True)
@@ -98,20 +98,20 @@ def to_array_record(arrays: Arrays) -> ArrayRecord:
 
 
 def from_array_record(record: ArrayRecord) -> Arrays:
-    """Unpack a Flower record into named arrays; raises ValueError for bytes that are no array."""
+    """Unpack a Flower record into named arrays; raises ValueError for invalid bytes."""
     return {name: array.copy() for name, array in view_array_record(record).items()}
 
 
 def view_array_record(record: ArrayRecord) -> Arrays:
-    """Unpack a Flower record into read-only arrays that lie in the record's own bytes.
+    """Unpack a Flower record into read-only views of the record's bytes.
 
-    Raises ValueError for bytes that are no array.
+    Raises ValueError for bytes that do not encode an array.
     """
     return {name: _view(name, array) for name, array in record.items()}
 
 
 def extra_records(content: RecordDict) -> dict[str, Arrays]:
-    """Return every named group of arrays in a message but the shared model."""
+    """Return every named group of arrays in a message except the shared model."""
     return {
         name: from_array_record(record)
         for name, record in content.array_records.items()
@@ -120,7 +120,7 @@ def extra_records(content: RecordDict) -> dict[str, Arrays]:
 
 
 def pack_uploads(uploads: Mapping[int, Mapping[str, np.ndarray]]) -> ArrayRecord:
-    """Pack what each client sends for itself alone, under "<client>/<name>"."""
+    """Pack the arrays that each client sends separately, under "<client>/<name>"."""
     return to_array_record(
         {f"{client}/{name}": a for client, arrays in uploads.items() for name, a in arrays.items()}
     )
@@ -132,7 +132,7 @@ def unpack_uploads(record: ArrayRecord) -> dict[int, Arrays]:
 
 
 def split_uploads(record: ArrayRecord) -> dict[int, ArrayRecord]:
-    """Return the record of each client, not unpacked yet: the bytes of one may be no arrays.
+    """Return the record of each client, still packed, because one client's bytes may be invalid.
 
     Raises ValueError for a name without a client.
     """
@@ -144,7 +144,7 @@ def split_uploads(record: ArrayRecord) -> dict[int, ArrayRecord]:
 
 
 def pack_report(results: list[ClientResult], failures: list[ClientFailure]) -> RecordDict:
-    """Return the records of a report: one column per field, of what there is."""
+    """Return the non-empty records of a report, with one column per field."""
     content = RecordDict()
     if results:
         content[REPORT] = MetricRecord(_columns(ClientResult, results))
@@ -154,7 +154,7 @@ def pack_report(results: list[ClientResult], failures: list[ClientFailure]) -> R
 
 
 def unpack_report(content: RecordDict) -> tuple[list[ClientResult], list[ClientFailure]]:
-    """Read a report back; raises KeyError, TypeError or ValueError if it is malformed."""
+    """Read a report; raises KeyError, TypeError or ValueError if it is malformed."""
     results = _rows(ClientResult, content.metric_records.get(REPORT))
     return results, unpack_failures(content)
 
@@ -165,9 +165,10 @@ def unpack_failures(content: RecordDict) -> list[ClientFailure]:
 
 
 def _view(name: str, array: Array) -> np.ndarray:
-    """Return what `array.numpy()` returns, without a copy, of what `numpy.save` has written.
+    """Return the same as `array.numpy()` without a copy, for the format of `numpy.save`.
 
-    Nothing but the bytes that came decides how much memory is used; raises ValueError for others.
+    The memory use depends only on the number of received bytes. Raises ValueError for bytes in
+    another format.
     """
     try:
         text = io.BytesIO(array.data)
@@ -177,7 +178,7 @@ def _view(name: str, array: Array) -> np.ndarray:
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(text)
         values = np.frombuffer(array.data, dtype, offset=text.tell())
         return values.reshape(shape, order="F" if is_fortran else "C")
-    except Exception as error:  # what a sender made up may break the reading anywhere
+    except Exception as error:  # malicious bytes may cause any error
         raise ValueError(f"'{name}' is no array: {error}") from None
 
 

@@ -1,8 +1,8 @@
-"""Robust means and differential privacy, by Flower's own strategies, on every client's own model.
+"""Robust means and differential privacy, by Flower's strategies, on separate client models.
 
-An exact sum cannot tell one client from another, so these need each model by itself: nodes then
-send them separately, and the server holds a cohort's models until the round closes. Only methods
-whose server step starts from a mean of models can take part.
+A sum does not show single clients, so these rules need each client's model. Nodes then send the
+models separately, and the server keeps a cohort's models until the end of the round. Only methods
+whose server step starts from a mean of models support these rules.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,30 +29,30 @@ _WEIGHT = "num-examples"
 
 @dataclass(frozen=True)
 class Rule:
-    """How separate models become one."""
+    """How the server combines separate models into one."""
 
     name: str = "mean"  # one of RULES
-    malicious: int = 0  # clients that krum and multi-krum expect to lie
-    trim: float = 0.2  # share that trimmed-mean cuts at each end
+    malicious: int = 0  # number of malicious clients that krum and multi-krum assume
+    trim: float = 0.2  # share that trimmed-mean removes at each end
     clip: float = 0.0  # differential privacy: largest norm of an update; 0: none
     noise: float = 0.0  # differential privacy: noise multiplier
 
     @property
     def needed(self) -> bool:
-        """Whether the clients' models are needed one by one."""
+        """Whether the rule needs separate models."""
         return self.name != "mean" or self.clip > 0
 
     @property
     def fewest(self) -> int:
-        """The fewest models that it can combine: krum needs 2f + 3 (Blanchard et al. 2017)."""
+        """The least number of models: krum needs 2f + 3 (Blanchard et al. 2017)."""
         return 2 * self.malicious + 3 if self.name in ("krum", "multi-krum") else 1
 
     def combine(self, server_round: int, received: Arrays, models: "SeparateModels") -> Arrays:
-        """Return the combination of the models, clients in ascending order.
+        """Return the combination of the models, with clients in ascending order.
 
-        Raises `RoundFailed` if so many clients were lost that the rule would protect nothing.
-        The noise of differential privacy comes from the operating system, not from the run's seed:
-        who knows the seed must not be able to take it away.
+        The noise of differential privacy comes from the operating system, not from the run's seed,
+        so that nobody who knows the seed can subtract it. Raises `RoundFailed` if too few models
+        are left for the rule's protection.
         """
         replies = models.messages()
         if len(replies) < self.fewest:
@@ -95,7 +95,7 @@ class SeparateModels:
         self._models: dict[int, tuple[Arrays, int]] = {}
 
     def take(self, uploads: Mapping[int, Arrays], weights: Mapping[int, int]) -> None:
-        """Keep a node's models; raises `UpdateRefused`, and keeps none then."""
+        """Keep a node's models, or raise `UpdateRefused` and keep none."""
         if uploads.keys() != weights.keys():
             raise UpdateRefused(f"it sent models of {sorted(uploads)}, not {sorted(weights)}")
         for arrays in uploads.values():
@@ -104,7 +104,7 @@ class SeparateModels:
             self._models[client] = arrays, weights[client]
 
     def messages(self) -> list[Message]:
-        """Return the models as the replies that Flower's strategies take, by ascending client."""
+        """Return the models as replies for Flower's strategies, by ascending client."""
         return [_reply(client, *self._models[client]) for client in sorted(self._models)]
 
 
@@ -115,8 +115,8 @@ def _reply(client: int, arrays: Arrays, weight: int) -> Message:
 
 
 def _fresh_noise() -> None:
-    """Seed NumPy's global generator, which Flower's noise comes from, with real entropy.
+    """Seed NumPy's global generator, the source of Flower's noise, from the operating system.
 
-    It belongs to the whole process; nothing of a run draws from it but this noise.
+    The generator belongs to the whole process; a run uses it only for this noise.
     """
     np.random.seed(None)

@@ -1,6 +1,6 @@
-"""Rounds in which every client uploads something of its own, to be read client by client.
+"""Rounds in which the server reads a separate upload from every client.
 
-What one client sends can be refused without touching the others, also when they share a node.
+The server can refuse one client's upload without affecting other clients of the same node.
 """
 
 from typing import Any, Generic, TypeVar
@@ -23,9 +23,9 @@ U = TypeVar("U")
 
 
 class UploadRounds(ClientStrategy, Generic[U]):
-    """Reads each client's upload; a bad one is refused by its client's id and the round goes on.
+    """Reads each client's upload; an invalid one is refused and the round continues without it.
 
-    So it does without any upload, for the server's work can wait for the next round's.
+    A round without any upload continues too, because the server can wait for the next uploads.
     """
 
     goes_on_empty = True
@@ -35,36 +35,36 @@ class UploadRounds(ClientStrategy, Generic[U]):
         self._read: dict[int, U] = {}
 
     def read(self, client: int, arrays: Arrays) -> U:
-        """Return what a client uploaded, checked; raises `UpdateRefused`."""
+        """Check and return a client's upload; raises `UpdateRefused`."""
         raise NotImplementedError
 
     def uploads(self) -> list[U]:
-        """Return this round's uploads by client, whatever the order of the replies."""
+        """Return this round's uploads, ordered by client."""
         return [self._read[client] for client in sorted(self._read)]
 
     def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
-        """Forget the uploads of the round before."""
+        """Discard the uploads of the previous round."""
         self._read = {}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Keep the good uploads of a node's clients."""
+        """Keep the valid uploads of a node's clients."""
         record = content.array_records.get(UPLOADS)
         uploads = split_uploads(record) if record is not None else {}
-        good: dict[int, U] = {}
+        valid: dict[int, U] = {}
         refused: list[ClientFailure] = []
         for client in (result.client for result in results):
             try:
-                good[client] = self.read(client, _arrays(uploads.get(client)))
-            except UpdateRefused as refusal:
-                reason = f"its upload was refused: {refusal}"
+                valid[client] = self.read(client, _arrays(uploads.get(client)))
+            except UpdateRefused as error:
+                reason = f"its upload was refused: {error}"
                 refused.append(ClientFailure(client, REFUSED, reason))
-        self._read |= good
-        results[:] = [result for result in results if result.client in good]
+        self._read |= valid
+        results[:] = [result for result in results if result.client in valid]
         self.report.failures += refused
 
 
 def _arrays(record: ArrayRecord | None) -> Arrays:
-    """Return the arrays of one client's record; raises `UpdateRefused` if they are none."""
+    """Return the arrays of one client's record; raises `UpdateRefused` for invalid bytes."""
     try:
         return from_array_record(record) if record is not None else {}
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Measures on class accuracies: what a model forgets, keeps, and knows of classes it did not see.
+"""Measures of class accuracies, on the classes that a client has and on the others.
 
-Everything here takes accuracies by class as fractions, which every run logs, so it costs nothing.
+The inputs are class accuracies as fractions.
 """
 
 import numpy as np
@@ -8,10 +8,10 @@ import numpy as np
 
 def class_accuracy_of(predictions: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
     """Return the accuracy of each class, [classes]; NaN for a class without test images."""
-    seen = np.bincount(labels, minlength=classes).astype(float)
-    right = np.bincount(labels[predictions == labels], minlength=classes)
+    counts = np.bincount(labels, minlength=classes).astype(float)
+    correct = np.bincount(labels[predictions == labels], minlength=classes)
     with np.errstate(invalid="ignore"):
-        return right / seen
+        return correct / counts
 
 
 def in_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
@@ -25,7 +25,7 @@ def in_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
 def out_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
     """Return the accuracy on the opposite distribution, p~_c = (1 - p_c) / (C - 1).
 
-    Classes without test images, whose accuracy is NaN, leave their weight to the others.
+    The weight of classes without test images, whose accuracy is NaN, is divided over the others.
     """
     shares, known = counts / counts.sum(), np.isfinite(class_accuracy)
     opposite = (1 - shares) / (len(shares) - 1)
@@ -34,6 +34,6 @@ def out_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
 
 
 def _weighted(class_accuracy: np.ndarray, weights: np.ndarray) -> float:
-    """Sum weights * accuracies, without the classes of weight 0, whose accuracy may be NaN."""
+    """Sum weights * accuracies over the classes of positive weight; the others may be NaN."""
     used = weights > 0
     return float(np.sum(weights[used] * class_accuracy[used]))

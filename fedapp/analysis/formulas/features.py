@@ -1,7 +1,7 @@
-"""Measures on the features of test images: alignment with the classifier, drift, class structure.
+"""Measures of the features of test images: alignment with the classifier, drift, class structure.
 
-Arrays are float64 inside, whatever the model computes in. A split that has no image (the unobserved
-classes of an IID client) is NaN, which means over clients skip.
+Arrays are float64 inside, for any precision of the model. A split without images (the unobserved
+classes of an IID client) gives NaN, which means over clients ignore.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _TINY = 1e-12
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """Return an array in float64, in which sums of many features keep their digits."""
+    """Return an array in float64, for exact sums of many features."""
     return np.asarray(array, dtype=np.float64)
 
 
@@ -37,7 +37,7 @@ def alignment(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a local model's feature of each image is from the global model's: arrays [n]."""
+    """The difference between a local and the global model's features of each image: arrays [n]."""
 
     distance: np.ndarray  # ||f_i - f_g||
     angle: np.ndarray  # radians
@@ -57,14 +57,14 @@ def drift(local: np.ndarray, received: np.ndarray) -> Drift:
 def split_mean(values: np.ndarray, labels: np.ndarray, observed: np.ndarray) -> tuple[float, float]:
     """Return the mean of values [n] over images of observed and of unobserved classes.
 
-    `observed` is a mask [C] of the classes that the client has; NaN where a split is empty.
+    `observed` is a mask [C] of the classes that the client has; NaN if a split is empty.
     """
     seen = observed[labels]
     return mean(values[seen]), mean(values[~seen])
 
 
 def mean(values: np.ndarray) -> float:
-    """Return the mean without NaN, or NaN where there is nothing."""
+    """Return the mean without NaN values, or NaN if there are no others."""
     kept = wide(values)
     kept = kept[~np.isnan(kept)]
     return float(kept.mean()) if kept.size else float("nan")
@@ -80,7 +80,7 @@ def prototypes(features: np.ndarray, labels: np.ndarray, classes: int) -> np.nda
 
 @dataclass(frozen=True)
 class FourFactors:
-    """What FedFN (Kim et al. 2023, section 3) looks at in a global model."""
+    """The four factors of a global model in FedFN (Kim et al. 2023, section 3)."""
 
     weight_similarity: np.ndarray  # [C, C], cosines of head rows
     inter_class: np.ndarray  # [C, C], cosines of class prototypes
@@ -88,7 +88,7 @@ class FourFactors:
     prototype_weight: np.ndarray  # [C], cosine of prototype and head row
 
     def scalars(self) -> dict[str, float]:
-        """Return one figure for each factor: off-diagonal means, and means over classes."""
+        """Return one number per factor: off-diagonal means, and means over classes."""
         return {
             "weight_similarity": off_diagonal_mean(self.weight_similarity),
             "inter_class": off_diagonal_mean(self.inter_class),
@@ -100,9 +100,9 @@ class FourFactors:
 def four_factors(
     features: np.ndarray, labels: np.ndarray, weights: np.ndarray, normalise: bool = False
 ) -> FourFactors:
-    """Measure a model's features [n, d] of labels [n] against its head rows [C, d].
+    """Compute the four factors from features [n, d], labels [n] and head rows [C, d].
 
-    `normalise` takes prototypes of normalised features, for models whose head normalises them.
+    `normalise` computes prototypes of normalised features, for models whose head normalises them.
     """
     features = unit(features) if normalise else wide(features)
     centres = prototypes(features, labels, len(weights))
@@ -118,5 +118,5 @@ def four_factors(
 
 
 def off_diagonal_mean(matrix: np.ndarray) -> float:
-    """Return the mean of the entries of [C, C] that are not on the diagonal, without NaN."""
+    """Return the mean of the off-diagonal entries of [C, C], without NaN values."""
     return mean(matrix[~np.eye(len(matrix), dtype=bool)])

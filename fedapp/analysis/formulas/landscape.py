@@ -1,7 +1,7 @@
-"""The loss around a model's weights: sharp or flat, at random and along its steepest curvature.
+"""The loss around a model's weights, in random directions and along the largest curvature.
 
-Perturbations are relative to the norm of the weights, so that models of different scale compare.
-Only weights that the method trains are perturbed; a frozen head stays where it is.
+Perturbations are relative to the norm of the weights, so that models of different scales are
+comparable. Only trained weights are perturbed; a frozen head does not change.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Loss = Callable[[], Tensor]
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that may be perturbed."""
+    """Return the trained parameters, which may be perturbed."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
@@ -27,36 +27,38 @@ def gaussian_losses(
 ) -> list[dict[str, float]]:
     """Return mean and deviation of the loss at each of `RADII`, over random directions.
 
-    The direction is Gaussian, scaled to radius * ||w||; the model is left as it was (FedNTD,
+    The direction is Gaussian, scaled to radius * ||w||. The model is unchanged afterwards (FedNTD,
     Lee et al. 2022, the appendix on the loss landscape).
     """
     directions = [_gaussian(model, generator) for _ in range(draws)]
     rows = []
     for radius in RADII:
-        found = [_at(model, loss, [(d, radius)]) for d in (directions if radius else [[]])]
-        rows.append({"radius": radius, "loss": float(np.mean(found)), "std": float(np.std(found))})
+        losses = [_at(model, loss, [(d, radius)]) for d in (directions if radius else [[]])]
+        rows.append(
+            {"radius": radius, "loss": float(np.mean(losses)), "std": float(np.std(losses))}
+        )
     return rows
 
 
 def hessian_directions(
     model: nn.Module, loss: Loss, generator: torch.Generator, iterations: int = 12
 ) -> tuple[list[Direction], list[float]]:
-    """Return the two directions of steepest curvature and their eigenvalues, by power iteration.
+    """Return the two directions of largest curvature and their eigenvalues, by power iteration.
 
     Each product with the Hessian is a second backward pass through `loss`; the second direction is
     kept orthogonal to the first. Directions are scaled to the norm of the weights.
     """
-    found: list[Direction] = []
+    directions: list[Direction] = []
     values: list[float] = []
     for _ in range(2):
-        vector = _orthogonal(_gaussian(model, generator), found)
+        vector = _orthogonal(_gaussian(model, generator), directions)
         for _ in range(iterations):
             product = _hessian_times(model, loss, vector)
             value = _dot(product, vector) / max(_dot(vector, vector), 1e-30)
-            vector = _orthogonal(_rescaled(product, model), found)
-        found.append(vector)
+            vector = _orthogonal(_rescaled(product, model), directions)
+        directions.append(vector)
         values.append(value)
-    return found, values
+    return directions, values
 
 
 def slice_losses(model: nn.Module, loss: Loss, directions: Sequence[Direction]) -> np.ndarray:
@@ -67,15 +69,15 @@ def slice_losses(model: nn.Module, loss: Loss, directions: Sequence[Direction]) 
 
 
 def _at(model: nn.Module, loss: Loss, moves: Sequence[tuple[Direction, float]]) -> float:
-    """Return the loss with the weights moved, and put them back exactly."""
+    """Return the loss at displaced weights, and restore the weights exactly."""
     parameters = trained(model)
     with torch.no_grad():
-        kept = [parameter.clone() for parameter in parameters]
+        originals = [parameter.clone() for parameter in parameters]
         for direction, length in moves:
             for parameter, step in zip(parameters, direction, strict=False):
                 parameter.add_(step, alpha=float(length))
         value = float(loss())
-        for parameter, before in zip(parameters, kept, strict=True):
+        for parameter, before in zip(parameters, originals, strict=True):
             parameter.copy_(before)
     return value
 

@@ -1,7 +1,7 @@
-"""Where features of two dimensions lie on the unit circle, class by class.
+"""The positions of two-dimensional features on the unit circle, class by class.
 
-With a bottleneck of two features before the head nothing has to be projected: what the plot shows
-is all that the head sees, up to its length.
+With a bottleneck of two features before the head no projection is needed: the plot shows the whole
+input of the head, except its length.
 """
 
 import numpy as np
@@ -20,12 +20,12 @@ def angles(features: np.ndarray) -> np.ndarray:
 
 
 def density(degrees: np.ndarray) -> np.ndarray:
-    """Return the density of angles [n] at each point of `GRID`, per degree; NaN without any.
+    """Return the density of angles [n] at each point of `GRID`, per degree; NaN if n is 0.
 
-    A Gaussian kernel estimate along the circle: angles near 180 and -180 degrees are neighbours.
+    This is a Gaussian kernel estimate on the circle: angles near 180 and -180 degrees are close.
     """
     if not len(degrees):
         return np.full(len(GRID), np.nan)
-    apart = (GRID[:, None] - degrees + 180) % 360 - 180
-    heights = np.exp(-0.5 * (apart / BANDWIDTH) ** 2) / (BANDWIDTH * np.sqrt(2 * np.pi))
+    differences = (GRID[:, None] - degrees + 180) % 360 - 180
+    heights = np.exp(-0.5 * (differences / BANDWIDTH) ** 2) / (BANDWIDTH * np.sqrt(2 * np.pi))
     return heights.mean(axis=1)

@@ -1,7 +1,7 @@
-"""Measures on the weights and neurons of models: how far, and how differently, clients move them.
+"""Measures of models' weights and neurons: the sizes and directions of clients' changes.
 
-The weight alignment of FedNTD looks at neurons rather than at numbers: two layers agree where their
-neurons answer most to the same class.
+The weight alignment of FedNTD compares neurons instead of weights: a neuron agrees in two layers if
+the same class activates it most in both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def class_activation(activations: np.ndarray, labels: np.ndarray, classes: int) 
 
 
 def class_preference(by_class: np.ndarray) -> np.ndarray:
-    """Return the class each neuron answers most to, from [neurons, classes]; -1 for a dead one.
+    """Return the class that activates each neuron most, from [neurons, classes]; -1 if dead.
 
     FedNTD (Lee et al. 2022), appendix M; a neuron that is 0 on every class is dead.
     """
@@ -32,16 +32,16 @@ def class_preference(by_class: np.ndarray) -> np.ndarray:
 
 
 def weight_alignment(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the fraction of neurons with the same preference; dead ones agree when both are."""
+    """Return the fraction of neurons with equal preferences; two dead neurons agree."""
     return float(np.mean(one == other))
 
 
 def weight_divergence(
     one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], order: int
 ) -> float:
-    """Return the distance of two models' arrays, over all of them, in the norm of order 1 or 2.
+    """Return the distance of two models over all arrays, in the norm of order 1 or 2.
 
-    FedNTD (Lee et al. 2022), figure 8 and appendix A, has order 1.
+    FedNTD (Lee et al. 2022), figure 8 and appendix A, uses order 1.
     """
     norms = [np.linalg.norm((wide(one[name]) - wide(other[name])).ravel(), order) for name in one]
     return float(np.linalg.norm(norms, order))
@@ -51,7 +51,7 @@ def distribution_distance(class_accuracy: np.ndarray, counts: np.ndarray, order:
     """Return the distance of the model's normalised class accuracies from a client's classes.
 
     ||A / sum(A) - counts / sum(counts)||, both [C] (FedNTD, section 5), in the norm of order 1 or
-    2; NaN if nothing is right.
+    2; NaN if no prediction is correct.
     """
     known = np.nan_to_num(wide(class_accuracy))
     if not known.sum():
@@ -60,7 +60,7 @@ def distribution_distance(class_accuracy: np.ndarray, counts: np.ndarray, order:
 
 
 def pearson(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the linear correlation of two equally long lists; NaN when it is undefined."""
+    """Return the linear correlation of two lists of equal length; NaN if it is undefined."""
     pairs = wide(np.array([one, other]))
     pairs = pairs[:, ~np.isnan(pairs).any(axis=0)]
     if pairs.shape[1] < 2 or not pairs.std(axis=1).all():
@@ -69,10 +69,10 @@ def pearson(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 class GradientDiversity:
-    """Mean ||g_k||^2 over ||mean g||^2 (Yin et al. 2018), of updates that are seen one by one."""
+    """Mean ||g_k||^2 over ||mean g||^2 (Yin et al. 2018), from updates added one by one."""
 
     def __init__(self) -> None:
-        """Start without any update."""
+        """Start without updates."""
         self.count, self.squares = 0, 0.0
         self.total: dict[str, np.ndarray] = {}
 

@@ -1,1 +1,1 @@
-"""The papers' measurements of models in a run."""
+"""The papers' measures of models in a run."""

@@ -1,6 +1,6 @@
-"""What a measure of models is: shown local models one by one, it says its figures.
+"""The base class of measures of models, which get local models one by one.
 
-So only one local model is in memory at a time, and a measure takes a class of a few lines.
+Thus only one local model is in memory at a time, and a measure is a class of a few lines.
 """
 
 from typing import Any, ClassVar
@@ -16,22 +16,22 @@ class Measure:
 
     title: ClassVar[str]
     source: ClassVar[str]
-    local: ClassVar[bool] = True  # whether it looks at local models, which cost a training each
-    epochs: ClassVar[bool] = False  # whether it looks at them after each epoch (`Local.path`)
+    local: ClassVar[bool] = True  # whether it needs local models, each of which costs a training
+    epochs: ClassVar[bool] = False  # whether it needs them after each epoch (`Local.path`)
 
     def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
-        """Take the model that the round's clients received, and the one they made, if known."""
+        """Take the model that the round's clients received, and the round's result, if known."""
         self.process, self.received, self.result = process, received, result
 
     @property
     def newest(self) -> View:
-        """The global model after the round or, where that is not known, before it."""
+        """The global model after the round or, if that is unknown, before it."""
         return self.result or self.received
 
     def of_client(self, local: Local) -> Figures:
-        """Return the figures of one client."""
+        """Return the results for one client."""
         return {}
 
     def of_model(self) -> dict[str, Any]:
-        """Return the figures of the global model, after all clients; the node has it loaded."""
+        """Return the results for the global model, after all clients; the process has it loaded."""
         return {}

@@ -1,7 +1,7 @@
-"""A local model while it trains: what it knows after each epoch of its round.
+"""The accuracy of a local model after each epoch of its round.
 
-Watching changes nothing: the model is tested between two epochs, without gradients and with random
-numbers of its own, so the local models stay those of the run bit for bit.
+The evaluation does not change the training: the model is tested between two epochs, without
+gradients and with separate random numbers, so the local models equal those of the run bit for bit.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,17 @@ from fedapp.runtime.process import ProcessContext
 
 
 def watched(data: ClientData, epochs: int, see: Callable[[], None]) -> ClientData:
-    """Return a client's data that call `see` between the first `epochs` epochs of training."""
-    begun = 0
+    """Return a client's data that call `see` between the `epochs` epochs of training."""
+    started = 0
 
     def training(server_round: int) -> Callable[[], Batches]:
         epoch = data.training(server_round)
 
         def next_epoch() -> Batches:
-            nonlocal begun
-            if 0 < begun < epochs:
+            nonlocal started
+            if 0 < started < epochs:
                 see()
-            begun += 1
+            started += 1
             return epoch()
 
         return next_epoch
@@ -41,14 +41,14 @@ def watched(data: ClientData, epochs: int, see: Callable[[], None]) -> ClientDat
 
 
 def stop_of(view: View, process: ProcessContext, arrays: Arrays | None = None) -> Stop:
-    """Return a stop of a model that gave the view: the node's, or one of these arrays."""
+    """Return the stop of a model with this view; its arrays are `arrays` or the process's model."""
     shared = process.slot.shared
     own = to_arrays(shared) if arrays is None else {name: arrays[name] for name in shared}
     return Stop(mean(view.right), view.class_accuracy, own)
 
 
 class LocalTraining(Measure):
-    """What local models gain and lose with each epoch, and the model that their mean would be."""
+    """The accuracy of local models after each epoch, and of their mean."""
 
     title = "Accuracy during local training"
     source = "FedNTD (Lee et al. 2022), figure 6"
@@ -60,7 +60,7 @@ class LocalTraining(Measure):
         self.weight = 0.0
 
     def of_client(self, local: Local) -> Figures:
-        """Return the accuracies after each epoch; names end in how many epochs are done."""
+        """Return the accuracies after each epoch; names end with the number of epochs."""
         uniform = self.process.config.weights == "uniform"
         self._add(local, 1.0 if uniform else float(local.counts.sum()))
         figures: Figures = {}
@@ -75,7 +75,8 @@ class LocalTraining(Measure):
     def of_model(self) -> dict[str, Any]:
         """Return the accuracy of the mean of the local models after each epoch.
 
-        It is the global model that these clients would make with so many epochs by plain averaging.
+        The mean is the global model that plain averaging of these clients would give after so many
+        epochs.
         """
         with borrowed(self.process):
             return {f"mean_{e}": self._accuracy_of(total) for e, total in enumerate(self.sums)}
@@ -89,6 +90,6 @@ class LocalTraining(Measure):
                 total[name] = total.get(name, 0.0) + weight * array.astype(np.float64)
 
     def _accuracy_of(self, total: Arrays) -> float:
-        """Return the accuracy of a mean, which is loaded into the node's model."""
+        """Return the accuracy of a mean, which is loaded into the process's model."""
         load(self.process, {n: (s / self.weight).astype(np.float32) for n, s in total.items()})
         return mean(look(self.process).right)

@@ -1,4 +1,4 @@
-"""The measures of models that are figures: what each takes from a round, client by client."""
+"""The measures of models that give numbers, client by client."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.views import Local, View
 from fedapp.runtime.process import ProcessContext
 
-_ORDERS = {"l1": 1, "l2": 2}  # of the norms of "divergence", by the end of its figures' names
+_ORDERS = {"l1": 1, "l2": 2}  # of the norms of "divergence", by the suffix of the results' names
 
 
 class LocalAccuracy(Measure):
-    """Accuracy on what a client has, and on what it has not."""
+    """Accuracy on the classes that a client has, and on the others."""
 
     title = "In-local and out-local accuracy"
     source = "FedNTD (Lee et al. 2022), section 3"
@@ -37,7 +37,7 @@ class LocalAccuracy(Measure):
         }
 
     def of_model(self) -> dict[str, Any]:
-        """Return both accuracies of the global model, for the round's clients taken together."""
+        """Return both accuracies of the global model, for the union of the round's clients."""
         if not self.counts.any():
             return {}
         accuracies = self.newest.class_accuracy
@@ -48,7 +48,7 @@ class LocalAccuracy(Measure):
 
 
 class Alignment(Measure):
-    """How features point along their class's row of the classifier, before averaging."""
+    """The alignment of features with their class's row of the classifier, before averaging."""
 
     title = "Feature-classifier alignment"
     source = "FedDr+ (Kim et al. 2025), section 2.2"
@@ -75,7 +75,7 @@ class Alignment(Measure):
 
 
 class FeatureDrift(Measure):
-    """How far local training moves the features of test images."""
+    """The change of test images' features in local training."""
 
     title = "Feature distance, angle and norm difference"
     source = "FedDr+ (Kim et al. 2025), section 3.3; arXiv version"
@@ -98,26 +98,26 @@ class FourFactors(Measure):
     local = False
 
     def of_model(self) -> dict[str, Any]:
-        """Return one figure for each factor, and their matrices and class values."""
+        """Return one number per factor, and the factors' matrices and class values."""
         view = self.newest
-        found = on_features.four_factors(view.features, view.labels, view.head, view.normalised)
+        factors = on_features.four_factors(view.features, view.labels, view.head, view.normalised)
         matrices = {
-            "weight_similarity_matrix": found.weight_similarity,
-            "inter_class_matrix": found.inter_class,
-            "intra_class_by_class": found.intra_class,
-            "prototype_weight_by_class": found.prototype_weight,
+            "weight_similarity_matrix": factors.weight_similarity,
+            "inter_class_matrix": factors.inter_class,
+            "intra_class_by_class": factors.intra_class,
+            "prototype_weight_by_class": factors.prototype_weight,
         }
-        return {**found.scalars(), **{key: np.round(m, 4) for key, m in matrices.items()}}
+        return {**factors.scalars(), **{key: np.round(m, 4) for key, m in matrices.items()}}
 
 
 class Norms(Measure):
-    """Norms of features and of class weights, for classes that a client has and has not."""
+    """Norms of features and of class weights, for a client's classes and for the others."""
 
     title = "Feature norms and weight norms"
     source = "FedFN (Kim et al. 2023), section 3"
 
     def of_client(self, local: Local) -> Figures:
-        """Return the mean norms of the local model, and its discrepancy from the global one."""
+        """Return the mean norms of the local model, and the difference from the global model."""
         view = local.view
         lengths = np.linalg.norm(on_features.wide(view.features), axis=1)
         seen, unseen = split_mean(lengths, view.labels, local.observed)
@@ -137,27 +137,27 @@ class Norms(Measure):
 
 
 class WeightAlignment(Measure):
-    """Whether the neurons of the last two layers answer to the same classes as before."""
+    """Whether the same classes activate the neurons of the last two layers as before."""
 
     title = "Weight alignment"
     source = "FedNTD (Lee et al. 2022), section 5 and appendix"
 
     def of_client(self, local: Local) -> Figures:
-        """Return the share of neurons with the same preference, received against local."""
+        """Return the share of neurons with equal preferences in received and local model."""
         return _agreement(local.received, local.view)
 
     def of_model(self) -> dict[str, Any]:
-        """Return the same of the received and the new global model."""
+        """Return the same for the received and the new global model."""
         if self.result is None:
             return {}
-        found = _agreement(self.received, self.result)
-        return {f"{layer}_global": value for layer, value in found.items()}
+        agreement = _agreement(self.received, self.result)
+        return {f"{layer}_global": value for layer, value in agreement.items()}
 
 
 class Divergence(Measure):
-    """How far clients move the weights, against how far their data is from what the model knows.
+    """The clients' change of the weights, and their data's distance from the class accuracies.
 
-    Each distance is taken in the L1 norm, as FedNTD's figure 8 has it, and in the L2 norm.
+    Each distance has the L1 norm, as in FedNTD's figure 8, and the L2 norm.
     """
 
     title = "Weight divergence and distribution distance"
@@ -178,9 +178,12 @@ class Divergence(Measure):
         figures: Figures = {}
         for norm, order in _ORDERS.items():
             moved = on_weights.weight_divergence(own, before, order)
-            apart = on_weights.distribution_distance(known, counts, order)
-            self.pairs[norm].append((apart, moved))
-            figures |= {f"weight_divergence_{norm}": moved, f"distribution_distance_{norm}": apart}
+            distance = on_weights.distribution_distance(known, counts, order)
+            self.pairs[norm].append((distance, moved))
+            figures |= {
+                f"weight_divergence_{norm}": moved,
+                f"distribution_distance_{norm}": distance,
+            }
         return figures
 
     def of_model(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The measures of models that are pictures: the loss landscape, and maps of features.
+"""The measures of models that give plots: the loss landscape, and maps of features.
 
-Landscape and t-SNE are much slower than the figures (seconds to minutes), so they take a sample of
-the test set.
+Landscape and t-SNE are much slower (seconds to minutes) than the measures that give numbers, so
+they use a sample of the test set.
 """
 
 import math
@@ -19,18 +19,18 @@ from fedapp.core.rng import Stream, numpy_rng, torch_rng
 from fedapp.runtime.process import ProcessContext
 
 LANDSCAPE_IMAGES = 500
-MAP_CLIENTS = 4  # local models that are shown beside the global one
+MAP_CLIENTS = 4  # local models in a plot beside the global one
 
 
 class Landscape(Measure):
-    """How the loss rises around the global model's weights."""
+    """The loss around the global model's weights."""
 
     title = "Loss landscape of the global model"
     source = "FedNTD (Lee et al. 2022), appendix"
     local = False
 
     def of_model(self) -> dict[str, Any]:
-        """Return losses at random distances, and on a slice along the steepest directions."""
+        """Return losses under random perturbations, and on a slice along the largest curvature."""
         model = self.process.model.eval()
         inputs, labels = self._sample()
 
@@ -61,7 +61,7 @@ class Landscape(Measure):
 
 
 class FeatureMap(Measure):
-    """Features of the same test images in the global and some local models, in two dimensions."""
+    """A two-dimensional map of the same test images' features in the global and local models."""
 
     title = "t-SNE of test features"
     source = "FedNTD (Lee et al. 2022), figure on feature drift; van der Maaten and Hinton 2008"
@@ -90,15 +90,15 @@ class FeatureMap(Measure):
 
 
 class LocalFeatureMap(FeatureMap):
-    """Features of the same test images in all local models that are trained again, on one map."""
+    """A map of the same test images' features in all local models."""
 
     title = "t-SNE of test features, by local model"
-    images = 150  # so that twenty local models take no minutes
+    images = 150  # keeps twenty local models below minutes
     clients = math.inf
 
 
 class UnitCircle(Measure):
-    """Density of each class's feature angles, in the global and in some local models."""
+    """The density of each class's feature angles, in the global and some local models."""
 
     title = "Features on the unit circle"
     source = "FedNTD (Lee et al. 2022), figure of features on a hypersphere"
@@ -117,26 +117,26 @@ class UnitCircle(Measure):
         return {}
 
     def of_model(self) -> dict[str, Any]:
-        """Return for each model its densities [classes, points], and the classes of its data."""
+        """Return each model's densities [classes, points], and the classes of its data."""
         return {"densities": self.densities, "observed": self.observed}
 
 
 def flat_map(features: np.ndarray, seed: int) -> np.ndarray:
-    """Return the t-SNE of features [n, d] in two dimensions, [n, 2]; needs n of 4 or more."""
+    """Return the t-SNE of features [n, d] in two dimensions, [n, 2]; n must be at least 4."""
     from sklearn.manifold import TSNE
 
-    chosen = TSNE(perplexity=min(30, len(features) / 4), init="pca", random_state=seed)
-    mapped: np.ndarray = chosen.fit_transform(features)
+    tsne = TSNE(perplexity=min(30, len(features) / 4), init="pca", random_state=seed)
+    mapped: np.ndarray = tsne.fit_transform(features)
     return mapped
 
 
-def _sample_of(count: int, wanted: int, seed: int) -> np.ndarray:
+def _sample_of(count: int, size: int, seed: int) -> np.ndarray:
     """Draw positions of test images, in ascending order."""
-    drawn = numpy_rng(seed, Stream.ANALYSIS).permutation(count)[:wanted]
+    drawn = numpy_rng(seed, Stream.ANALYSIS).permutation(count)[:size]
     return np.sort(drawn)
 
 
 def _by_class(view: View) -> np.ndarray:
     """Return the density of each class of the whole test set: [classes, points]."""
-    found = angles(view.features)
-    return np.round([density(found[view.labels == c]) for c in range(len(view.head))], 6)
+    degrees = angles(view.features)
+    return np.round([density(degrees[view.labels == c]) for c in range(len(view.head))], 6)

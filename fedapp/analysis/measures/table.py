@@ -1,4 +1,4 @@
-"""THE TABLE OF MEASURES: the words of the key `analyses`, and what they stand for."""
+"""THE TABLE OF MEASURES: the measures of the key `analyses`, by name."""
 
 from fedapp.analysis.measures.base import Measure
 from fedapp.analysis.measures.epochs import LocalTraining

@@ -1,8 +1,8 @@
-"""What a model shows of itself on the test set, which all measures of models are made from.
+"""The outputs of a model on the test set, from which all measures of models are computed.
 
-One pass over the test images gives features and logits; everything else is arithmetic on them. A
-view of a thousand-class model on ten thousand images takes about 60 MB, so local models are looked
-at one after the other.
+One pass over the test images gives features and logits; the measures are arithmetic on them. A view
+of a thousand-class model on ten thousand images takes about 60 MB, so local models are measured one
+after the other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from fedapp.runtime.process import ProcessContext
 
 @dataclass(frozen=True)
 class View:
-    """A model's answers to the global test set."""
+    """A model's outputs on the global test set."""
 
     features: np.ndarray  # [n, d]
     logits: np.ndarray  # [n, C]
@@ -33,7 +33,7 @@ class View:
 
     @cached_property
     def right(self) -> np.ndarray:
-        """Whether each image is classified rightly: [n], 0 or 1."""
+        """Whether each image is classified correctly: [n], 0 or 1."""
         return (self.logits.argmax(axis=1) == self.labels).astype(float)
 
     @cached_property
@@ -44,23 +44,23 @@ class View:
 
 @dataclass(frozen=True)
 class Stop:
-    """A local model on its way: as it is received, or after one of its epochs."""
+    """A local model during training: as received, or after one of its epochs."""
 
     accuracy: float  # on the whole test set
     class_accuracy: np.ndarray  # [C]
-    arrays: Arrays  # the tensors that travel, by name
+    arrays: Arrays  # the tensors that are sent, by name
 
 
 @dataclass(frozen=True)
 class Local:
-    """A client's model after its local training, beside the model that it received."""
+    """A client's model after its local training, and the model that it received."""
 
     client: int
     view: View
     received: View
     counts: np.ndarray  # [C], the client's training images of each class
-    erased: int | None = None  # the class that a stochastic client lacks in this round
-    path: Sequence[Stop] = ()  # as received and after each epoch; empty: no measure looks at it
+    erased: int | None = None  # the class that the client lacks in this round
+    path: Sequence[Stop] = ()  # as received and after each epoch; empty if no measure needs it
 
     @property
     def observed(self) -> np.ndarray:
@@ -70,7 +70,7 @@ class Local:
 
 @torch.no_grad()
 def look(process: ProcessContext) -> View:
-    """Show the whole test set to the node's model as it is now."""
+    """Run the process's current model on the whole test set."""
     model = process.model
     parts = zip(*predict(model, process.data.test_batches()), strict=True)
     features, logits, labels = (torch.cat(batches) for batches in parts)
@@ -86,18 +86,18 @@ def look(process: ProcessContext) -> View:
 
 
 def load(process: ProcessContext, arrays: Arrays) -> None:
-    """Put the tensors that travel, by name, into the node's model."""
+    """Load the tensors that are sent, by name, into the process's model."""
     load_arrays(process.slot.shared, arrays)
 
 
 @contextmanager
 def borrowed(process: ProcessContext) -> Iterator[None]:
-    """Use the node's model for something else, with the threads of a client, and put it back."""
-    kept = {name: tensor.clone() for name, tensor in process.model.state_dict().items()}
+    """Set a client's number of threads inside the block; restore it and the process's model."""
+    saved = {name: tensor.clone() for name, tensor in process.model.state_dict().items()}
     threads = torch.get_num_threads()
     torch.set_num_threads(process.config.threads or threads)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        process.model.load_state_dict(kept)
+        process.model.load_state_dict(saved)

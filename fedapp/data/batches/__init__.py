@@ -1,1 +1,1 @@
-"""What training and evaluation iterate over: batches that lie on the device, or stream to it."""
+"""Batches for training and evaluation, in memory on the device or streamed to it."""

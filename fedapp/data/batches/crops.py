@@ -1,7 +1,8 @@
-"""RandomResizedCrop: windows of random size and shape, scaled to the size that the model takes.
+"""RandomResizedCrop: windows of random size and shape, scaled to the model's input size.
 
-Windows are drawn for a whole epoch at once from the run's own generator (torchvision draws them one
-by one from the global one) and are then a pure function of these numbers and the image's size.
+The random numbers of a whole epoch are drawn at once from the run's generator (torchvision draws
+them one by one from the global generator). Each window is then a pure function of these numbers and
+the image's size.
 """
 
 import math
@@ -15,16 +16,16 @@ RATIO = (3 / 4, 4 / 3)
 
 
 def draw_uniform(num_images: int, generator: torch.Generator) -> Tensor:
-    """Draw what `crop_boxes` needs for each image: float64 [n, TRIES, 4] in 0..1."""
+    """Draw the random numbers for `crop_boxes`: float64 [n, TRIES, 4] in 0..1."""
     return torch.rand(num_images, TRIES, 4, generator=generator, dtype=torch.float64)
 
 
 def crop_boxes(uniform: Tensor, height: int, width: int) -> Tensor:
-    """Return a window of images of one size for each of `uniform` [n, TRIES, 4].
+    """Return a window for each row of `uniform` [n, TRIES, 4], for images of one size.
 
-    Area and logarithm of the ratio of the sides are uniform; the first of the tries that fits
-    counts, or else the largest central window of an allowed ratio, as in torchvision (Szegedy et
-    al., 2015, Going deeper with convolutions).
+    The area and the logarithm of the aspect ratio are uniform. The result is the first of the tries
+    that fits into the image; if none does, it is the largest central window with an allowed ratio,
+    as in torchvision (Szegedy et al., 2015, Going deeper with convolutions).
 
     Returns:
         int64 [n, 4]: top, left, height, width.
@@ -80,7 +81,7 @@ def resample(images: Tensor, boxes: Tensor, flipped: Tensor | None = None) -> Te
 
 
 def _positions(starts: Tensor, lengths: Tensor, side: int) -> Tensor:
-    """Return where the `side` results lie between the source's pixels: float32 [B, side]."""
+    """Return the source positions, between pixels, of the `side` results: float32 [B, side]."""
     steps = (torch.arange(side, device=starts.device) + 0.5) / side
     inside = steps * lengths[:, None] - 0.5
     last = (lengths - 1)[:, None].to(inside.dtype)

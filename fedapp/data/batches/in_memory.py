@@ -1,9 +1,9 @@
-"""Batches of one client's images, kept on the device as bytes and augmented there, whole batches.
+"""Batches of one client's images, stored on the device as bytes and augmented batch by batch.
 
 A data loader that augments sample by sample in Python costs several times a client's training step
-on small models. Here a batch is one gather of pixels (crop and flip are only arithmetic on their
-addresses) and one multiply-add (normalisation). An epoch's random numbers come at once from a CPU
-generator, so that the batches do not depend on the device.
+on small models. Here a batch is one gather of pixels (crop and flip are arithmetic on the pixel
+indices) and one multiply-add (normalisation). A CPU generator draws all random numbers of an epoch
+at once, so that the batches do not depend on the device.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +15,14 @@ from torch.nn import functional as F
 from fedapp.core.errors import UserError
 from fedapp.data.batches.crops import crop_boxes, draw_uniform, resample
 
-CROPS = ("crop", "crop-reflect", "rrc")  # an image is cropped in one way
+CROPS = ("crop", "crop-reflect", "rrc")  # mutually exclusive
 AUGMENTATIONS = (*CROPS, "flip", "cutout")
 PADDING = 4
 CUTOUT_SIZE = 16
 CUTOUT_FULL_SIZE_FROM = 28
 
 Batch = tuple[Tensor, Tensor]
-# Cuts 0..n into batches of about a size: the [start, stop) of each.
+# (number of samples, batch size) -> the [start, stop) of each batch
 Bounds = Callable[[int, int], list[tuple[int, int]]]
 
 
@@ -30,7 +30,7 @@ def parse_augmentation(text: str) -> frozenset[str]:
     """Read "none" or a space separated subset of "crop crop-reflect rrc flip cutout".
 
     Raises:
-        UserError: a word that names no augmentation, or two ways to crop.
+        UserError: an unknown augmentation, or two kinds of crop.
     """
     words = frozenset(text.split()) - {"none"}
     if unknown := words.difference(AUGMENTATIONS):
@@ -49,8 +49,8 @@ def parse_augmentation(text: str) -> frozenset[str]:
 def batch_bounds(num_samples: int, batch_size: int, alone: bool = True) -> list[tuple[int, int]]:
     """Cut 0..num_samples into batches [start, stop), merging a last batch of one sample.
 
-    Batch normalisation has no variance to divide by in a batch of one, so only a data set that
-    consists of a single sample has such a batch, and without `alone` it has none.
+    Batch normalisation needs a variance, which a batch of one does not have. Only a data set of a
+    single sample gives such a batch, and without `alone` it gives none.
     """
     starts = list(range(0, num_samples, batch_size)) if alone or num_samples > 1 else []
     if len(starts) > 1 and num_samples - starts[-1] == 1:
@@ -61,10 +61,10 @@ def batch_bounds(num_samples: int, batch_size: int, alone: bool = True) -> list[
 def full_batch_bounds(
     num_samples: int, batch_size: int, alone: bool = True
 ) -> list[tuple[int, int]]:
-    """Cut 0..num_samples into full batches and drop the rest; too few samples are one batch.
+    """Cut 0..num_samples into full batches and drop the rest; too few samples form one batch.
 
-    Without `alone` a single sample is no batch. So the FedDOR lineage trains models of very
-    different kinds.
+    Without `alone` a single sample gives no batch. FedDOR's code lineage trains heterogeneous
+    models with these batches.
     """
     if num_samples < (2 if not alone else 1):
         return []
@@ -75,7 +75,7 @@ def full_batch_bounds(
 
 
 def epoch_order(num_samples: int, generator: torch.Generator, shuffle: bool) -> Tensor:
-    """Return the order [n] in which an epoch takes its samples: drawn, or as they are."""
+    """Return the order [n] of an epoch's samples: random if `shuffle`, otherwise as stored."""
     if not shuffle:
         return torch.arange(num_samples)
     return torch.randperm(num_samples, generator=generator)
@@ -104,7 +104,7 @@ class Normaliser:
         self.memory_format = memory_format
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the normalised images; the order of their values in memory is `memory_format`."""
+        """Return the normalised images, in `memory_format`."""
         values = images.to(torch.float32).flatten(2).mul_(self.scale).add_(self.shift)
         values = values.view(images.shape).permute(0, 3, 1, 2)
         return values.contiguous(memory_format=self.memory_format)
@@ -125,10 +125,10 @@ class ClientBatches:
             flip: left to right with probability 1/2. cutout: a square of 16 pixels (half the side
             of images below 28) set to zero after normalisation, its centre uniform in the image
             (DeVries & Taylor, 2017).
-        device: where the data stays and the batches appear.
+        device: for the data and the batches.
         memory_format: of the batches.
-        bounds: how samples are cut into batches: `batch_bounds` or `full_batch_bounds`.
-        shuffle: take the samples in random order, not in their own.
+        bounds: divides samples into batches: `batch_bounds` or `full_batch_bounds`.
+        shuffle: use a random order of samples instead of the stored one.
 
     Raises:
         UserError: unknown augmentation.
@@ -164,8 +164,8 @@ class ClientBatches:
     def epoch(self, generator: torch.Generator, members: Tensor | None = None) -> Iterator[Batch]:
         """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once.
 
-        `generator` is a CPU generator; the same state gives the same batches on every device. With
-        `members`, int64 [k] on the CPU, only these samples take part.
+        `generator` is a CPU generator; the same state gives the same batches on every device.
+        `members`, int64 [k] on the CPU, restricts the epoch to these samples.
         """
         order, draws = self._draw(generator, members)
         for start, stop in self.bounds(len(order), self.batch_size):
@@ -179,7 +179,7 @@ class ClientBatches:
     def _draw(
         self, generator: torch.Generator, members: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Draw an epoch's order [n] and, by augmentation, its random numbers [n, ...]."""
+        """Draw an epoch's order [n] and the random numbers [n, ...] of each augmentation."""
         num_samples = len(self) if members is None else len(members)
         order = epoch_order(num_samples, generator, self.shuffle)
         if members is not None:
@@ -226,9 +226,9 @@ class ClientBatches:
 
 
 def _padded(images: Tensor, augmentation: frozenset[str]) -> Tensor:
-    """Return a copy of images [n, H, W, channels] with the margins that random windows reach into.
+    """Return a copy of images [n, H, W, channels] with the margins for random windows.
 
-    Mirrored margins leave the edge itself out, as in torchvision's `padding_mode="reflect"`.
+    Mirrored margins do not repeat the edge pixel, as in torchvision's `padding_mode="reflect"`.
     """
     if "crop-reflect" in augmentation:
         return _mirrored(_mirrored(images, 2), 1)
@@ -260,10 +260,10 @@ def evaluation_batches(
     shuffle_seed: int | None = None,
     memory_format: torch.memory_format = torch.channels_last,
 ) -> Iterator[Batch]:
-    """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once, not augmented.
+    """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once, without augmentation.
 
-    With batch statistics (`bn = "batch"`) accuracy depends on which samples share a batch: give a
-    `shuffle_seed` then, so that batches are mixed, and the same ones every time.
+    With batch statistics (`bn = "batch"`) the accuracy depends on which samples share a batch. A
+    `shuffle_seed` then gives mixed batches that are the same every time.
     """
     order = torch.arange(len(labels))
     if shuffle_seed is not None:

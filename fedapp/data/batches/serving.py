@@ -1,4 +1,4 @@
-"""Batches of a data set, whether its images lie in memory or are decoded as they are used."""
+"""Batches of a data set, whose images are in memory or decoded when they are used."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -32,10 +32,10 @@ def training_batches(
 ) -> ClientBatches | StreamedBatches:
     """Return the batches of one client, whose training images are `members` [n].
 
-    `bounds` and `shuffle` as `ClientBatches` takes them.
+    `bounds` and `shuffle` as in `ClientBatches`.
 
     Raises:
-        UserError: an augmentation that is unknown, or not for these images.
+        UserError: an augmentation that is unknown, or unsuitable for these images.
     """
     images, labels = data.train_images, data.train_labels[members]
     if isinstance(images, EncodedImages):
@@ -60,9 +60,9 @@ def plain_batches(
     shuffle_seed: int | None = None,
     threads: int = 0,
 ) -> Iterator[Batch]:
-    """Return a split, or its listed `members`, in batches on the device, not augmented.
+    """Return a split, or its `members`, in batches on the device, without augmentation.
 
-    With a `shuffle_seed` the images are mixed, in the same way every time.
+    A `shuffle_seed` mixes the images in the same way every time.
     """
     training = split == "train"
     images: Images = data.train_images if training else data.test_images

@@ -1,8 +1,8 @@
-"""Images that do not fit into memory: they stay files, and each use decodes the ones it needs.
+"""Batches of images that do not fit into memory: files are decoded when they are used.
 
-ImageNet-100 takes 20 GB as arrays. Its photos are decoded by a few threads of the process that
-trains (Pillow works outside Python's lock), a few batches ahead, and nothing is kept. What is done
-to a photo depends on numbers that are drawn beforehand, so threads change no bit of a result.
+ImageNet-100 takes 20 GB as arrays. Threads of the training process decode its photos a few batches
+ahead (Pillow releases Python's lock), and nothing is kept. The augmentation depends on random
+numbers that are drawn beforehand, so the number of threads changes no bit of a result.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from fedapp.data.readers.encoded import EncodedImages, Task
 if TYPE_CHECKING:
     pass
 
-AHEAD = 2  # batches that are decoded while one is used
-MOST_TEST_IMAGES = 128  # in a batch
+AHEAD = 2  # batches that are decoded in advance
+MOST_TEST_IMAGES = 128  # largest test batch
 _MOST_THREADS = 8
 
 
@@ -42,7 +42,7 @@ def decoded(
 ) -> Iterator[np.ndarray]:
     """Yield the images of each batch, uint8 [B, side, side, 3], decoded `AHEAD` batches ahead.
 
-    `threads` 0 takes one for each core that this process may use, up to 8.
+    `threads` 0 means one thread for each core that this process may use, up to 8.
     """
     pool = ThreadPoolExecutor(threads or min(_MOST_THREADS, cores()))
     waiting: deque[list[Future[np.ndarray]]] = deque()
@@ -58,7 +58,7 @@ def decoded(
 
 
 def check_streamed(augmentation: str) -> frozenset[str]:
-    """Return the words of an augmentation; raises UserError for one that needs arrays."""
+    """Return the words of an augmentation; raises UserError if one needs images in memory."""
     words = parse_augmentation(augmentation)
     if other := words - {"rrc", "flip"}:
         raise UserError(
@@ -68,7 +68,7 @@ def check_streamed(augmentation: str) -> frozenset[str]:
 
 
 class StreamedBatches:
-    """The training set of one client, decoded as it is used; serves what `ClientBatches` does.
+    """The training set of one client, decoded when it is used; same interface as `ClientBatches`.
 
     Args:
         source: all images.
@@ -76,11 +76,11 @@ class StreamedBatches:
         labels: int64 [n].
         normalise: applied on `device`.
         batch_size: samples per batch; a last batch of one is merged into the one before.
-        augmentation: "none" or words of "rrc flip"; without rrc the central crop is taken.
-        device: where the batches appear.
-        threads: that decode; 0: one per core.
-        bounds: as `ClientBatches`.
-        shuffle: as `ClientBatches`.
+        augmentation: "none" or words of "rrc flip"; without rrc the central crop is used.
+        device: for the batches.
+        threads: number of decoding threads; 0: one per core.
+        bounds: as in `ClientBatches`.
+        shuffle: as in `ClientBatches`.
 
     Raises:
         UserError: an augmentation that needs images in memory.
@@ -120,8 +120,8 @@ class StreamedBatches:
         if "flip" in self.augmentation:
             mirrored = torch.randint(0, 2, (count,), generator=generator).bool()
         tasks: list[Task] = [
-            (int(self.rows[place]), None if uniform is None else uniform[i], bool(mirrored[i]))
-            for i, place in enumerate(order.tolist())
+            (int(self.rows[row]), None if uniform is None else uniform[i], bool(mirrored[i]))
+            for i, row in enumerate(order.tolist())
         ]
         yield from self._serve(tasks, self.labels[order])
 
@@ -139,5 +139,5 @@ class StreamedBatches:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def in_order(self) -> Iterator[Batch]:
-        """Yield all samples once, in their order, not augmented."""
+        """Yield all samples once, in their order, without augmentation."""
         yield from self._serve([(int(row), None, False) for row in self.rows], self.labels)

@@ -1,4 +1,4 @@
-"""Who has what: the division of a data set over clients, as pure functions of its labels."""
+"""The partition of a data set over clients, as pure functions of its labels."""
 
 from fedapp.data.partition.personal_splits import dirichlet, pathological
 from fedapp.data.partition.splits import iid, lda, shards

@@ -1,6 +1,6 @@
-"""How samples are assigned to clients: the steps that splits share, and what a split is.
+"""The assignment of samples to clients: the type of a partition and steps that splits share.
 
-All of it works on labels and a seeded generator alone, so that a split can be printed, tested and
+All functions need only labels and a seeded generator, so that a split can be printed, tested and
 repeated without loading an image.
 """
 
@@ -16,17 +16,18 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Partition:
-    """Index arrays into the training and the test set, one of each per client (by client id)."""
+    """Index arrays into the training and the test set, one of each per client, by client id."""
 
     train: list[Indices]
     test: list[Indices]
     pooled: bool = False  # whether both index one pool of all samples
-    notes: tuple[str, ...] = ()  # what the user should know about this draw
+    notes: tuple[str, ...] = ()  # remarks for the user about this draw
 
     def everyone_tests(self) -> Indices | None:
-        """Return the samples of the global test set; None: the whole published test set.
+        """Return the samples of the global test set; None means the whole published test set.
 
-        In a pool they are those that some client holds out, for all others are trained on.
+        In a pool the global test set is the union of the clients' test parts, because all other
+        samples are training samples.
         """
         return np.unique(np.concatenate(self.test)) if self.pooled else None
 
@@ -46,7 +47,7 @@ def check_clients(train_labels: Indices, num_clients: int) -> None:
 
 
 def count_classes(train_labels: Indices, test_labels: Indices) -> int:
-    """Return the number of classes C: the largest label and one."""
+    """Return the number of classes C: the largest label plus one."""
     return int(max(train_labels.max(initial=0), test_labels.max(initial=0))) + 1
 
 
@@ -59,28 +60,28 @@ def assign_evenly(labels: Indices, num_clients: int, rng: np.random.Generator) -
     """Assign the shuffled samples, sorted by class, one to each client in turn."""
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    # Left-over samples go to the first seats; shuffled seats keep low ids from gaining by it.
-    return [order[seat::num_clients] for seat in rng.permutation(num_clients)]
+    # The first positions get the left-over samples; shuffled positions avoid a bias to low ids.
+    return [order[position::num_clients] for position in rng.permutation(num_clients)]
 
 
 def assign_shards(
     labels: Indices, assignment: Indices, rng: np.random.Generator, which: str
 ) -> list[Indices]:
-    """Hand out the shards of each class at random to the clients listed for it."""
+    """Assign the shards of each class at random to the clients that `assignment` lists for it."""
     num_clients, shards_per_client = assignment.shape
-    hands: list[list[Indices]] = [[] for _ in range(num_clients)]
+    parts: list[list[Indices]] = [[] for _ in range(num_clients)]
     for label in np.unique(assignment):
-        holders = np.flatnonzero(assignment.ravel() == label) // shards_per_client
+        clients = np.flatnonzero(assignment.ravel() == label) // shards_per_client
         members = rng.permutation(np.flatnonzero(labels == label))
-        if len(members) < len(holders):
+        if len(members) < len(clients):
             raise UserError(
                 f"class {label} has {len(members)} {which} samples, too few for the "
-                f"{len(holders)} shards that num-clients x shards asks for"
+                f"{len(clients)} shards that num-clients x shards requires"
             )
-        pieces = np.array_split(members, len(holders))
-        for holder, piece in zip(holders, rng.permutation(len(pieces)), strict=True):
-            hands[holder].append(pieces[piece])
-    return [np.concatenate(hand) for hand in hands]
+        pieces = np.array_split(members, len(clients))
+        for client, piece in zip(clients, rng.permutation(len(pieces)), strict=True):
+            parts[client].append(pieces[piece])
+    return [np.concatenate(part) for part in parts]
 
 
 def draw_counts(
@@ -92,35 +93,37 @@ def draw_counts(
 ) -> Indices:
     """Draw how many samples of each class each client gets: int array [clients, classes]."""
     counts = np.zeros((num_clients, len(class_sizes)), dtype=np.int64)
-    total, held = int(class_sizes.sum()), np.zeros(num_clients, dtype=np.int64)
+    total, sizes = int(class_sizes.sum()), np.zeros(num_clients, dtype=np.int64)
     for label, size in enumerate(class_sizes):
-        takers = np.flatnonzero(held * num_clients < total) if balance_cap else np.arange(len(held))
+        clients = (
+            np.flatnonzero(sizes * num_clients < total) if balance_cap else np.arange(len(sizes))
+        )
         if size == 0:
             continue
-        # Zeroing the capped clients' proportions and renormalising, as the released code does, is
-        # the same as drawing from the Dirichlet distribution over the others, without its 0 / 0.
-        shares = rng.dirichlet(np.full(len(takers), alpha))
+        # The released code sets the capped clients' proportions to zero and renormalises. A draw
+        # from the Dirichlet distribution over the others has the same distribution and no 0 / 0.
+        shares = rng.dirichlet(np.full(len(clients), alpha))
         cuts = (np.cumsum(shares)[:-1] * size).astype(np.int64)
-        counts[takers, label] = np.diff(cuts, prepend=0, append=size)
-        held += counts[:, label]
+        counts[clients, label] = np.diff(cuts, prepend=0, append=size)
+        sizes += counts[:, label]
     return counts
 
 
 def assign_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Assign random samples of each class, as many as `counts` [clients, classes] says."""
-    hands: list[list[Indices]] = [[] for _ in counts]
+    """Assign random samples of each class, `counts` [clients, classes] of them."""
+    parts: list[list[Indices]] = [[] for _ in counts]
     for label in range(counts.shape[1]):
         members = rng.permutation(np.flatnonzero(labels == label))
-        *pieces, _undealt = np.split(members, np.cumsum(counts[:, label]))
-        for hand, piece in zip(hands, pieces, strict=True):
-            hand.append(piece)
-    return [np.concatenate(hand) for hand in hands]
+        *pieces, _rest = np.split(members, np.cumsum(counts[:, label]))
+        for part, piece in zip(parts, pieces, strict=True):
+            part.append(piece)
+    return [np.concatenate(part) for part in parts]
 
 
 def matching_test_parts(
     labels: Indices, counts: Indices, rng: np.random.Generator
 ) -> list[Indices]:
-    """Draw for each client test samples in its training proportions, size in proportion too."""
+    """Draw for each client test samples with its class proportions and relative size."""
     members = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
     available = np.array([len(indices) for indices in members])
     scale = len(labels) / counts.sum()
@@ -135,8 +138,8 @@ def matching_test_parts(
 def quotas_by_largest_remainder(counts: Indices, total: int, available: Indices) -> Indices:
     """Divide `total` over the classes by largest remainder in proportion to `counts` [C].
 
-    A class cannot give more than `available` [C]; what it lacks is divided over the client's other
-    classes. The quotas sum to `total` unless the client's classes hold fewer samples than that.
+    A class gives at most `available` [C] samples; the rest is divided over the client's other
+    classes. The quotas sum to `total` unless the client's classes have fewer samples.
     """
     quotas = np.zeros_like(counts)
     weights = np.where(available > 0, counts, 0)

@@ -1,8 +1,9 @@
-"""The splits of the papers in which every client keeps a model of its own (FedDOR and others).
+"""The splits of the papers with personal models (FedDOR and others).
 
-Published training and test images are pooled and assigned to the clients, and each client's part is
-then cut into its own training and test split. Without pooling the same assignments divide the
-training set, and each client's test part follows its training proportions, as in the other splits.
+The published training and test images are pooled and assigned to the clients, and each client's
+part is then divided into its own training and test split. Without pooling the same assignments
+divide the training set, and each client's test part has its training proportions, as in the other
+splits.
 """
 
 import json
@@ -23,9 +24,9 @@ from fedapp.data.partition.assignment import (
 from fedapp.data.readers.cache import cached_arrays
 
 TRAIN_FRACTION = 0.75
-LEAST_SIZE = 128  # a batch of 32 for the 25 % of a client that it tests on
+LEAST_SIZE = 128  # gives a test split (25 %) of 32 samples, one batch
 MAX_DRAWS = 1000
-LEAST_ACCEPTED = 4  # after MAX_DRAWS failures
+LEAST_ACCEPTED = 4  # accepted size after MAX_DRAWS failures
 
 
 def pathological(
@@ -35,12 +36,13 @@ def pathological(
     classes_per_client: int,
     rng: np.random.Generator,
 ) -> Partition:
-    """Give each client at most `classes_per_client` classes, of very different sizes.
+    """Give each client at most `classes_per_client` classes, with very different sizes.
 
-    Classes come in random order. Each goes to the first ceil(clients * per client / classes)
-    clients, in one random order, that may still take one; all of them but the last get a uniform
-    random number of samples between a tenth of an average share and an average share, the last one
-    the rest. Classes that come when no client may take one are left out, and the partition says so.
+    Classes are assigned in random order. Each class is assigned to the first ceil(clients * per
+    client / classes) clients, in one random order, that have fewer than `classes_per_client`
+    classes. All of them but the last get a uniform random number of samples, between a tenth of an
+    average share and an average share; the last gets the rest. If no client can get another class,
+    the remaining classes are left out and the partition has a note.
 
     Raises:
         UserError: a client cannot have so many classes, or a class has too few samples.
@@ -68,11 +70,11 @@ def _pathological_counts(
 ) -> Indices:
     """Draw how many samples of each class each client gets: int array [clients, classes]."""
     counts = np.zeros((num_clients, len(class_sizes)), dtype=np.int64)
-    takers = ceil(num_clients * classes_per_client / len(class_sizes))
+    clients_per_class = ceil(num_clients * classes_per_client / len(class_sizes))
     least = least_size(int(class_sizes.sum()), num_clients) / len(class_sizes)
     clients, quota = rng.permutation(num_clients), np.full(num_clients, classes_per_client)
     for label in rng.permutation(len(class_sizes)):
-        chosen = clients[quota[clients] > 0][:takers]
+        chosen = clients[quota[clients] > 0][:clients_per_class]
         if not len(chosen):
             break
         quota[chosen] -= 1
@@ -86,7 +88,7 @@ def _pathological_counts(
 
 
 def _uneven(size: int, parts: int, least: float, rng: np.random.Generator) -> Indices:
-    """Divide `size` samples: all parts but the last uniform up to the mean, the last the rest."""
+    """Divide `size` samples: parts are uniform up to the mean, and the last part is the rest."""
     low, high = ceil(max(size / parts / 10, least)), ceil(size / parts)
     if low >= high:
         return np.full(parts, size // parts) + (np.arange(parts) < size % parts)
@@ -103,8 +105,8 @@ def dirichlet(
 ) -> Partition:
     """Split each class by Dirichlet(alpha) proportions over the clients below an average size.
 
-    The draw is repeated until every client has `least_size` samples; when `MAX_DRAWS` draws fail,
-    the one whose smallest client is largest is taken, and the partition says so.
+    The draw is repeated until every client has `least_size` samples. If `MAX_DRAWS` draws fail, the
+    result is the draw whose smallest client is largest, and the partition has a note.
 
     Raises:
         UserError: alpha is not positive, or no draw gave every client `LEAST_ACCEPTED` samples.
@@ -114,7 +116,7 @@ def dirichlet(
         raise UserError(f"alpha must be a positive number, but it is {alpha}")
     classes = count_classes(train_labels, test_labels)
     class_sizes = np.bincount(train_labels, minlength=classes)
-    wanted = least_size(len(train_labels), num_clients)
+    required = least_size(len(train_labels), num_clients)
     best = _best_draw(class_sizes, num_clients, alpha, rng)
     smallest = int(best.sum(axis=1).min())
     if smallest < LEAST_ACCEPTED:
@@ -122,51 +124,53 @@ def dirichlet(
             f"no Dirichlet split with alpha = {alpha} gives each of {num_clients} clients "
             f"{LEAST_ACCEPTED} samples ({MAX_DRAWS} draws tried); raise alpha or lower num-clients"
         )
-    note = f"the smallest client has {smallest} samples, not {wanted}, in the best of {MAX_DRAWS}"
+    note = f"the smallest client has {smallest} samples, not {required}, in the best of {MAX_DRAWS}"
     return Partition(
         assign_counts(train_labels, best, rng),
         matching_test_parts(test_labels, best, rng),
-        notes=(f"{note} draws",) if smallest < wanted else (),
+        notes=(f"{note} draws",) if smallest < required else (),
     )
 
 
 def _best_draw(
     class_sizes: Indices, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> Indices:
-    """Return the first draw that is good enough, or the best of all: int array [clients, classes].
+    """Return the first sufficient draw, or the best of all: int array [clients, classes].
 
-    A thousand draws for a thousand clients take half a minute, and every process of a run needs
-    them: the first one leaves them, and the state of `rng` after them, in the cache folder.
+    A thousand draws for a thousand clients take half a minute, and every process of a run needs the
+    result. The first process stores it, with the state of `rng` afterwards, in the cache folder.
     """
     state = rng.bit_generator.state
     key = f"{class_sizes.tolist()} {num_clients} {alpha} {MAX_DRAWS} {state}"
-    found = cached_arrays("dirichlet", key, [], lambda: _draw(class_sizes, num_clients, alpha, rng))
-    rng.bit_generator.state = json.loads(found["state"].tobytes())
-    return found["counts"]
+    cached = cached_arrays(
+        "dirichlet", key, [], lambda: _draw(class_sizes, num_clients, alpha, rng)
+    )
+    rng.bit_generator.state = json.loads(cached["state"].tobytes())
+    return cached["counts"]
 
 
 def _draw(
     class_sizes: Indices, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    wanted = least_size(int(class_sizes.sum()), num_clients)
+    required = least_size(int(class_sizes.sum()), num_clients)
     best, smallest = np.zeros((num_clients, len(class_sizes)), dtype=np.int64), -1
     for _ in range(MAX_DRAWS):
         counts = draw_counts(class_sizes, num_clients, alpha, rng, balance_cap=True)
-        if (own := int(counts.sum(axis=1).min())) > smallest:
-            best, smallest = counts, own
-        if smallest >= wanted:
+        if (size := int(counts.sum(axis=1).min())) > smallest:
+            best, smallest = counts, size
+        if smallest >= required:
             break
     state = json.dumps(rng.bit_generator.state).encode()
     return {"counts": best, "state": np.frombuffer(state, dtype=np.uint8)}
 
 
 def least_size(num_samples: int, num_clients: int) -> int:
-    """Return how many samples the smallest client should have."""
+    """Return the required number of samples of the smallest client."""
     return min(LEAST_SIZE, num_samples // (2 * num_clients))
 
 
 def hold_out(parts: list[Indices], rng: np.random.Generator) -> tuple[list[Indices], list[Indices]]:
-    """Cut each client's samples at random into 75 % to train on and 25 %, or one, to test on.
+    """Divide each client's samples at random into 75 % for training and 25 %, or one, for testing.
 
     Raises:
         UserError: a client has fewer than two samples.

@@ -1,7 +1,7 @@
-"""The splits of the papers in which all clients share one model: IID, shards, LDA, unbalanced.
+"""The splits of the papers with one shared model: IID, shards, LDA, unbalanced.
 
-Small differences between implementations (rounding, caps, what the test parts look like) move the
-published results by points, so each of them is said in its function.
+Small differences between implementations (rounding, caps, the test parts) change the published
+results by points, so each function documents them.
 """
 
 import numpy as np
@@ -37,10 +37,10 @@ def iid(
     rng: np.random.Generator,
     stratified: bool = False,
 ) -> Partition:
-    """Split both sets into equal random parts, sizes differing by one sample at most.
+    """Split both sets into random parts whose sizes differ by at most one sample.
 
-    With `stratified` the counts of each class differ by one at most between clients too. Test parts
-    are empty for some clients when there are more clients than test samples.
+    With `stratified` the clients' counts of each class also differ by at most one. If there are
+    more clients than test samples, some test parts are empty.
 
     Raises:
         UserError: fewer training samples than clients.
@@ -60,8 +60,8 @@ def shards(
     """Give each client `shards_per_client` one-class shards, hence at most that many classes.
 
     Each class is cut into num_clients * shards_per_client / classes shards of equal size (left-over
-    samples go one each to the first shards). The same client-by-class assignment serves the test
-    set, so a client meets the same classes, in the same proportions, in both.
+    samples are added to the first shards, one each). The test set has the same client-by-class
+    assignment, so a client has the same classes in the same proportions in both sets.
 
     Raises:
         UserError: the number of shards per class is not an integer, or a class is too small.
@@ -93,9 +93,9 @@ def lda(
 ) -> Partition:
     """Split each class by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
-    With `balance_cap` a client that already holds an average share gets nothing of the classes that
-    follow (as the released code of MOON, FedNTD and others does). The draw is repeated until every
-    client has `min_size` samples, or half an average share where that is less. The search ends
+    With `balance_cap` a client that already has an average share gets no samples of the
+    following classes (as in the released code of MOON, FedNTD and others). The draw is repeated until every
+    client has `min_size` samples, or half an average share if that is less. The search ends
     after `TRIAL_DRAWS` draws if they make success unlikely, and at the latest after `MAX_DRAWS`. A
     client's test part has the class proportions of its training part; the test parts of two
     clients may overlap.
@@ -133,10 +133,10 @@ def unbalanced(
 ) -> Partition:
     """Split both sets at random into parts whose sizes are log-normal with deviation `sigma`.
 
-    Only the amounts differ, not the classes: every sample goes to a client drawn in proportion to
-    the sizes. A client gets `LEAST_UNBALANCED` training samples, or half an average share where
-    that is less, before the rest is divided; sigma 0 gives equal parts. The test set is divided in
-    the same proportions, each of its samples once.
+    The sizes differ, but the expected class proportions do not, because the samples are shuffled. A
+    client gets `LEAST_UNBALANCED` training samples, or half an average share if that is less,
+    before the rest is divided. Sigma 0 gives equal parts. The test set is divided in the same
+    proportions, each sample once.
 
     Raises:
         UserError: fewer training samples than clients.
@@ -154,9 +154,9 @@ def unbalanced(
 
 def _sizes(shares: NDArray[np.float64], total: int) -> Indices:
     """Divide `total` samples in proportion to `shares` by largest remainder."""
-    everything = np.full(len(shares), total)
+    available = np.full(len(shares), total)
     scaled = np.rint(shares / shares.max() * 2**40).astype(np.int64)
-    return quotas_by_largest_remainder(scaled, total, everything)
+    return quotas_by_largest_remainder(scaled, total, available)
 
 
 def _cut(order: Indices, sizes: Indices) -> list[Indices]:
@@ -166,7 +166,7 @@ def _cut(order: Indices, sizes: Indices) -> list[Indices]:
 def own(
     train_labels: Indices, test_labels: Indices, num_clients: int, client: int | None
 ) -> Partition:
-    """Give all data of this host to the one client that lives here; the server (None) only tests.
+    """Give all data of this host to its one client; the server (None) only tests.
 
     Raises:
         UserError: a client without training images, or a server without test images.

@@ -1,8 +1,8 @@
-"""THE TABLE OF SPLITS: who holds what of a labelled data set in a federation.
+"""THE TABLE OF SPLITS: the partitions of a labelled data set over clients, by name.
 
-Every published table states one of these splits. They are pure functions of the labels and a seeded
-generator: the plain ones are in `splits`, those of clients with a model of their own in
-`personal_splits`, and this is where a run, or a user, asks for one by name.
+Every published table uses one of these splits. They are pure functions of the labels and a seeded
+generator. Those for one shared model are in `splits`, those for personal models in
+`personal_splits`.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["PARTITIONS", "Partition", "PartitionKind", "make_partition"]
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """What is asked of a split; each kind reads what it needs."""
+    """The parameters of a split; each kind uses some of them."""
 
     num_clients: int
     shards: int
@@ -32,9 +32,9 @@ class PartitionSpec:
 
 @dataclass(frozen=True)
 class PartitionKind:
-    """One row of the table: what the split is, in a line, and how to draw it.
+    """One row of the table: a one-line description of the split and the function that draws it.
 
-    With `pools` a run pools training and test images before it assigns them, unless told otherwise.
+    With `pools` a run by default pools training and test images before it assigns them.
     """
 
     description: str
@@ -109,9 +109,9 @@ def make_partition(
 ) -> Partition:
     """Draw the split named `kind`; the same arguments give the same split on every machine.
 
-    With `pooled` both label arrays are the same one, of all samples: each client's part of it is
-    cut into 75 % to train on and 25 % to test on, at random. `own` is the client whose own data the
-    labels are; None on the server.
+    With `pooled` both label arrays must be that of all samples; each client's part is divided at
+    random into 75 % for training and 25 % for testing. `own` is the client whose own data the
+    labels belong to; None on the server.
 
     Raises:
         UserError: unknown kind, or a split that these labels do not allow.

@@ -1,1 +1,1 @@
-"""From files of many formats to arrays of images and labels."""
+"""Readers of data files in many formats, which return arrays of images and labels."""

@@ -1,8 +1,8 @@
-"""Decoded data sets, kept as plain arrays in the user's cache folder.
+"""The cache of decoded data sets: plain arrays in the user's cache folder.
 
-Decoding tens of thousands of image files takes the better part of a minute, and a run has many
-processes. The first one decodes, under a lock, and writes .npy files; the others, and later runs,
-map them into memory: in milliseconds, sharing the pages, without importing an image library.
+Decoding tens of thousands of image files takes most of a minute, and a run has many processes. The
+first process decodes under a lock and writes .npy files. The other processes, and later runs, map
+these into memory in milliseconds, share the pages and import no image library.
 """
 
 import hashlib
@@ -19,38 +19,38 @@ from fedapp.core.arrays import Arrays
 from fedapp.core.locks import lock_file
 from fedapp.core.paths import cache_folder
 
-# Part of every key: raise it when what is stored, or how it is computed, changes.
+# Part of every key: increase it when the content of an entry, or its computation, changes.
 _VERSION = 1
-_LIST = "arrays.json"  # a file in every entry: the names of its arrays
+_LIST = "arrays.json"  # the file of an entry that lists its arrays
 
 
 def file_version(name: str, status: os.stat_result) -> str:
-    """Return a text that changes when the file called `name` is changed: its size and time."""
+    """Return a text that changes with the file `name`: its size and modification time."""
     return f"{name}/{status.st_size}/{status.st_mtime_ns}"
 
 
 def cached_arrays(
     name: str, source: str, versions: Iterable[str], decode: Callable[[], Arrays]
 ) -> Arrays:
-    """Return `decode()`, from the cache when the same content was decoded before.
+    """Return `decode()`, from the cache if the same content was decoded before.
 
     Args:
         name: of the data set.
-        source: where it comes from, such as an absolute path.
-        versions: what its content depends on, such as the `file_version` of each file.
-        decode: makes the arrays, which must not hold Python objects.
+        source: its origin, such as an absolute path.
+        versions: texts that change with its content, such as the `file_version` of each file.
+        decode: returns the arrays, which must not contain Python objects.
 
     Returns:
-        The arrays, mapped copy-on-write (changing them changes no file), or as decoded where the
-        cache folder cannot be written.
+        The arrays, mapped copy-on-write (changing them changes no file), or as decoded if the cache
+        folder cannot be written.
     """
     entry = f"{name}-{_digest([source])}"
     folder = cache_folder() / f"{entry}-{_digest(versions)}"
-    if (found := _read(folder)) is not None:
-        return found
+    if (cached := _read(folder)) is not None:
+        return cached
     with lock_file(folder.parent / f"{entry}.lock"):
-        if (found := _read(folder)) is not None:
-            return found
+        if (cached := _read(folder)) is not None:
+            return cached
         arrays = decode()
         try:
             _write(folder, arrays)
@@ -68,7 +68,7 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def _read(folder: Path) -> Arrays | None:
-    """Map the arrays of a cache entry; None when there is none, or not all of it."""
+    """Map the arrays of a cache entry; None if it does not exist or is incomplete."""
     try:
         names = json.loads((folder / _LIST).read_text())
         return {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in names}
@@ -77,28 +77,28 @@ def _read(folder: Path) -> Arrays | None:
 
 
 def _write(folder: Path, arrays: Arrays) -> None:
-    """Write an entry so that it appears whole or not at all."""
+    """Write an entry atomically."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         temporary.mkdir(parents=True)
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
         (temporary / _LIST).write_text(json.dumps(list(arrays)))
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one; a sound one was returned
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged entry
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _remove_others(folder: Path, prefix: str) -> None:
-    """Drop entries of earlier contents of the same files; they would never be read again.
+    """Remove entries of earlier contents of the same files, which are never read again.
 
-    Each is renamed first, so that none is left with a part of its arrays. Hidden folders are what
-    processes that were killed have left.
+    Each is renamed first, so that no incomplete entry remains. Hidden folders are left by killed
+    processes.
     """
     for other in folder.parent.glob(f"{prefix}*"):
         if other != folder:
-            with suppress(OSError):  # it is not ours to remove
+            with suppress(OSError):  # no permission
                 other.rename(other.with_name(f".{other.name}.{os.getpid()}"))
     for hidden in folder.parent.glob(f".{prefix}*"):
         shutil.rmtree(hidden, ignore_errors=True)

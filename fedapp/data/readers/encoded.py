@@ -15,12 +15,12 @@ from fedapp.data.readers.images import open_image
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SCALE = 256 / 224  # shorter side before the central crop, in crops
-Task = tuple[int, Tensor | None, bool]  # row, what a random crop is drawn from, mirrored
+SCALE = 256 / 224  # shorter side before the central crop / side of the crop
+Task = tuple[int, Tensor | None, bool]  # row, random numbers of a crop or None, mirrored
 
 
 class EncodedImages:
-    """Image files of any size, seen as squares: the central crop, or random ones for training.
+    """Image files of any size, decoded to squares: the central crop, or random crops for training.
 
     Args:
         root: the folder that `names` are relative to.
@@ -45,12 +45,12 @@ class EncodedImages:
         return np.stack([self.decode((int(row), None, False)) for row in rows])
 
     def joined(self, other: EncodedImages) -> EncodedImages:
-        """Return these images and, after them, the others'."""
+        """Return these images followed by the other ones."""
         names = [str(images.root / name) for images in (self, other) for name in images.names]
         return EncodedImages(Path(), names, self.side)
 
     def decode(self, task: Task) -> np.ndarray:
-        """Decode one file to uint8 [side, side, 3]; raises UserError naming a broken one.
+        """Decode one file to uint8 [side, side, 3]; raises UserError that names a damaged file.
 
         Training: the random window of `crops`, scaled. Otherwise: scaled so that the shorter side
         is 256 for crops of 224, then the central crop. Both as torchvision does with Pillow.
@@ -62,7 +62,7 @@ class EncodedImages:
         return pixels[:, ::-1] if mirrored else pixels
 
     def _crop(self, photo: Image, uniform: Tensor | None) -> Image:
-        from PIL.Image import Resampling  # half a second, and few data sets need it
+        from PIL.Image import Resampling  # takes half a second, and few data sets need it
 
         width, height = photo.size
         if uniform is not None:

@@ -1,6 +1,6 @@
-"""Public data sets that are published as folders of image files, each with its own lists.
+"""Public data sets that are published as folders of image files with lists.
 
-Only what is cheap is looked at before the cache: lists and folders, not the images in them. A data
+The cache key depends on lists and folders only, which are cheap to check, not on the images. A data
 set is decoded again when a list, or the set of files in a folder, changes.
 """
 
@@ -16,22 +16,22 @@ from fedapp.data.readers.images import images_by_class, read_images
 
 
 def find_folders(root: Path, files: Sequence[str], folders: Sequence[str]) -> dict[str, Path]:
-    """Return `root` (as "."), files, folders and the folders in these; {} unless all are there."""
+    """Return `root` (as "."), files, folders and their subfolders; {} unless all exist."""
     if not all((root / name).is_file() for name in files):
         return {}
     if not all((root / name).is_dir() for name in folders):
         return {}
     below = [path for name in folders for path in sorted((root / name).iterdir()) if path.is_dir()]
     below += [path / "images" for path in below if (path / "images").is_dir()]
-    found = {str(path.relative_to(root)): path for path in below}
-    return {".": root, **{name: root / name for name in (*files, *folders)}, **found}
+    subfolders = {str(path.relative_to(root)): path for path in below}
+    return {".": root, **{name: root / name for name in (*files, *folders)}, **subfolders}
 
 
 @dataclass(frozen=True)
 class CinicFormat:
     """CINIC-10: train/CLASS/*.png and test/CLASS/*.png; its valid/ is not used.
 
-    FedNTD trains on 90 000 images, which is train/ alone.
+    FedNTD trains on 90 000 images: those of train/.
     """
 
     folder: str
@@ -56,7 +56,7 @@ class CinicFormat:
 class TinyImageNetFormat:
     """Tiny-ImageNet: a folder for each class of training images, and one annotated val folder.
 
-    The published test images have no labels, so the ones for validation serve as the test set.
+    The published test images have no labels, so the validation images are the test set.
     """
 
     folder: str
@@ -98,11 +98,12 @@ class TinyImageNetFormat:
 class FlowersFormat:
     """Flowers102: one folder of photos, and two MATLAB files with their classes and splits.
 
-    The official training and validation splits (1020 each) train, the official test split tests.
+    The official training and validation splits (1020 each) form the training set. The official test
+    split is the test set.
     """
 
     folder: str
-    side: int  # the photos, of many sizes, are scaled to squares of this side in pixels
+    side: int  # photos are scaled to squares of this side in pixels
 
     def find(self, folder: Path) -> dict[str, Path]:
         """Find the lists and the folder of photos."""
@@ -132,5 +133,5 @@ def _matlab(path: Path, key: str) -> np.ndarray:
     try:
         values = loadmat(path)[key]
         return values.astype(np.int64).reshape(-1)
-    except Exception as error:  # scipy meets broken files with many kinds of exceptions
-        raise damaged(path, f"no numbers '{key}' in it ({error})") from error
+    except Exception as error:  # scipy raises many types of exceptions
+        raise damaged(path, f"it has no numbers '{key}' ({error})") from error

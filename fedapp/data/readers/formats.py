@@ -1,7 +1,7 @@
-"""The files of the public data sets as they are published: CIFAR's pickles and MNIST's IDX files.
+"""The published file formats of public data sets: CIFAR's pickles and MNIST's IDX files.
 
-torchvision downloads them, but reading needs a few lines only, and reading them here saves every
-process its import, names the file that is broken, and never runs code hidden in a pickle.
+torchvision downloads the files, but reading them needs only a few lines. These readers save every
+process the import of torchvision, name a damaged file, and never run code in a pickle.
 """
 
 import gzip
@@ -22,20 +22,20 @@ _IDX_KINDS = ("images-idx3", "labels-idx1")
 
 
 class FileFormat(Protocol):
-    """How a public data set lies on disk."""
+    """The files of a public data set on disk."""
 
     @property
     def folder(self) -> str:
         """The folder below data-dir that torchvision, or the data set's archive, uses."""
 
     def find(self, folder: Path) -> dict[str, Path]:
-        """Find the files and folders that the content depends on, by name; {} if one is absent."""
+        """Find the data set's files and folders by name; {} if one is absent."""
 
     def read(self, paths: dict[str, Path]) -> Arrays:
-        """Read what `find` found into the class names, images and labels of both splits.
+        """Read class names, images and labels of both splits from the paths of `find`.
 
         Raises:
-            UserError: a file is damaged or holds something else.
+            UserError: a file is damaged or has other content.
         """
 
 
@@ -82,12 +82,12 @@ class CifarFormat:
 
 @dataclass(frozen=True)
 class IdxFormat:
-    """Big-endian arrays behind a magic number and their shape (LeCun et al., 1998)."""
+    """Big-endian arrays after a magic number and their shape (LeCun et al., 1998)."""
 
     folder: str
 
     def find(self, folder: Path) -> dict[str, Path]:
-        """Find images and labels of both splits, under the names of MNIST, perhaps as .gz."""
+        """Find images and labels of both splits, under the names of MNIST, plain or as .gz."""
         kinds = [f"{split}-{kind}" for split in ("train", "t10k") for kind in _IDX_KINDS]
         return find_files(folder, [f"{kind}-ubyte" for kind in kinds])
 
@@ -121,7 +121,7 @@ def find_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def text_lines(path: Path) -> list[str]:
-    """Return the lines of a text file that are not blank; raises UserError without any."""
+    """Return the non-blank lines of a text file; raises UserError if there are none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -132,7 +132,7 @@ def text_lines(path: Path) -> list[str]:
 
 
 def damaged(path: Path, what: object) -> UserError:
-    """Return the sentence about a file that is not what it should be."""
+    """Return the error for a file with unexpected content."""
     return UserError(f"data file {path} is damaged or not what its name says: {what}")
 
 
@@ -145,7 +145,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickle dictionaries, lists and numpy arrays, and nothing that could run code."""
+    """Unpickles only dictionaries, lists and numpy arrays, so that no code can run."""
 
     _ALLOWED = frozenset(
         {
@@ -168,10 +168,10 @@ def _read_pickle(path: Path) -> dict[str, Any]:
     content = _read_bytes(path)
     try:
         value = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
-    except Exception as error:  # a damaged pickle can raise almost anything
+    except Exception as error:  # a damaged pickle can raise any type
         raise damaged(path, error) from error
     if not isinstance(value, dict):
-        raise damaged(path, "it holds no dictionary")
+        raise damaged(path, "it is not a dictionary")
     return value
 
 

@@ -1,7 +1,7 @@
 """Data sets of the Hugging Face hub, by name, as flwr-datasets takes them: "hub:OWNER/NAME".
 
-A copy of the hub's Parquet files lies in data-dir (or, downloaded, in the cache folder) and is
-decoded once; only then, and to download, are the libraries of the extra "hub" needed.
+The copy of the hub's Parquet files in data-dir (or, after a download, in the cache folder) is
+decoded once. Only decoding and downloading need the libraries of the extra "hub".
 """
 
 import os
@@ -32,16 +32,16 @@ from fedapp.data.readers.images import (
 from fedapp.data.readers.sources import Origin
 
 PREFIX = "hub:"
-FILES = ["*.parquet", "README.md"]  # the README says which columns are images and labels
-CONVERTED = "refs/convert/parquet"  # where the hub keeps Parquet copies of other formats
+FILES = ["*.parquet", "README.md"]  # the README names the columns of images and labels
+CONVERTED = "refs/convert/parquet"  # the hub's revision with Parquet copies of other formats
 TEST_SPLITS = ("test", "validation", "valid", "val")
 LABELS = ("label", "fine_label", "labels")
 CONNECT_SECONDS = 5.0
-UNFINISHED = ".download-unfinished"  # a file beside copies that are not whole yet
+UNFINISHED = ".download-unfinished"  # marks an incomplete copy
 
 
 def read_hub(origin: Origin) -> Arrays:
-    """Return classes, mean, std and the images and labels of both splits, from the cache if there.
+    """Return classes, mean, std and the images and labels of both splits, cached if possible.
 
     Raises:
         UserError: a wrong name, an absent copy or library, a failed download, or data that are not
@@ -50,8 +50,8 @@ def read_hub(origin: Origin) -> Arrays:
     name, _, subset = origin.name.removeprefix(PREFIX).partition(":")
     if name.count("/") != 1 or not all(name.split("/")):
         raise UserError(f"dataset '{origin.name}' must be hub:OWNER/NAME or hub:OWNER/NAME:SUBSET")
-    own = cache_folder() / "hub" / name.replace("/", "--")
-    root = absolute(origin.data_dir, "data-dir") if origin.data_dir else own
+    cached = cache_folder() / "hub" / name.replace("/", "--")
+    root = absolute(origin.data_dir, "data-dir") if origin.data_dir else cached
     if not _is_whole(root):
         if not origin.download:
             part = ", but for a part" if (root / UNFINISHED).exists() else ""
@@ -78,31 +78,31 @@ def _library(name: str) -> ModuleType:
 
 
 def _is_whole(root: Path) -> bool:
-    """Whether Parquet files are there, and not those of a download that was interrupted."""
+    """Return whether Parquet files exist and no interrupted download left them."""
     return any(root.rglob("*.parquet")) and not (root / UNFINISHED).exists()
 
 
 def _download(name: str, root: Path) -> None:
     """Fetch the Parquet files of a data set, or the hub's own conversion to Parquet.
 
-    Files that an interrupted download left are not fetched again.
+    Complete files of an interrupted download are not fetched again.
     """
     hub = _library("huggingface_hub")
     _check_reachable(name)
     with lock_file(root.parent / f".{root.name}.lock"):
         if _is_whole(root):
-            return  # another process was faster
+            return  # another process has downloaded it
         try:
             root.mkdir(parents=True, exist_ok=True)
             (root / UNFINISHED).touch()
             for revision in (None, CONVERTED):
-                place = {"repo_type": "dataset", "revision": revision}
-                listed = hub.list_repo_files(name, **place)
-                hub.snapshot_download(name, **place, local_dir=root, allow_patterns=FILES)
+                source = {"repo_type": "dataset", "revision": revision}
+                listed = hub.list_repo_files(name, **source)
+                hub.snapshot_download(name, **source, local_dir=root, allow_patterns=FILES)
                 if any(file.endswith(".parquet") for file in listed):
                     break
             (root / UNFINISHED).unlink()
-        except Exception as error:  # network, authorisation and disk errors of all kinds
+        except Exception as error:  # network, authorisation and disk errors of many types
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"could not download '{PREFIX}{name}' to {root}: {first}") from error
     if not any(root.rglob("*.parquet")):
@@ -134,7 +134,7 @@ def _decode(root: Path, subset: str) -> Arrays:
     with TemporaryDirectory(dir=cache_folder(), prefix=".hub-") as scratch:
         try:
             splits = library.load_dataset(str(root), subset or None, cache_dir=scratch)
-        except Exception as error:  # broken files, unknown subsets: there are dozens of them
+        except Exception as error:  # damaged files, unknown subsets: dozens of types
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"cannot read the Parquet files in {root}: {first}") from error
         return _arrays(root, splits)
@@ -159,7 +159,7 @@ def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
             for split, rows in splits.items()
         }
     )
-    highest = max(int(found.max()) for found in labels.values())
+    highest = max(int(values.max()) for values in labels.values())
     arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
     for split in splits:
         arrays[f"{split}_images"], arrays[f"{split}_labels"] = pixels[split], labels[split]
@@ -181,20 +181,20 @@ def _columns(root: Path, features: Mapping[str, Any]) -> tuple[str, str]:
 def _labels(
     root: Path, split: str, rows: Any, column: str, names: Sequence[str] | None
 ) -> np.ndarray:
-    """Return a column as int64 [n]; raises UserError unless all are labels of the named classes."""
-    found = list(rows[column])  # once: each access converts the whole column
-    for number, label in enumerate(found):
+    """Return a column as int64 [n]; raises UserError unless all values are valid labels."""
+    values = list(rows[column])  # read once: each access converts the whole column
+    for number, label in enumerate(values):
         if not isinstance(label, int) or label < 0 or (names and label >= len(names)):
             limit = f" to {len(names) - 1}" if names else " on"
             raise UserError(
                 f"row {number} of {split} in {root} has {reprlib.repr(label)} in the column "
-                f"'{column}', which must hold labels, whole numbers from 0{limit}"
+                f"'{column}', which must have labels, whole numbers from 0{limit}"
             )
-    return np.array(found, dtype=np.int64)
+    return np.array(values, dtype=np.int64)
 
 
 def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Decode a column: what an error calls each image, and uint8 [H, W, 1 or 3]."""
+    """Decode a column: yield each image's name for errors, and uint8 [H, W, 1 or 3]."""
     for number in range(len(rows)):
         name = f"image {number} of {split} in {root}"
         try:
@@ -203,6 +203,6 @@ def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[tuple[st
             decoded = to_bytes(name, photo)
         except UserError:
             raise
-        except Exception as error:  # Pillow meets broken images with a dozen kinds of exceptions
+        except Exception as error:  # Pillow raises many types of exceptions
             raise UserError(f"cannot read {name}: {error}") from error
         yield name, decoded

@@ -1,7 +1,7 @@
-"""ImageNet-100: a hundred classes of an ImageNet folder, decoded as they are used.
+"""ImageNet-100: a hundred classes of an ImageNet folder, decoded when they are used.
 
-The papers that train on it do not say which hundred. A file lists them, one WordNet id per line;
-without it they are the first hundred in sorted order.
+The papers that train on it do not name the hundred classes. A file lists them, one WordNet id per
+line; without a file they are the first hundred in sorted order.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ def read_imagenet100(origin: Origin) -> dict[str, Any]:
     """Return classes, mean, std, labels and `EncodedImages` of both splits.
 
     Raises:
-        UserError: the layout is wrong, or the class list names other than 100 of its classes.
+        UserError: the layout is wrong, or the class list does not name 100 of its classes.
     """
     if not origin.data_dir:
         raise UserError(f"dataset 'imagenet100' needs data-dir: a folder with {LAYOUT}")
@@ -44,15 +44,15 @@ def _classes(root: Path, class_list: str) -> list[str]:
             raise UserError(
                 f"no folder '{split}' in data-dir {root}; ImageNet is laid out as {LAYOUT}"
             )
-    there = sorted(path.name for path in (root / "train").iterdir() if path.is_dir())
+    existing = sorted(path.name for path in (root / "train").iterdir() if path.is_dir())
     if not class_list:
-        if len(there) < CLASSES:
-            raise UserError(f"{root / 'train'} has {len(there)} class folders, not {CLASSES}")
-        return there[:CLASSES]
+        if len(existing) < CLASSES:
+            raise UserError(f"{root / 'train'} has {len(existing)} class folders, not {CLASSES}")
+        return existing[:CLASSES]
     path = root / expanded(class_list, "class-list")  # an absolute path stays as it is
-    wanted = [line.split()[0] for line in text_lines(path)]
-    if len(set(wanted)) != CLASSES or len(wanted) != CLASSES:
-        raise damaged(path, f"it lists {len(set(wanted))} different classes, not {CLASSES}")
-    if absent := set(wanted).difference(there):
+    listed = [line.split()[0] for line in text_lines(path)]
+    if len(set(listed)) != CLASSES or len(listed) != CLASSES:
+        raise damaged(path, f"it lists {len(set(listed))} different classes, not {CLASSES}")
+    if absent := set(listed).difference(existing):
         raise UserError(f"class '{min(absent)}' of {path} has no folder in {root / 'train'}")
-    return wanted
+    return listed

@@ -1,7 +1,7 @@
-"""Image folders: the layout in which users keep their own data, train/CLASS/*.jpg and test/CLASS/*.
+"""Image folders of users' own data: train/CLASS/*.jpg and test/CLASS/*.jpg.
 
-The images are decoded once into one uint8 array, so everything that training would trip over later
-(a broken file, one odd size, a class missing from the test set) is found, and named, here.
+The images are decoded once into one uint8 array. Errors that would otherwise appear during training
+(a damaged file, a different size, a class missing from the test set) are found and reported here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def load_image_folder(data_dir: str) -> Arrays:
 def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation per channel of uint8 [n, H, W, ch], on the scale 0..1.
 
-    A constant channel gets the deviation of one grey level, so that it can be divided by.
+    The deviation is at least one grey level, so that division by it is safe.
     """
     total = np.zeros(images.shape[-1])
     squares = np.zeros(images.shape[-1])
@@ -75,8 +75,8 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _classes(root: Path) -> list[str]:
-    """Return the class names, checking that both splits exist and have the same classes."""
-    found = {}
+    """Check that both splits exist and have the same classes; return the class names."""
+    by_split = {}
     for split in SPLITS:
         if not (root / split).is_dir():
             raise UserError(
@@ -84,16 +84,16 @@ def _classes(root: Path) -> list[str]:
                 "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
             )
         with os.scandir(root / split) as entries:
-            found[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
+            by_split[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
     for split, other in (SPLITS, SPLITS[::-1]):
-        if extra := found[split] - found[other]:
+        if extra := by_split[split] - by_split[other]:
             raise UserError(
                 f"class '{min(extra)}' is in {root / split} but not in {root / other}; "
                 "both must have the same class folders"
             )
-    if len(found["train"]) < 2:
-        raise UserError(f"{root / 'train'} must hold at least two class folders")
-    return sorted(found["train"])
+    if len(by_split["train"]) < 2:
+        raise UserError(f"{root / 'train'} must have at least two class folders")
+    return sorted(by_split["train"])
 
 
 def _list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
@@ -108,7 +108,7 @@ def _list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
 
 
 def image_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the image files of a class folder, sorted by name; raises UserError without any."""
+    """Return the image files of a class folder, sorted by name; raises UserError if empty."""
     try:
         with os.scandir(folder) as entries:
             files = sorted((e for e in entries if _is_image(e)), key=lambda e: e.name)
@@ -163,7 +163,7 @@ def stack_photos(
     """Return `count` photos as uint8 [count, side, side, 3], and whether all are greyscale.
 
     Args:
-        photos: what an error calls each, and uint8 [H, W, 1] or [H, W, 3].
+        photos: pairs of a name for errors, and uint8 [H, W, 1] or [H, W, 3].
         count: how many there are.
         side: of the square images in pixels.
 
@@ -179,14 +179,14 @@ def stack_photos(
                 f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}"
             )
         grey = grey and photo.shape[2] == 1
-        images[index] = photo  # one grey channel spreads over three
+        images[index] = photo  # broadcasts one grey channel to three
     return images, grey
 
 
 def one_form(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> Arrays:
-    """Return the images of each split, uint8 [n, H, W, 1] if all of all splits are greyscale.
+    """Return each split's images, as uint8 [n, H, W, 1] if all images are greyscale.
 
-    `pixels` holds what `stack_photos` returns; other images keep their three channels.
+    `pixels` has the results of `stack_photos` by split. Otherwise images keep three channels.
     """
     channels = 1 if all(grey for _, grey in pixels.values()) else 3
     return {
@@ -214,7 +214,7 @@ def images_by_class(root: Path, folders: Sequence[str]) -> tuple[list[str], np.n
 
 
 def read_image(path: Path, side: int | None = None) -> np.ndarray:
-    """Decode one file, scaled to `side` if given, to uint8 [H, W, 1] if greyscale, else [H, W, 3].
+    """Decode one file, scaled to `side` if given, to uint8 [H, W, 1] (greyscale) or [H, W, 3].
 
     Raises:
         UserError: the file cannot be read, or has more than 8 bits per channel.
@@ -224,10 +224,10 @@ def read_image(path: Path, side: int | None = None) -> np.ndarray:
 
 
 def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
-    """Return an image, scaled to `side` if given, as uint8 [H, W, 1] if greyscale, else [H, W, 3].
+    """Return an image, scaled to `side` if given, as uint8 [H, W, 1] (greyscale) or [H, W, 3].
 
     Raises:
-        UserError: the image, which it calls `name`, has more than 8 bits per channel.
+        UserError: the image has more than 8 bits per channel; the message contains `name`.
     """
     from PIL.Image import Resampling
 
@@ -242,7 +242,7 @@ def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Image]:
-    """Open an image file; whatever fails inside is a UserError that names the file."""
+    """Open an image file; any failure in the block becomes a UserError that names the file."""
     import PIL.Image
 
     try:
@@ -250,5 +250,5 @@ def open_image(path: Path) -> Iterator[Image]:
             yield image
     except UserError:
         raise
-    except Exception as error:  # Pillow meets broken files with a dozen kinds of exceptions.
+    except Exception as error:  # Pillow raises many types of exceptions
         raise UserError(f"cannot read image {path}: {error}") from error

@@ -1,8 +1,8 @@
-"""A client's own images: folders by class, matched with the federation's classes by name.
+"""A client's own images: class folders, matched by name with the federation's classes.
 
-The run configuration lists the classes once, in an order that gives them their labels on every
-host. A client may lack some of them, and either split; a folder with another name is refused, for
-its images would silently be left out or, worse, be taken for another class.
+The run configuration lists the classes once; their order defines the labels on every host. A client
+may lack some classes, or one split. A folder with another name is refused, because its images would
+silently be left out or get the label of another class.
 """
 
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ def class_names(text: str) -> tuple[str, ...]:
 def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
     """Return the images and labels of both splits; a label is the position in `classes`.
 
-    Images are normalised to -1..1: statistics of one client's images are not another's.
+    Images are normalised to -1..1, because clients' image statistics differ.
 
     Raises:
-        UserError: no folder, a class that is not listed, a broken image or one of another size.
+        UserError: no folder, an unlisted class, a damaged image or one of another size.
     """
     if not data_dir:
         raise UserError(
@@ -63,9 +63,11 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
 def _files(root: Path, split: str, classes: Sequence[str]) -> list[tuple[str, int]]:
     """List the images of one split with their labels."""
     folder = root / split
-    found = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    class_folders = (
+        sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    )
     files = []
-    for name in found:
+    for name in class_folders:
         if name.startswith("."):
             continue
         if name not in classes:

@@ -1,7 +1,7 @@
-"""The public data sets in their published files: where they lie, how they are read, what is known.
+"""The public data sets in their published files: location, format and properties.
 
-Normalisation is that of the papers' protocols where they state one, of the public code bases they
-build on where they do not, and else that of the training images.
+Normalisation is that of the papers' protocols if they state one, otherwise that of the public code
+bases on which they build, otherwise that of the training images.
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from fedapp.data.readers.sources import Origin
 
 @dataclass(frozen=True)
 class PublicFiles:
-    """A public data set in its published files: where, in which format, and what is known of it."""
+    """A public data set in its published files: location, format and properties."""
 
     name: str
     torchvision_class: str | None  # None: torchvision cannot download it
     file_format: FileFormat
     image_shape: tuple[int, int, int]
     num_classes: int
-    mean: tuple[float, ...]  # (): that of the training images
+    mean: tuple[float, ...]  # (): computed from the training images
     std: tuple[float, ...]
     classes: tuple[str, ...] = ()
 
@@ -61,10 +61,10 @@ class PublicFiles:
 
         with lock_file(root / f".{self.name}.lock"):
             if locate(root, self.file_format):
-                return  # another process was faster
+                return  # another process has downloaded it
             try:
                 getattr(torchvision.datasets, self.torchvision_class)(str(root), download=True)
-            except Exception as error:  # network, disk and checksum errors of all kinds
+            except Exception as error:  # network, disk and checksum errors of many types
                 raise UserError(
                     f"could not download dataset '{self.name}' to {root}: {error}"
                 ) from error
@@ -146,7 +146,7 @@ CINIC10 = PublicFiles(
     CinicFormat("CINIC-10"),
     (32, 32, 3),
     10,
-    (0.4789, 0.4723, 0.4305),  # as its authors publish
+    (0.4789, 0.4723, 0.4305),  # published by its authors
     (0.2421, 0.2383, 0.2587),
 )
 TINY_IMAGENET = PublicFiles(

@@ -1,4 +1,4 @@
-"""Where the images of a data set come from: one array, or several seen as one.
+"""The sources of a data set's images: one array, or several as one.
 
 Training needs a few rows at a time, so pooling the training and the test images of a data set must
 not copy both into every process.
@@ -12,14 +12,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a user's copy of a data set is, and what of it is wanted.
+    """The location of a user's copy of a data set, and the requested part.
 
     Attributes:
         name: of the data set, as configured.
-        data_dir: the folder that holds it; "": where downloads go.
-        download: whether it may be fetched when it is not there.
-        class_list: file with the wanted classes of ImageNet; "": the first 100.
-        classes: names of a federation's classes, for images of each client's own; "": as found.
+        data_dir: the folder of the files; "": the folder for downloads.
+        download: whether a missing data set may be fetched.
+        class_list: file with the requested classes of ImageNet; "": the first 100.
+        classes: names of a federation's classes, for clients' own images; "": the existing folders.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Origin:
 
 
 class Images(Protocol):
-    """Images uint8 [n, H, W, channels], of which some are asked for at a time."""
+    """Images uint8 [n, H, W, channels], read some rows at a time."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ class Images(Protocol):
 
 
 class Joined:
-    """Two sources of images of one size, one after the other."""
+    """Two concatenated sources of images of one size."""
 
     def __init__(self, first: Images, second: Images) -> None:
         self.first, self.second = first, second

@@ -1,1 +1,1 @@
-"""Real SuperNodes: certificates, a check of the installation, and a worker that stays."""
+"""Real SuperNodes: certificates, checks of the installation, and the warm worker."""

@@ -1,8 +1,8 @@
-"""What a federation needs to trust its members: a CA, the SuperLink's certificate, SuperNode keys.
+"""The credentials of a federation: a CA, the SuperLink's certificate, SuperNode keys.
 
-TLS proves the SuperLink to the nodes, and a key pair proves each node to the SuperLink. Flower
-wants PEM for the first and OpenSSH's format, elliptic curve P-384, for the second. Private files
-are made with mode 0600 from the first byte on, in a folder of mode 0700, and no key is printed.
+TLS authenticates the SuperLink to the nodes, and a key pair authenticates each node to the
+SuperLink. Flower requires PEM for the first and OpenSSH's format, elliptic curve P-384, for the
+second. Private files are created with mode 0600 in a folder of mode 0700, and no key is printed.
 """
 
 import ipaddress
@@ -29,11 +29,11 @@ from fedapp.core.files import write_atomically
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "superlink.crt", "superlink.key"
-# The SuperLink's own ServerApp process connects back over loopback, so its names are always in.
+# The SuperLink's own ServerApp process connects over loopback, so these names are always included.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CA_DAYS = 3650
 _PRIVATE = 0o600
-_CLOCK_SLACK = timedelta(minutes=5)  # nodes whose clocks are a little behind must not refuse it
+_CLOCK_SLACK = timedelta(minutes=5)  # nodes with slow clocks must accept it
 
 
 def make_certificates(
@@ -43,28 +43,28 @@ def make_certificates(
     days: int = 365,
     start: datetime | None = None,
 ) -> list[Path]:
-    """Make everything a new federation needs; returns the files made.
+    """Create all credentials of a new federation; return the created files.
 
     Args:
-        folder: where the files go; made with mode 0700.
+        folder: the folder of the files, created with mode 0700.
         hosts: DNS names and IP addresses by which nodes reach the SuperLink.
         nodes: number of SuperNode key pairs, `node-0`, `node-0.pub` and so on.
-        days: how long the SuperLink's certificate is valid; the CA's is valid for ten years.
-        start: from when on they are valid, now by default.
+        days: validity of the SuperLink's certificate; the CA's is valid for ten years.
+        start: the start of the validity, by default now.
 
     Raises:
-        UserError: a file would be overwritten or cannot be written, or a host is no name.
+        UserError: a file would be overwritten or cannot be written, or a host is invalid.
     """
     keys = [folder / f"node-{number}" for number in range(nodes)]
     fixed = [folder / name for name in (CA_CERTIFICATE, CA_KEY, SERVER_CERTIFICATE, SERVER_KEY)]
     files = [*fixed, *keys, *(key.with_suffix(".pub") for key in keys)]
-    if taken := [file for file in files if file.exists()]:
+    if existing := [file for file in files if file.exists()]:
         raise UserError(
-            f"{taken[0]} exists, and keys are never overwritten: name another folder, or renew "
+            f"{existing[0]} exists, and keys are never overwritten: name another folder, or renew "
             "the SuperLink's certificate alone with --renew"
         )
     start = start or datetime.now(UTC)
-    names = _all_names(hosts)  # before anything is written: what is there stops the next try
+    names = _all_names(hosts)  # first, because written files would block the next attempt
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_authority(folder, start)
@@ -81,8 +81,9 @@ def renew_server_certificate(
 ) -> list[Path]:
     """Replace the SuperLink's certificate and key with new ones from the folder's CA.
 
-    Without hosts they are valid for those of the old ones. The nodes trust the CA, so nothing
-    changes for them. Raises UserError where there is no CA, or neither hosts nor old certificate.
+    Without `hosts` the certificate is valid for those of the old one. The nodes trust the CA, so
+    nothing changes for them. Raises UserError if there is no CA, or neither hosts nor an old
+    certificate.
     """
     hosts = hosts or names_of(read_certificate(folder / SERVER_CERTIFICATE))
     try:
@@ -93,19 +94,19 @@ def renew_server_certificate(
 
 
 def read_certificate(file: Path) -> x509.Certificate:
-    """Read a PEM certificate; raises UserError if there is none in the file."""
+    """Read a PEM certificate; raises UserError if the file has none."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{file} holds no PEM certificate: {error}") from None
+        raise UserError(f"{file} is not a PEM certificate: {error}") from None
 
 
 def read_private_key(file: Path) -> PrivateKeyTypes:
-    """Read a PEM key; raises UserError if there is none in the file, or one with a password."""
+    """Read a PEM key; raises UserError if the file has none, or one with a password."""
     try:
         return load_pem_private_key(file.read_bytes(), None)
     except (OSError, TypeError, ValueError, UnsupportedAlgorithm) as error:
-        raise UserError(f"{file} holds no private key that can be read: {error}") from None
+        raise UserError(f"{file} has no readable private key: {error}") from None
 
 
 def names_of(certificate: x509.Certificate) -> list[str]:
@@ -143,7 +144,7 @@ def _make_server_certificate(
     authority = read_certificate(folder / CA_CERTIFICATE)
     authority_key = read_private_key(folder / CA_KEY)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{folder / CA_KEY} is no key on an elliptic curve, as a CA has here")
+        raise UserError(f"{folder / CA_KEY} is not a key on an elliptic curve, as this CA needs")
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp superlink")])
     issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
@@ -192,7 +193,7 @@ def _all_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """Return a host as a certificate has it; raises UserError if it is neither name nor address."""
+    """Return a host's entry in a certificate; raises UserError if it is no name or address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

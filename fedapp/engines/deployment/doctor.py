@@ -1,6 +1,6 @@
 """Checks of one machine before it runs clients or a server.
 
-What a federation adds, certificates, clock and ports, is in doctor_federation.py.
+The checks of certificates, clock and ports are in doctor_federation.py.
 """
 
 import importlib.metadata
@@ -25,7 +25,7 @@ _DISK_GB = 1.0
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one check: fine or not, and what was found."""
+    """The result of one check: passed or not, and a description."""
 
     name: str
     ok: bool
@@ -37,21 +37,21 @@ class Check:
 
 
 def examine(dataset: str = "digits", data_dir: str = "") -> list[Check]:
-    """Run the checks of the machine itself; a check that fails says what would be right."""
+    """Run the checks of the machine; a failed check states what would be right."""
     checks = [*_versions(), attempt("devices", _devices), *_disks()]
     return [*checks, attempt("data", lambda: _data(dataset, data_dir))]
 
 
 def _versions() -> list[Check]:
-    """Check Python and packages against what fedapp says, as installed, that it needs."""
+    """Check Python and packages against the requirements of the installed fedapp."""
     from packaging.requirements import Requirement
 
     try:
-        said = importlib.metadata.metadata("fedapp")
+        metadata = importlib.metadata.metadata("fedapp")
     except importlib.metadata.PackageNotFoundError:
-        return [Check("fedapp", False, "not installed, so what it needs is not known")]
-    needed = {one.name: one for one in map(Requirement, said.get_all("Requires-Dist", []))}
-    python = Requirement(f"Python{said['Requires-Python']}")
+        return [Check("fedapp", False, "not installed, so its requirements are unknown")]
+    needed = {one.name: one for one in map(Requirement, metadata.get_all("Requires-Dist", []))}
+    python = Requirement(f"Python{metadata['Requires-Python']}")
     return [
         _version(python, ".".join(map(str, sys.version_info[:3]))),
         *(_version(needed[name], _installed(name)) for name in _PACKAGES),
@@ -59,7 +59,7 @@ def _versions() -> list[Check]:
 
 
 def _installed(name: str) -> str:
-    """Return the version of a package; empty if there is none."""
+    """Return the version of a package; "" if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -67,9 +67,13 @@ def _installed(name: str) -> str:
 
 
 def _version(needed: "Requirement", version: str) -> Check:
-    right = bool(version) and needed.specifier.contains(version, prereleases=True)
-    found = version or "not installed"
-    return Check(needed.name, right, found if right else f"{found}; {needed.specifier} is needed")
+    satisfied = bool(version) and needed.specifier.contains(version, prereleases=True)
+    description = version or "not installed"
+    return Check(
+        needed.name,
+        satisfied,
+        description if satisfied else f"{description}; {needed.specifier} is needed",
+    )
 
 
 def _devices() -> str:
@@ -93,18 +97,18 @@ def _gpu(index: int) -> str:
 
 
 def _disks() -> list[Check]:
-    """Check the folders that grow: this one (runs), the data cache and Flower's home."""
+    """Check the disks of the working directory (runs), the data cache and Flower's home."""
 
     flower = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-    places = {"disk": Path.cwd(), "disk of the cache": cache_folder(), "disk of Flower": flower}
-    return [_disk(name, place) for name, place in places.items()]
+    folders = {"disk": Path.cwd(), "disk of the cache": cache_folder(), "disk of Flower": flower}
+    return [_disk(name, folder) for name, folder in folders.items()]
 
 
-def _disk(name: str, place: Path) -> Check:
-    there = next(p for p in (place.absolute(), *place.absolute().parents) if p.exists())
-    free = shutil.disk_usage(there).free / 1e9
-    enough = free >= _DISK_GB and os.access(there, os.W_OK)
-    text = f"{free:.1f} GB free in {place}"
+def _disk(name: str, folder: Path) -> Check:
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(existing).free / 1e9
+    enough = free >= _DISK_GB and os.access(existing, os.W_OK)
+    text = f"{free:.1f} GB free in {folder}"
     return Check(name, enough, text + ("" if enough else f"; {_DISK_GB:g} GB to write is needed"))
 
 
@@ -116,7 +120,7 @@ def _data(dataset: str, data_dir: str) -> str:
 
 
 def attempt(name: str, action: Callable[[], str]) -> Check:
-    """Run one check: what it returns was found; what it raises says what is wrong."""
+    """Run one check; its result or its error becomes the description."""
     try:
         return Check(name, True, action())
     except (UserError, ImportError, OSError, ValueError) as error:

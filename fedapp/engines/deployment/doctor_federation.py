@@ -1,7 +1,7 @@
-"""Checks of what a federation needs beside a working machine: certificates, clock, ports.
+"""Checks for a federation: certificates, clock, ports.
 
-A wrong clock, an expired certificate or a name that is missing in it all look alike from a
-SuperNode: it retries for ever. Here each has its own sentence before the node joins.
+With a wrong clock, an expired certificate or a missing name in it, a SuperNode always behaves in
+the same way: it retries for ever. These checks report each cause before the node joins.
 """
 
 import errno
@@ -29,25 +29,25 @@ from fedapp.engines.deployment.certificates import (
 from fedapp.engines.deployment.doctor import Check, attempt
 
 _RENEW_DAYS = 14
-_CLOCK_SECONDS = 5.0  # Flower refuses signed requests of nodes whose clocks are further off
+_CLOCK_SECONDS = 5.0  # Flower refuses signed requests with a larger difference of clocks
 _CONNECT_SECONDS = 10
 
 
 def examine_federation(
     certificates: Path | None, superlink: str, ports: list[int]
 ) -> Iterator[Check]:
-    """Run the checks that were asked for.
+    """Run the requested checks.
 
     Args:
-        certificates: folder made by `fedapp certificates`, or the part of it a node was given.
-        superlink: HOST:PORT of the SuperLink, to try TLS and, on its control API, compare clocks.
-        ports: TCP ports that something is about to listen on here.
+        certificates: folder of `fedapp certificates`, or the part of it for a node.
+        superlink: HOST:PORT of the SuperLink, to check TLS and, on its control API, the clocks.
+        ports: TCP ports that must be free on this machine.
     """
     if certificates is not None:
         yield from _certificates(certificates)
         yield from _private_files(certificates)
     if superlink:
-        yield attempt("SuperLink", lambda: _greet(superlink, certificates))
+        yield attempt("SuperLink", lambda: _connect(superlink, certificates))
     for port in ports:
         yield attempt(f"port {port}", lambda port=port: _free(port))  # type: ignore[misc]
 
@@ -61,7 +61,7 @@ def _certificates(folder: Path) -> Iterator[Check]:
 
 
 def _validity(file: Path) -> str:
-    """Say until when and for whom a certificate is valid; raises UserError when it is not now."""
+    """Return a certificate's validity and names; raises UserError if it is not valid now."""
     certificate = read_certificate(file)
     now, end = datetime.now(UTC), certificate.not_valid_after_utc
     if now < certificate.not_valid_before_utc:
@@ -81,7 +81,7 @@ def _pair(folder: Path) -> str:
     try:
         certificate.verify_directly_issued_by(read_certificate(folder / CA_CERTIFICATE))
     except (InvalidSignature, TypeError, ValueError):
-        # CAs of two federations have the same name: only the signature tells them apart
+        # CAs of two federations have the same name; only the signature distinguishes them
         raise UserError(
             f"{SERVER_CERTIFICATE} was issued by another CA than that of {CA_CERTIFICATE}"
         ) from None
@@ -89,19 +89,19 @@ def _pair(folder: Path) -> str:
 
 
 def _private_files(folder: Path) -> Iterator[Check]:
-    """Check that no one else can read the private keys."""
+    """Check that only their owner can read the private keys."""
     for file in sorted(folder.iterdir() if folder.is_dir() else ()):
-        if file.suffix == ".key" or _holds_key(file):
+        if file.suffix == ".key" or _has_key(file):
             mode = stat.S_IMODE(file.stat().st_mode)
             private = not mode & 0o077
-            found = f"mode {mode:o}" + (
+            description = f"mode {mode:o}" + (
                 "" if private else f"; others can read it: chmod 600 {file}"
             )
-            yield Check(f"secret {file.name}", private, found)
+            yield Check(f"secret {file.name}", private, description)
 
 
-def _holds_key(file: Path) -> bool:
-    """Tell whether a file begins as private keys do in PEM; one that cannot be read does not."""
+def _has_key(file: Path) -> bool:
+    """Return whether a readable file begins like a private key in PEM."""
     try:
         with file.open("rb") as content:
             return b"PRIVATE KEY" in content.read(64)
@@ -109,8 +109,8 @@ def _holds_key(file: Path) -> bool:
         return False
 
 
-def _greet(superlink: str, certificates: Path | None) -> str:
-    """Speak TLS with a SuperLink and, where its port speaks HTTP, compare the clocks."""
+def _connect(superlink: str, certificates: Path | None) -> str:
+    """Connect to a SuperLink with TLS and, if its port supports HTTP, compare the clocks."""
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"--superlink is {superlink!r} but must be HOST:PORT")
@@ -123,7 +123,7 @@ def _greet(superlink: str, certificates: Path | None) -> str:
     date = None
     try:
         connection.connect()
-        with suppress(http.client.HTTPException, ConnectionError):  # the SuperNodes' port: gRPC
+        with suppress(http.client.HTTPException, ConnectionError):  # the SuperNodes' port uses gRPC
             connection.request("GET", "/health")
             date = connection.getresponse().headers.get("Date")
     except ssl.SSLCertVerificationError as error:

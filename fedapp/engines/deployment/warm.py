@@ -1,9 +1,10 @@
-"""Finding, starting and asking the warm worker: the near side of a private Unix socket.
+"""The client side of the warm worker: find it, start it and send it messages.
 
-There is one worker per SuperNode and version of the app. The first message that finds none binds
-the socket and hands it to a new process, so nobody waits for a file to appear; messages queue in
-the socket until torch is imported. The folder has mode 0700 and belongs to this user, and the
-frames hold the bytes of Flower's own protobuf messages: nothing is unpickled.
+There is one worker per SuperNode and version of the app, reached by a private Unix socket. The
+first message without a worker binds the socket and passes it to a new process, so no process waits
+for a file to appear. Messages queue in the socket until torch is imported. The folder has mode 0700
+and belongs to this user. The frames contain Flower's own protobuf messages, so nothing is
+unpickled.
 """
 
 import fcntl
@@ -23,21 +24,21 @@ from flwr.app import Context, Message
 
 from fedapp.core.errors import UserError
 
-ANSWER, MISTAKE, FAILURE = b"a", b"m", b"f"  # what a worker's frame holds
-GONE = "it closed the connection"  # what an EOFError without words stands for
+ANSWER, MISTAKE, FAILURE = b"a", b"m", b"f"  # kinds of a worker's frame
+GONE = "it closed the connection"  # the meaning of an EOFError without message
 
 
-class WorkerLost(Exception):  # noqa: N818 - no error of the run: it is answered elsewhere
-    """The worker cannot be asked, or went away before it answered."""
+class WorkerLost(Exception):  # noqa: N818 - not an error of the run: the caller answers
+    """The worker is not reachable, or ended before its answer."""
 
 
 def ask_worker(message: Message, context: Context) -> Message:
     """Let the node's worker answer a message, starting the worker if there is none.
 
     Raises:
-        UserError: a mistake of the user's, as the handler said it.
-        RuntimeError: the handler failed; the text is its traceback.
-        WorkerLost: there is no answer, and the message may be answered elsewhere.
+        UserError: the handler's `UserError`.
+        RuntimeError: the handler failed; the message is its traceback.
+        WorkerLost: there is no answer, and the caller may answer the message itself.
     """
     try:
         from flwr.common.serde import context_to_proto, message_from_proto, message_to_proto
@@ -57,18 +58,18 @@ def ask_worker(message: Message, context: Context) -> Message:
 
 
 def _socket_path(node_id: int) -> Path:
-    """Return the socket of this SuperNode's worker for this version of the app.
+    """Return the path of this SuperNode's worker socket for this version of the app.
 
-    A SuperNode that is started again has another parent process here, and gets another worker.
+    A restarted SuperNode has another parent process here, and gets another worker.
     """
     folder = Path(tempfile.gettempdir()) / f"fedapp-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not a private folder of this user")
     home = os.environ.get("FLWR_HOME", "")
-    whose = "\n".join(map(str, (home, node_id, os.getppid(), _app_folder(), sys.executable)))
-    return folder / f"{hashlib.sha256(whose.encode()).hexdigest()[:24]}.sock"
+    identity = "\n".join(map(str, (home, node_id, os.getppid(), _app_folder(), sys.executable)))
+    return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.sock"
 
 
 def _app_folder() -> Path:
@@ -78,15 +79,15 @@ def _app_folder() -> Path:
 @contextmanager
 def _connection(path: Path) -> Iterator[Connection]:
     """Connect to the worker at `path`; at most one process at a time starts one."""
-    with socket.socket(socket.AF_UNIX) as near:
+    with socket.socket(socket.AF_UNIX) as client:
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                near.connect(str(path))
+                client.connect(str(path))
             except (FileNotFoundError, ConnectionRefusedError):
                 _start_worker(path)
-                near.connect(str(path))
-        with Connection(near.detach()) as connection:
+                client.connect(str(path))
+        with Connection(client.detach()) as connection:
             yield connection
 
 

@@ -1,9 +1,8 @@
-"""The warm worker: a process that answers a SuperNode's messages and keeps model, data and CUDA.
+"""The warm worker: it answers a SuperNode's messages and keeps model, data and CUDA loaded.
 
-`warm.py` starts it with a listening socket and the process whose end is also its own. It answers
-one message at a time with the handlers of `client_app.py`, and ends when that process ends or when
-nobody has asked for half an hour. A training that nobody waits for any more is finished, and its
-answer dropped.
+`warm.py` starts it with a listening socket and the id of a parent process. The worker answers one
+message at a time with the handlers of `client_app.py`. It ends with the parent process, or after
+half an hour without messages. It finishes a training whose sender has ended, and drops the answer.
 """
 
 import logging
@@ -26,7 +25,7 @@ IDLE_SECONDS = 1800.0
 
 
 def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> None:
-    """Answer messages until the parent process ends or `idle` seconds pass without any."""
+    """Answer messages until the parent process ends or `idle` seconds pass without a message."""
     path, inode = _name_of(listener)
     try:
         watched = [listener.fileno(), *_end_of(parent)]
@@ -38,12 +37,14 @@ def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> N
                 try:
                     _answer(connection)
                 except (OSError, EOFError) as error:
-                    log.warning("warm worker: nobody took the answer (%s)", str(error) or GONE)
+                    log.warning(
+                        "warm worker: the answer was not delivered (%s)", str(error) or GONE
+                    )
     except ProcessLookupError:
-        return  # the parent had ended before it could be watched
+        return  # the parent has already ended
     finally:
-        # no new message may find the socket; another worker's, bound since, stays, and so does
-        # the lock file: whoever waits for it must not hold another one than who comes next
+        # Remove the socket, so that no new message finds it, but not a newer worker's socket. The
+        # lock file stays: a waiting process and later ones must lock the same file.
         if path.exists() and path.stat().st_ino == inode:
             path.unlink()
 
@@ -69,12 +70,12 @@ def _handle(message: Message, context: Context) -> tuple[bytes, bytes]:
     from fedapp.runtime.run_data import forget_files
 
     if message.metadata.message_type == MessageType.QUERY:
-        close_process()  # a run begins, and the host may have other images than at the last one
+        close_process()  # a new run begins, and the host's images may have changed
         forget_files()
     try:
         return ANSWER, message_to_proto(app(message, context)).SerializeToString()
-    except UserError as mistake:
-        return MISTAKE, str(mistake).encode()
+    except UserError as error:
+        return MISTAKE, str(error).encode()
     except Exception:
         return FAILURE, traceback.format_exc().encode()
 
@@ -85,15 +86,15 @@ def _name_of(listener: socket.socket) -> tuple[Path, int]:
 
 
 def _end_of(parent: int) -> list[int]:
-    """Return a descriptor that becomes readable when a process ends, where the system has such.
+    """Return a descriptor that becomes readable when a process ends, [] if unsupported.
 
-    Raises ProcessLookupError if it has ended.
+    Raises ProcessLookupError if the process has ended.
     """
     return [os.pidfd_open(parent)] if hasattr(os, "pidfd_open") else []
 
 
 def main() -> None:
-    """Serve the socket and the parent that the command line names."""
+    """Serve the socket and the parent given on the command line."""
     configure()
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     with socket.socket(fileno=descriptor) as listener:

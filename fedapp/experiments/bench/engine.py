@@ -1,7 +1,7 @@
-"""What the engine costs: starting, sending models about, and averaging them.
+"""The costs of the engine: start-up, messages with models, and aggregation.
 
-Nothing is trained here. Starting is compared with what Ray and PyTorch need by themselves, messages
-with stock Flower's, averaging with copying memory.
+Start-up is compared with the start of Ray plus the import of PyTorch, messages with stock Flower's,
+and aggregation with copying memory. Messages and aggregation need no training.
 """
 
 import json
@@ -45,7 +45,7 @@ _AGGREGATED_MEGABYTES = 40
 
 
 def measure_engine(project: Path, plan: Plan) -> dict[str, Any]:
-    """Return "startup", "messages" and "aggregation" (see the functions that measure them)."""
+    """Return "startup", "messages" and "aggregation" (see the `measure_...` functions)."""
     return {
         "startup": measure_startup(project, plan.repeats),
         "messages": measure_messages(plan),
@@ -54,45 +54,51 @@ def measure_engine(project: Path, plan: Plan) -> dict[str, Any]:
 
 
 def measure_startup(project: Path, repeats: int) -> dict[str, float]:
-    """Measure the seconds from the command to the end of the first round, of one batch per client.
+    """Measure the seconds from the command to the end of round 1, with one batch per client.
 
     Returns:
-        "seconds" of `fedapp run`, "baseline_seconds" (of `ray.init` plus `import torch`), their
-        "ratio", and "ray_seconds" and "superlink_seconds" of the other ways to simulate: all
-        medians over the repeats.
+        Medians over the repeats: "seconds" of `fedapp run`, "baseline_seconds" (of `ray.init` plus
+        `import torch`), their "ratio", and "ray_seconds" and "superlink_seconds" of the other
+        engines.
     """
     workload = Workload(clients=cores(), images=50, epochs=1, rounds=1)
-    ways: dict[str, Runner] = {
+    runners: dict[str, Runner] = {
         "seconds": partial(run, engine=Engine.WORKERS),
         "ray_seconds": partial(run, engine=Engine.RAY),
         "superlink_seconds": run_with_superlink,
     }
-    found: dict[str, list[float]] = {}
+    measured: dict[str, list[float]] = {}
     for repeat in range(repeats):
         say(f"start-up, repeat {repeat + 1} of {repeats}")
         baseline = sum(_baseline_seconds(text) for text in _BASELINE.values())
         seconds = {
             name: measured_workload(
-                project, workload, resources("cpu"), way, method="fedavg", model="cnn", device="cpu"
+                project,
+                workload,
+                resources("cpu"),
+                runner,
+                method="fedavg",
+                model="cnn",
+                device="cpu",
             ).first_round
-            for name, way in ways.items()
+            for name, runner in runners.items()
         } | {"baseline_seconds": baseline}
         for name, value in (seconds | {"ratio": seconds["seconds"] / baseline}).items():
-            found.setdefault(name, []).append(value)
-    return {name: rounded_median(values) for name, values in found.items()}
+            measured.setdefault(name, []).append(value)
+    return {name: rounded_median(values) for name, values in measured.items()}
 
 
 def measure_messages(plan: Plan) -> dict[str, dict[str, float]]:
-    """Measure rounds in which clients send back what they receive, and stock Flower's ones.
+    """Measure rounds in which clients return the received model, for this project and Flower.
 
     Returns:
         By megabytes of the model: "seconds" per round, "seconds_per_client", "stock_seconds" (one
-        message per client, as Flower's examples do) and the "ratio" of ours to stock. The smallest
-        model shows what waiting and polling cost.
+        message per client, as in Flower's examples) and the "ratio" of "seconds" to
+        "stock_seconds". The smallest model shows the cost of waiting and polling.
     """
     ours: dict[str, list[float]] = {}
     stock: dict[str, list[float]] = {}
-    nodes = cores()  # as many as `fedapp run` makes
+    nodes = cores()  # as in `fedapp run`
     for repeat in range(plan.repeats):
         say(f"messages, repeat {repeat + 1} of {plan.repeats}")
         _gather(ours, run_messages(plan, nodes, stock=False))
@@ -102,7 +108,7 @@ def measure_messages(plan: Plan) -> dict[str, dict[str, float]]:
 
 
 def run_messages(plan: Plan, nodes: int, stock: bool) -> dict[str, list[float]]:
-    """Run the message app once; returns the seconds of its rounds by megabytes, the first left out.
+    """Run the message app once; return the seconds of its rounds, except the first, by megabytes.
 
     Raises:
         UserError: the run did not complete.
@@ -125,12 +131,12 @@ def run_messages(plan: Plan, nodes: int, stock: bool) -> dict[str, list[float]]:
             flower_run(project, settings, Resources(nodes, cores(), 0.0), environment)
         if not results.is_file():
             raise UserError("the run of the message app did not complete, see its log")
-        found: dict[str, list[float]] = json.loads(results.read_text())
-    return {size: seconds[1:] for size, seconds in found.items()}
+        measured: dict[str, list[float]] = json.loads(results.read_text())
+    return {size: seconds[1:] for size, seconds in measured.items()}
 
 
 def write_message_app(folder: Path, config: Mapping[str, Any]) -> Path:
-    """Write the project that `flwr run` needs, with these run-config keys; returns its folder."""
+    """Write a project for `flwr run` with these run-config keys; return its folder."""
     folder.mkdir(parents=True)
     (folder / "message_app.py").write_text(_APP)
     project = {
@@ -147,7 +153,7 @@ def write_message_app(folder: Path, config: Mapping[str, Any]) -> Path:
 
 
 def measure_aggregation() -> dict[str, float]:
-    """Measure the server's exact sum of a 40 MB model, by one thread.
+    """Measure the server's exact sum of a 40 MB model, with one thread.
 
     Returns:
         GB of float32 model per second of "add" (one client's model), GB of int64 sums per second of
@@ -173,7 +179,7 @@ def measure_aggregation() -> dict[str, float]:
 
 
 def _baseline_seconds(statements: str) -> float:
-    """Return the seconds that some statements take in a fresh process."""
+    """Return the seconds of some statements in a new process."""
     script = f"import time; {statements.format(cores=cores())}; print(time.perf_counter() - start)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     if done.returncode:
@@ -190,6 +196,6 @@ def _compare(ours: Sequence[float], stock: Sequence[float], clients: int) -> dic
     }
 
 
-def _gather(into: dict[str, list[float]], found: Mapping[str, Sequence[float]]) -> None:
-    for size, seconds in found.items():
-        into.setdefault(size, []).append(statistics.median(seconds))
+def _gather(collected: dict[str, list[float]], measured: Mapping[str, Sequence[float]]) -> None:
+    for size, seconds in measured.items():
+        collected.setdefault(size, []).append(statistics.median(seconds))

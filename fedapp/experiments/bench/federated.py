@@ -1,7 +1,7 @@
-"""Real runs of the app, and how fast their rounds were.
+"""Real runs of the app, and the speed of their rounds.
 
-A run is simulated, by default as `fedapp run` does, or takes place in this process where only its
-arithmetic is compared. Either way the figures are those that the run itself wrote down.
+A run is simulated, by default as in `fedapp run`, or executed in this process if only its
+arithmetic is compared. In both cases the results come from the run's own metrics.
 """
 
 import statistics
@@ -35,13 +35,13 @@ class Speed:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What a run wrote down, one row per round, and how long its first model took to come."""
+    """The rows of a run's metrics, and the time to its first round's end."""
 
     rows: list[dict[str, Any]]
-    first_round: float  # seconds from the start of everything to the end of round 1
+    first_round: float  # seconds from the start of the command to the end of round 1
 
     def speed(self) -> Speed:
-        """Return the medians of all rounds but the first, which also loads and warms up."""
+        """Return the medians of all rounds except the first, which includes loading and warm-up."""
         rows = self.rows[1:]
         return Speed(
             statistics.median(row["images"] / row["seconds"] for row in rows),
@@ -50,7 +50,7 @@ class Rounds:
 
 
 def configuration(data_dir: Path, workload: Workload, **changes: Any) -> dict[str, Any]:
-    """Return the run configuration of a workload: evaluation only in the end, no augmentation."""
+    """Return the run configuration of a workload: evaluation only at the end, no augmentation."""
     values = {
         "dataset": "cifar10", "data-dir": str(data_dir), "partition": "iid", "pool-data": False,
         "num-clients": workload.clients, "participation": 1.0, "local-epochs": workload.epochs,
@@ -61,7 +61,7 @@ def configuration(data_dir: Path, workload: Workload, **changes: Any) -> dict[st
 
 
 def resources(device: str, workers: int = 0) -> Resources:
-    """Return what a simulation on a device may use."""
+    """Return the resources of a simulation on a device."""
     if device == "cpu":
         return Resources(workers=workers or cores(), gpus=0.0)
     return Resources(workers=workers)
@@ -76,18 +76,18 @@ def measured_run(
         with stdout_to_stderr():
             code = runner(project, {**config, "output-dir": output, "run-name": NAME}, allowed)
         if code != 0:
-            named = f"{config.get('method')} with {config.get('model')}"
-            raise UserError(f"the run of {named} did not complete, see its log")
+            label = f"{config.get('method')} with {config.get('model')}"
+            raise UserError(f"the run of {label} did not complete, see its log")
         directory = RunDirectory.load(Path(output) / NAME)
         rows = directory.rounds()
-        # with a single round, the last line of the file is that round's
+        # with a single round, the file's time is the end of that round
         return Rounds(rows, directory.metrics_path.stat().st_mtime - started)
 
 
 def measured_workload(
     project: Path, workload: Workload, allowed: Resources, runner: Runner = run, **changes: Any
 ) -> Rounds:
-    """Run a workload once, on images made for it; `changes` are to its configuration.
+    """Run a workload once, on generated images; `changes` override its configuration.
 
     Raises UserError if the run did not complete.
     """
@@ -99,5 +99,5 @@ def measured_workload(
 def measured_in_process(
     project: Path, workload: Workload, allowed: Resources, **changes: Any
 ) -> Rounds:
-    """Run a workload once without Flower's processes, as `measured_workload`."""
+    """Run a workload once without Flower's processes; otherwise as `measured_workload`."""
     return measured_workload(project, workload, allowed, run_in_process, **changes)

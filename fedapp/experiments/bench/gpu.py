@@ -1,6 +1,6 @@
-"""The GPU part: the tax there, precisions, a paper's rounds, and whether memory stays flat.
+"""The GPU part: the FL tax, precisions, a paper's rounds, and the growth of memory.
 
-On a machine without a GPU one line says so.
+On a machine without a GPU the result is one line.
 """
 
 import gc
@@ -20,16 +20,16 @@ from fedapp.runtime.process import close_process
 
 MEMORY_ROUNDS = 20
 _PAPER_EPOCHS, _PAPER_ROUNDS, _PAPER_SECONDS = 3, 320, 20.4  # CIFAR-100, 10 clients per round
-FLAT = 1.01  # memory of the last rounds over that of the first ones
+FLAT = 1.01  # largest allowed growth of memory
 
 
 def measure_gpu(project: Path, plan: Plan) -> dict[str, Any] | str:
-    """Measure on the first GPU, or return why that was skipped.
+    """Measure on the first GPU, or return the reason why this was skipped.
 
     Returns:
-        What `measure_tax`, with the CNN's workload for all models, `measure_precisions` and
-        `measure_paper` return, and "memory": "peak_megabytes" over 20 rounds and "growth", the peak
-        of the last ten over that of the first ten.
+        The results of `measure_tax`, with the CNN's workload for all models, of
+        `measure_precisions` and of `measure_paper`, and "memory": "peak_megabytes" over 20 rounds,
+        "growth" (the peak of the last ten over that of the first ten) and "flat".
     """
     if not len(gpu_names()):
         return "skipped: no GPU was found"
@@ -51,10 +51,10 @@ def measure_paper(project: Path, plan: Plan, device: str) -> dict[str, dict[str,
     """
     say(f"{device}: the FedDr+ paper's rounds")
     workload = replace(plan.tax, epochs=_PAPER_EPOCHS)
-    found = measured_workload(
+    measured = measured_workload(
         project, workload, resources(device), model="mobilenet", method="fedavg", device=device
     )
-    seconds = found.speed().seconds
+    seconds = measured.speed().seconds
     minutes = seconds * _PAPER_ROUNDS / 60
     return {"paper": {"seconds": seconds, "paper_seconds": _PAPER_SECONDS, "minutes": minutes}}
 
@@ -64,7 +64,7 @@ def measure_memory(project: Path, plan: Plan) -> dict[str, Any]:
     workload = replace(plan.cost, rounds=MEMORY_ROUNDS)
     close_process()
     gc.collect()
-    torch.cuda.empty_cache()  # of the runs before this one
+    torch.cuda.empty_cache()  # memory of earlier runs
     readings: list[int] = []
     done = threading.Event()
 

@@ -1,7 +1,7 @@
-"""The machine a benchmark runs on: its description, its memory, and images to train on.
+"""The machine of a benchmark: its description, its memory, and generated images.
 
-Images are random bytes in CIFAR-10's own files: what they show does not change what training on
-them costs, and nothing has to be downloaded.
+Images are random bytes in CIFAR-10's file format. The cost of training does not depend on their
+content, and no download is needed.
 """
 
 import importlib.metadata
@@ -30,7 +30,7 @@ _TRAIN_FILES = 5
 
 @contextmanager
 def benchmark_images(train: int) -> Iterator[Path]:
-    """Make a data-dir for "cifar10" with `train` random images, and a data cache, for a while."""
+    """Yield a temporary data-dir for "cifar10" with `train` random images and its own cache."""
     with tempfile.TemporaryDirectory(prefix="fedapp-bench-") as folder:
         data = Path(folder) / "data"
         data.mkdir()
@@ -46,7 +46,7 @@ def benchmark_images(train: int) -> Iterator[Path]:
 
 
 def environment() -> dict[str, Any]:
-    """Return what the figures depend on besides the program."""
+    """Return the properties of the environment on which the results depend."""
     packages = ("fedapp", "flwr", "ray", "torch")
     return {
         "platform": platform.platform(),
@@ -60,7 +60,7 @@ def environment() -> dict[str, Any]:
 
 
 def memory_bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
-    """Return GB/s, reads and writes together, of one thread that copies a large array."""
+    """Return the GB/s, reads plus writes, of one thread that copies a large array."""
     source = np.ones(megabytes * 2**17)
     target = np.empty_like(source)
     target[:] = source
@@ -68,7 +68,7 @@ def memory_bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
 
 
 def best_seconds(work: Any, repeats: int) -> float:
-    """Return the shortest of some calls: what a disturbed machine shows of an undisturbed one."""
+    """Return the shortest time of some calls, the one with the least disturbance."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -78,10 +78,10 @@ def best_seconds(work: Any, repeats: int) -> float:
 
 
 class PeakMemory:
-    """The most memory that all processes started inside the `with` block had at one time.
+    """The peak memory of all processes that start inside the `with` block, taken together.
 
-    Only pages of their own count: what they share (libraries, mapped data, Ray's object store)
-    does not, where the system tells it apart, as Linux does. `megabytes` is None without any.
+    Only private pages count. Shared pages (libraries, mapped data, Ray's object store) do not count
+    if the system reports them, as Linux does. `megabytes` is None without such processes.
     """
 
     megabytes: float | None = None
@@ -105,25 +105,25 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._done.wait(self._interval):
-            found = [_own_bytes(process, self._mark) for process in psutil.process_iter()]
-            if sum(found):
-                self.megabytes = max(self.megabytes or 0.0, sum(found) / 1e6)
+            sizes = [_own_bytes(process, self._mark) for process in psutil.process_iter()]
+            if sum(sizes):
+                self.megabytes = max(self.megabytes or 0.0, sum(sizes) / 1e6)
 
 
 def _own_bytes(process: psutil.Process, mark: str) -> int:
-    """Return the private resident bytes of a process that carries the mark, or 0."""
+    """Return the private resident bytes of a process with the mark, or 0."""
     try:
         if process.environ().get(_MARK) != mark:
             return 0
         memory = process.memory_info()
-    except (psutil.Error, OSError):  # another user's, or gone
+    except (psutil.Error, OSError):  # another user's, or ended
         return 0
     return memory.rss - getattr(memory, "shared", 0)
 
 
 @contextmanager
 def _environment_value(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable, which processes started meanwhile inherit."""
+    """Set an environment variable in the block, which processes started there inherit."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -135,7 +135,7 @@ def _environment_value(name: str, value: str) -> Iterator[None]:
 
 
 def _write_images(path: Path, count: int, rng: np.random.Generator) -> None:
-    """Write `count` images of random pixels, their classes in turn."""
+    """Write `count` images of random pixels with alternating classes."""
     pixels = rng.integers(0, 256, (count, CHANNELS * SIDE * SIDE), dtype=np.uint8)
     labels = [index % CLASSES for index in range(count)]
     path.write_bytes(pickle.dumps({"data": pixels, "labels": labels}))

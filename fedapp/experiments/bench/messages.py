@@ -1,8 +1,8 @@
-"""A Flower app whose clients send back what they receive: messages without training.
+"""A Flower app whose clients return the received model: messages without training.
 
-Its server runs rounds of this project's strategy or, to compare, of Flower's own FedAvg with one
-message per client, and writes the seconds of each round to a file. The benchmark starts it as any
-app is started: by `flwr run`.
+Its server runs rounds of this project's strategy or, for comparison, of Flower's FedAvg with one
+message per client, and writes the seconds of each round to a file. The benchmark starts it with
+`flwr run`.
 """
 
 import json
@@ -30,7 +30,7 @@ from strategies.rounds.records import (
 )
 
 _EXAMPLES = 500
-_ARRAYS = 10  # that a model consists of
+_ARRAYS = 10  # arrays of a model
 
 server = ServerApp()
 client = ClientApp()
@@ -55,7 +55,7 @@ def echo(message: Message, context: Context) -> Message:
 
 
 def _echo_as_stock_flower(message: Message) -> Message:
-    """Return the received model as Flower's examples do: as a list of arrays, with a number."""
+    """Return the received model as in Flower's examples: a list of arrays, and a metric."""
     received = message.content.array_records[ARRAYS].to_numpy_ndarrays()
     content = RecordDict(
         {ARRAYS: ArrayRecord(received), "metrics": MetricRecord({"num-examples": _EXAMPLES})}
@@ -86,7 +86,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 
 class Clock:
-    """Takes the seconds between the ends of rounds."""
+    """Measures the seconds between the ends of rounds."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -96,14 +96,14 @@ class Clock:
         self._last = time.perf_counter()
 
     def end_of_round(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Note one round; Flower's own strategies also call this before the first."""
+        """Record one round; Flower's own strategies also call this before the first."""
         now = time.perf_counter()
         self.seconds.append(now - self._last)
         self._last = now
 
 
 def our_strategy(nodes: list[int], clients: int, names: list[str]) -> FedAvg:
-    """Return FedAvg for clients that are spread over the nodes in turn."""
+    """Return FedAvg for clients that are assigned to the nodes in turn."""
     return FedAvg(
         Federation({c: nodes[c % len(nodes)] for c in range(clients)},
                    dict.fromkeys(range(clients), _EXAMPLES)),
@@ -114,7 +114,7 @@ def our_strategy(nodes: list[int], clients: int, names: list[str]) -> FedAvg:
 
 
 def random_model(megabytes: float) -> Arrays:
-    """Return ten float32 arrays of this many megabytes together."""
+    """Return ten float32 arrays of this total size in megabytes."""
     length = max(1, round(megabytes * 1e6 / 4 / _ARRAYS))
     rng = np.random.default_rng(0)
     return {f"layer{i}": rng.standard_normal(length, np.float32) for i in range(_ARRAYS)}

@@ -1,6 +1,6 @@
-"""What each method costs: seconds per round over FedAvg's, without Flower's processes.
+"""The cost of each method: seconds per round over FedAvg's, without Flower's processes.
 
-A run of FedAvg comes right after each other one, because other programs may slow a machine down
+A run of FedAvg follows each run of another method, because other programs may slow a machine down
 for minutes.
 """
 
@@ -18,11 +18,12 @@ from fedapp.methods.table import METHODS
 def measure_methods(project: Path, plan: Plan) -> dict[str, Any]:
     """Measure every method of the table with the plan's first model, on the CPU.
 
-    The rounds of a method that fine-tunes at the end are those of the method before it: left out.
+    Methods that fine-tune at the end are left out, because their rounds are those of the base
+    method.
 
     Returns:
-        "method_cost": by method, the median ratio over the repeats; "method_skipped": by method,
-        why it could not run with this model and data.
+        "method_cost": by method, the median ratio over the repeats. "method_skipped": by method,
+            the reason why it could not run with this model and data.
     """
     cost: dict[str, list[float]] = {}
     skipped: dict[str, str] = {}
@@ -33,8 +34,8 @@ def measure_methods(project: Path, plan: Plan) -> dict[str, Any]:
             seconds = _seconds(project, plan, method)
             reference = _seconds(project, plan, next(iter(METHODS)))
             cost.setdefault(method, []).append(seconds / reference)
-        except UserError as reason:
-            skipped[method] = str(reason)
+        except UserError as error:
+            skipped[method] = str(error)
     return {
         "method_cost": {method: rounded_median(ratios) for method, ratios in cost.items()},
         "method_skipped": skipped,

@@ -1,8 +1,8 @@
-"""A plain centralised PyTorch loop: the ceiling for the speed of a federated round.
+"""A plain centralised PyTorch loop: the upper bound of the speed of a federated round.
 
-It has the model, batch size, optimiser and precision of a federated run, its data as tensors on the
-device, and nothing else: no augmentation, no messages, no clients. A machine may run it faster in
-one process with all threads or in as many processes as cores, so both can be measured.
+It has the model, batch size, optimiser and precision of a federated run and its data as tensors on
+the device, but no augmentation, messages or clients. Depending on the machine, one process with all
+threads or one process per core is faster, so both can be measured.
 """
 
 import multiprocessing
@@ -23,14 +23,14 @@ from fedapp.models.heads import build_head
 from fedapp.models.model import Model, build_model
 
 _GPU_PROCESSES = 4
-_FEATURES = 64  # of a group's models
+_FEATURES = 64  # feature dimension of a group's models
 _WARM_UP_STEPS = 5
 _START_UP_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the plain loop uses a machine: equal processes that train at the same time."""
+    """The plain loop's processes on a machine: equal processes that train simultaneously."""
 
     processes: int
     threads: int
@@ -39,22 +39,21 @@ class Layout:
 
 
 def layouts(device: str, tuned: bool = False) -> list[Layout]:
-    """Return the layouts of which the best counts as the plain loop's speed on a device."""
+    """Return the layouts for a device; the speed of the plain loop is that of the best one."""
     if device == "cpu":
-        found = [Layout(1, cores(), device, tuned), Layout(cores(), 1, device, tuned)]
-        return list(dict.fromkeys(found))
+        candidates = [Layout(1, cores(), device, tuned), Layout(cores(), 1, device, tuned)]
+        return list(dict.fromkeys(candidates))
     return [Layout(1, 1, device, tuned), Layout(_GPU_PROCESSES, 1, device, tuned)]
 
 
 def train_plainly(
     model_name: str, batch_size: int, device: str, seconds: float, ready: Callable[[], object]
 ) -> float:
-    """Train on random 32x32 colour images for about `seconds`; returns images per second.
+    """Train on random 32x32 colour images for about `seconds`; return images per second.
 
     `model_name` is a backbone or one of `architectures`.
 
-    The loop has the model, batch size, optimiser and precision of a federated run, its data as
-    tensors on the device, and nothing else. `ready` is called when the clock is about to start.
+    `ready` is called immediately before the measurement starts.
     """
     model = _model(model_name).to(device)
     images = torch.randn(2000, CHANNELS, SIDE, SIDE).to(device)
@@ -82,14 +81,14 @@ def train_plainly(
 
 
 def architectures(model: str) -> list[str]:
-    """Return what `train_plainly` calls a backbone, or the architectures of a model group."""
+    """Return the names for `train_plainly` of a backbone, or of a group's architectures."""
     if model not in GROUPS:
         return [model]
     return [f"{model}/{name}" for name in GROUPS[model].architectures]
 
 
 def _model(name: str) -> nn.Module:
-    """Build a backbone with a linear head, or "group/architecture" as its clients have it."""
+    """Build a backbone with a linear head, or the client model of "group/architecture"."""
     _, in_group, architecture = name.partition("/")
     if not in_group:
         return build_model(name, "linear", CHANNELS, SIDE, CLASSES, seed=0)
@@ -104,7 +103,7 @@ def plain_images_per_second(
     """Return the summed images per second of a layout's processes, which start together.
 
     Raises:
-        RuntimeError: a process ended without a figure.
+        RuntimeError: a process ended without a result.
     """
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(layout.processes), context.Queue()
@@ -121,7 +120,7 @@ def plain_images_per_second(
     try:
         rates = [results.get(timeout=_START_UP_SECONDS + 2 * seconds) for _ in workers]
     except queue.Empty:
-        raise RuntimeError("a process of the plain loop gave no figure") from None
+        raise RuntimeError("a process of the plain loop gave no result") from None
     finally:
         for worker in workers:
             worker.join(10)
@@ -135,7 +134,7 @@ def plain_images_per_second(
 def _plain_worker(
     model_name: str, layout: Layout, batch_size: int, seconds: float, barrier: Any, results: Any
 ) -> None:
-    """Train in a process of its own, and report images per second or what went wrong."""
+    """Train in a process of its own, and report images per second or the error."""
     try:
         torch.set_num_threads(layout.threads)
         set_float32_precision("fp32")

@@ -1,7 +1,7 @@
-"""What a benchmark measures, and how much of it: the full plan and the quick one.
+"""The workloads of a benchmark: the full plan and the quick plan.
 
-The sizes are the papers' (10 clients with 500 images per round, batches of 50), cut down where one
-measurement would take minutes; the quick plan takes about ten minutes on two cores.
+The sizes are the papers' (10 clients with 500 images per round, batches of 50), reduced if one
+measurement would take minutes. The quick plan takes about ten minutes on two cores.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Plan:
     repeats: int = 3
     models: tuple[str, ...] = ("cnn", "mobilenet", "vgg11", "resnet18", "tiny")  # or groups
     methods: tuple[str, ...] = ("fedavg", "fedntd", "feddr+", "scaffold", "feddor")
-    whole: tuple[str, ...] = ("cnn",)  # models of which every repeat has all methods; see `asked`
+    whole: tuple[str, ...] = ("cnn",)  # models with all methods in every repeat; see `asked`
     tax: Workload = Workload()
     heavy: Workload = Workload(epochs=1, rounds=2)  # of larger models than the CNN
     heaviest: Workload = Workload(images=200, epochs=1, rounds=2)
@@ -55,18 +55,19 @@ class Plan:
             Point(10_000, 10), Point(1000, 100, workers=1),
         )
     )  # fmt: skip
-    # the job that research simulators are compared on: 5 steps per client
+    # the job used to compare research simulators: 5 steps per client
     job: Point = Point(1000, 50, images=50, rounds=12)
 
     @property
     def backbone(self) -> str:
-        """The model of the parts that measure one only."""
+        """The model of the parts that measure only one."""
         return next((model for model in self.models if model not in GROUPS), "cnn")
 
     def asked(self, model: str, methods: Sequence[str], repeat: int) -> Sequence[str]:
-        """Return the methods of one repeat of the FL tax: large models' only once, but the first.
+        """Return the methods of one repeat of the FL tax.
 
-        Their runs take minutes each.
+        Large models have only the first method after the first repeat, because each run takes
+        minutes.
         """
         return methods if repeat == 0 or model in self.whole else methods[:1]
 

@@ -1,4 +1,4 @@
-"""What each precision of local training costs, for a method without a teacher and one with it."""
+"""The cost of each precision of local training, for a method without and one with a teacher."""
 
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ def measure_precisions(project: Path, plan: Plan, device: str) -> dict[str, Any]
         seconds: dict[str, float] = {}
         for method, precision in CASES:
             say(f"{device} {plan.backbone}, {method} in {precision}")
-            found = measured_in_process(
+            measured = measured_in_process(
                 project, plan.cost, resources(device),
                 model=plan.backbone, method=method, device=device, precision=precision,
             )  # fmt: skip
-            seconds[f"{method}, {precision}"] = found.speed().seconds
+            seconds[f"{method}, {precision}"] = measured.speed().seconds
         reference = next(iter(seconds.values()))
         for case, value in seconds.items():
             ratios.setdefault(case, []).append(value / reference)

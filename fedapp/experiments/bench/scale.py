@@ -1,4 +1,4 @@
-"""How rounds grow with the cohort, the clients and the workers, and the published large job."""
+"""The cost of rounds by cohort, clients and workers, and the published large job."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ def measure_scale(project: Path, plan: Plan) -> dict[str, Any]:
     """Simulate every point of the plan once, and the job of 1,000 clients.
 
     Returns:
-        "scale": a list of points with their "seconds" per round and "peak_megabytes"; "job": the
-        same of the large job, with "fits_per_second" and "steps_per_second".
+        "scale": a list of points with their "seconds" per round and "peak_megabytes". "job": the
+            same for the large job, with "fits_per_second" and "steps_per_second".
     """
     points = [measure_point(project, point) for point in plan.scale]
     job = measure_point(project, plan.job)

@@ -1,4 +1,4 @@
-"""The whole benchmark: the parts in turn, and the files that it leaves behind."""
+"""The whole benchmark: it runs the parts and writes the result files."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -37,13 +37,13 @@ PARTS: dict[str, Part] = {
 def bench(
     project: Path, plan: Plan, parts: Sequence[str] = (), folder: Path | None = None
 ) -> dict[str, Any]:
-    """Run the named parts, all by default, and return their figures in one dictionary.
+    """Run the named parts, by default all, and return their results in one dictionary.
 
-    With a `folder`, what there is so far is written there after each part.
+    With a `folder`, the results so far are written to it after each part.
 
     Returns:
-        "fl_tax": {model: ratio}, and what the parts' functions document; "skipped_methods": those
-        of the plan that are not in the method table; "plan" and "environment".
+        "fl_tax": {model: ratio}, and the other results of the parts' functions. "skipped_methods":
+            the plan's methods that are not in the method table. "plan" and "environment".
 
     Raises:
         UserError: an unknown model or part, or a run that did not complete.
@@ -57,17 +57,17 @@ def bench(
             raise UserError(f"benchmark part '{part}' is unknown; choose from {', '.join(PARTS)}")
     absent = [method for method in plan.methods if method not in METHODS]
     plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
-    found: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}
+    results: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}
     for part in parts or PARTS:
-        found |= PARTS[part](project, plan) | {"environment": environment()}
+        results |= PARTS[part](project, plan) | {"environment": environment()}
         if folder:
-            write(found, folder)
-    return found
+            write(results, folder)
+    return results
 
 
-def write(found: dict[str, Any], folder: Path) -> None:
-    """Write bench.json, bench.md and bench.png in a folder."""
+def write(results: dict[str, Any], folder: Path) -> None:
+    """Write bench.json, bench.md and bench.png to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "bench.json", json.dumps(found, indent=2).encode())
-    write_atomically(folder / "bench.md", (markdown(found) + "\n").encode())
-    write_atomically(folder / "bench.png", png(draw(found)))
+    write_atomically(folder / "bench.json", json.dumps(results, indent=2).encode())
+    write_atomically(folder / "bench.md", (markdown(results) + "\n").encode())
+    write_atomically(folder / "bench.png", png(draw(results)))

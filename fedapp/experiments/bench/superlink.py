@@ -1,9 +1,9 @@
-"""`flwr run` and what it needs around it, from start to end: what a user of it waits for.
+"""`flwr run` with its own SuperLink, for the time that a user of it waits.
 
-Plain `flwr run` leaves a local SuperLink behind that keeps the environment, code path and working
-directory of its first run, on a fixed port, and by default installs the app's dependencies anew for
-every run. Here each run has a SuperLink of its own, on a free port, with a FLWR_HOME of its own,
-checks its configuration before anything starts, and returns the run's verdict as its exit code.
+Plain `flwr run` leaves a local SuperLink running, on a fixed port, with the environment, code path
+and working directory of its first run. By default it installs the app's dependencies again for
+every run. Here each run has its own SuperLink, on a free port and with its own FLWR_HOME. The
+configuration is checked before the run starts, and the exit code tells whether the run completed.
 """
 
 import json
@@ -32,7 +32,7 @@ _STOP_SECONDS = 20
 
 
 def run_with_superlink(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
-    """Run `flwr run` to its end, its log on this terminal; returns 0 if the run completed."""
+    """Execute `flwr run` with its log on this terminal; return 0 if the run completed."""
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
         environment = environment_for(Path(home), resources)
         settings = Path(home) / "run.toml"
@@ -49,7 +49,7 @@ def run_with_superlink(project: Path, overrides: Mapping[str, Any], resources: R
 def flower_run(
     project: Path, settings: Path, resources: Resources, environment: Mapping[str, str]
 ) -> int:
-    """Run a Flower app on the SuperLink named "local"; returns 0 if it completed."""
+    """Run a Flower app on the SuperLink named "local"; return 0 if it completed."""
     command = ["run", str(project), "local", "-c", str(settings), "--stream"]
     command += ["--federation-config", resources.options()]
     subprocess.run([program("flwr"), *command], env=dict(environment), check=False)
@@ -58,10 +58,10 @@ def flower_run(
 
 @contextmanager
 def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Start a SuperLink for simulations on a free port, and stop it and all that it started after.
+    """Start a SuperLink for simulations on a free port; stop it and its processes afterwards.
 
-    Yields a function that waits until it answers and raises UserError if it does not; `home` then
-    has a connection named "local" to it.
+    Yields a function that waits until the SuperLink answers, and raises UserError if it does not.
+    `home` gets the configuration of a connection named "local".
     """
     port = free_port()
     address = f"127.0.0.1:{port}"
@@ -73,15 +73,15 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Call
         program("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1",
         "--port", str(port), "--log-file", str(home / "superlink.log"),
     ]  # fmt: skip
-    # Ray's workers import from the working directory first: there must be no second copy of the app
-    # there, which an edit during a run would make different from the one that the server runs.
+    # Ray's workers import from the working directory first. It must not contain a second copy of
+    # the app, which could differ from the server's copy after an edit during a run.
     process = subprocess.Popen(
         command,
         env=dict(environment),
         cwd=home,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C ends it here, after a look at what it has started
+        start_new_session=True,  # Ctrl-C does not reach it; this process ends it and its children
     )
     try:
         yield lambda: _wait_for(f"http://{address}/health", process, home / "superlink.log")
@@ -99,9 +99,9 @@ def local_superlink(home: Path, environment: Mapping[str, str]) -> Iterator[Call
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that one has started: the SuperLink's lead groups of their own.
+    """Return a process's children; the SuperLink's children lead their own process groups.
 
-    They would train to the run's end without it.
+    They would otherwise train to the run's end without it.
     """
     with suppress(psutil.NoSuchProcess):
         return [child.pid for child in psutil.Process(pid).children()]
@@ -109,7 +109,7 @@ def _children(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nothing listens on."""
+    """Return a free TCP port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -125,13 +125,13 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
             time.sleep(0.1)
     tail = "\n".join(log.read_text().splitlines()[-5:]) if log.exists() else ""
     code = process.poll()
-    slow = f"did not start within {_STARTUP_SECONDS} s"
-    how = slow if code is None else f"ended at once, with exit code {code}"
-    raise UserError(f"the local SuperLink {how}: {tail}")
+    timeout = f"did not start within {_STARTUP_SECONDS} s"
+    problem = timeout if code is None else f"ended at once, with exit code {code}"
+    raise UserError(f"the local SuperLink {problem}: {tail}")
 
 
 def _completed(environment: Mapping[str, str]) -> bool:
-    """Ask the SuperLink whether its run, there is only one, completed."""
+    """Query the SuperLink whether its only run completed."""
     listed = subprocess.run(
         [program("flwr"), "ls", "local", "--format", "json"],
         env=dict(environment), capture_output=True, text=True, check=False,

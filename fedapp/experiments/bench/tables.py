@@ -1,7 +1,7 @@
-"""The benchmark's figures for readers: Markdown tables and one plot.
+"""The benchmark's results for readers: Markdown tables and one plot.
 
-Parts that were not measured are left out; the plot's ratios have a line at 1, which is the cost of
-the arithmetic alone, of FedAvg, or of stock Flower.
+Parts that were not measured are left out. The plot of ratios has a line at 1, the cost of the
+arithmetic alone, or of FedAvg.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Found = Mapping[str, Any]
+Results = Mapping[str, Any]
 
 
-def markdown(found: Found) -> str:
-    """Write the benchmark's results as Markdown."""
+def markdown(results: Results) -> str:
+    """Return the benchmark's results as Markdown."""
     sections = [
         _section(
             "FL tax: images/s of simulated rounds over those of the plain loop",
-            _tax(found) if "fl_tax_by_method" in found else [],
+            _tax(results) if "fl_tax_by_method" in results else [],
         ),
-        _section("Seconds per round over FedAvg's, simulated", _by_model(found, "round_cost")),
-        _section("Method cost: seconds per round over FedAvg's, in one process", _methods(found)),
+        _section("Seconds per round over FedAvg's, simulated", _by_model(results, "round_cost")),
+        _section("Method cost: seconds per round over FedAvg's, in one process", _methods(results)),
         _section(
             "Precision: seconds per round over those of FedAvg in fp32, in one process",
-            _key_values(found, "precision_cost"),
+            _key_values(results, "precision_cost"),
         ),
-        _section("Start-up", _key_values(found, "startup")),
-        _section("Messages: rounds without training", _messages(found)),
-        _section("Aggregation, GB/s", _key_values(found, "aggregation")),
-        _section("Scale: one run each", _scale(found)),
-        _section("1,000 clients, batch 10", _key_values(found, "job")),
-        _section("GPU", _gpu(found)),
-        _section("Environment", _key_values(found, "environment")),
+        _section("Start-up", _key_values(results, "startup")),
+        _section("Messages: rounds without training", _messages(results)),
+        _section("Aggregation, GB/s", _key_values(results, "aggregation")),
+        _section("Scale: one run each", _scale(results)),
+        _section("1,000 clients, batch 10", _key_values(results, "job")),
+        _section("GPU", _gpu(results)),
+        _section("Environment", _key_values(results, "environment")),
     ]
     return "\n\n".join(section for section in sections if section)
 
@@ -51,21 +51,21 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     return markdown_table(columns, [[_text(cell) for cell in row] for row in rows])
 
 
-def _tax(found: Found) -> list[str]:
-    tuned = found.get("fl_tax_tuned", {})
+def _tax(results: Results) -> list[str]:
+    tuned = results.get("fl_tax_tuned", {})
     notes = [
         f"- {model}: {_text(value)} of a plain loop that keeps freed memory, as the app does"
         for model, value in tuned.items()
     ]
-    return [*_by_model(found, "fl_tax_by_method"), "", *notes]
+    return [*_by_model(results, "fl_tax_by_method"), "", *notes]
 
 
-def _by_model(found: Found, key: str) -> list[str]:
+def _by_model(results: Results, key: str) -> list[str]:
     """Return one row per model and one column per method."""
-    if key not in found:
+    if key not in results:
         return []
-    methods = _methods_of(found[key])
-    rows = [[model, *map(row.get, methods)] for model, row in found[key].items()]
+    methods = _methods_of(results[key])
+    rows = [[model, *map(row.get, methods)] for model, row in results[key].items()]
     return _table(["model", *methods], rows)
 
 
@@ -74,30 +74,32 @@ def _methods_of(by_model: Mapping[str, Mapping[str, float]]) -> list[str]:
     return list(dict.fromkeys(method for row in by_model.values() for method in row))
 
 
-def _methods(found: Found) -> list[str]:
-    if "method_cost" not in found:
+def _methods(results: Results) -> list[str]:
+    if "method_cost" not in results:
         return []
-    skipped = [f"- {name} was left out: {why}" for name, why in found["method_skipped"].items()]
-    lines = _table(["method", "ratio"], list(found["method_cost"].items()))
+    skipped = [
+        f"- {name} was left out: {reason}" for name, reason in results["method_skipped"].items()
+    ]
+    lines = _table(["method", "ratio"], list(results["method_cost"].items()))
     return [*lines, "", *skipped] if skipped else lines
 
 
-def _messages(found: Found) -> list[str]:
-    if "messages" not in found:
+def _messages(results: Results) -> list[str]:
+    if "messages" not in results:
         return []
     columns = ["model, MB", "s per round", "s per client", "stock Flower, s per round", "ratio"]
-    return _table(columns, [[mb, *row.values()] for mb, row in found["messages"].items()])
+    return _table(columns, [[mb, *row.values()] for mb, row in results["messages"].items()])
 
 
-def _scale(found: Found) -> list[str]:
-    if not found.get("scale"):
+def _scale(results: Results) -> list[str]:
+    if not results.get("scale"):
         return []
-    columns = [name.replace("_", " ") for name in found["scale"][0]]
-    return _table(columns, [list(point.values()) for point in found["scale"]])
+    columns = [name.replace("_", " ") for name in results["scale"][0]]
+    return _table(columns, [list(point.values()) for point in results["scale"]])
 
 
-def _gpu(found: Found) -> list[str]:
-    gpu = found.get("gpu")
+def _gpu(results: Results) -> list[str]:
+    gpu = results.get("gpu")
     if gpu is None or isinstance(gpu, str):
         return [f"GPU: {gpu}."] if gpu else []
     return [
@@ -106,36 +108,36 @@ def _gpu(found: Found) -> list[str]:
     ]  # fmt: skip
 
 
-def _key_values(found: Found, key: str) -> list[str]:
-    return [f"- {name.replace('_', ' ')}: {_text(v)}" for name, v in found.get(key, {}).items()]
+def _key_values(results: Results, key: str) -> list[str]:
+    return [f"- {name.replace('_', ' ')}: {_text(v)}" for name, v in results.get(key, {}).items()]
 
 
 @styled
-def draw(found: Found) -> Figure:
-    """Draw what was measured, one panel per part."""
+def draw(results: Results) -> Figure:
+    """Draw the results, with one panel per part."""
     panels: list[tuple[str, Callable[[Axes, Any], None]]] = [
         ("fl_tax_by_method", _draw_tax),
         ("method_cost", _draw_methods),
         ("messages", _draw_messages),
         ("scale", _draw_scale),
     ]
-    drawn = [(key, function) for key, function in panels if found.get(key)]
-    heights = [max(3.6, 0.9 + 0.13 * len(found[key])) for key, _ in drawn] or [3.6]
+    drawn = [(key, function) for key, function in panels if results.get(key)]
+    heights = [max(3.6, 0.9 + 0.13 * len(results[key])) for key, _ in drawn] or [3.6]
     figure = new_figure(7.0, 0.6 + sum(heights))
-    panels_of = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (key, function) in zip(panels_of, drawn, strict=False):
-        function(axes, found[key])
+    grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (key, function) in zip(grid, drawn, strict=False):
+        function(axes, results[key])
     return figure
 
 
 def _draw_tax(axes: Axes, tax: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw bars of every method, in groups by model."""
+    """Draw a bar per method, in groups by model."""
     methods = _methods_of(tax)
     width = 0.8 / len(methods)
     for index, method in enumerate(methods):
-        places = [place + (index + 0.5) * width - 0.4 for place in range(len(tax))]
+        positions = [position + (index + 0.5) * width - 0.4 for position in range(len(tax))]
         heights = [by_method.get(method, 0.0) for by_method in tax.values()]
-        axes.bar(places, heights, 0.9 * width, color=color_of(index), label=method)
+        axes.bar(positions, heights, 0.9 * width, color=color_of(index), label=method)
     axes.axhline(1.0, color=RED, linestyle="--", linewidth=1)
     axes.set_xticks(range(len(tax)), list(tax))
     axes.set(title="Rounds beside a plain PyTorch loop", ylabel="Images/s, ratio")

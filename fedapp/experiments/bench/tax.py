@@ -1,4 +1,4 @@
-"""What federation costs: images per second of simulated rounds over those of a plain loop."""
+"""The FL tax: images per second of simulated rounds over those of a plain loop."""
 
 import logging
 import statistics
@@ -20,7 +20,7 @@ Repeat = Mapping[str, Speed]  # by method
 def best_plain(model: str, workload: Workload, device: str, tuned: bool = False) -> float:
     """Return the images per second of the fastest layout of the plain loop.
 
-    Of a model group: those of as many images for each of its architectures.
+    For a model group this is the speed with equal numbers of images for its architectures.
     """
     names = architectures(model)
     best = [
@@ -44,10 +44,10 @@ def federated_speed(
 
 
 def measure_tax(project: Path, plan: Plan, methods: Sequence[str], device: str) -> dict[str, Any]:
-    """Measure plain loop and federated runs in turn; figures are medians over the repeats.
+    """Measure plain loop and federated runs alternately; results are medians over the repeats.
 
-    The plain loop trains with cross-entropy, whatever the method. Methods whose clients have models
-    of their own are measured with the plan's model groups, the others with its backbones.
+    The plain loop trains with cross-entropy for every method. Methods with personal models are
+    measured with the plan's model groups, the others with its backbones.
 
     Returns:
         "fl_tax": by model, images/s of the first method's rounds over images/s of the plain loop.
@@ -56,23 +56,23 @@ def measure_tax(project: Path, plan: Plan, methods: Sequence[str], device: str) 
         "round_cost": by model and method, seconds per round over the first method's.
         "images_per_second": by model, those of the plain loop, for orientation.
     """
-    found: dict[str, dict[str, Any]] = {
+    results: dict[str, dict[str, Any]] = {
         "fl_tax": {}, "fl_tax_by_method": {}, "fl_tax_tuned": {}, "round_cost": {},
         "images_per_second": {},
     }  # fmt: skip
     for model in plan.models:
-        fitting = [m for m in methods if (METHODS[m].personal is not None) == (model in GROUPS)]
-        if fitting:
-            row = _measure_model(project, plan, model, fitting, device)
+        suitable = [m for m in methods if (METHODS[m].personal is not None) == (model in GROUPS)]
+        if suitable:
+            row = _measure_model(project, plan, model, suitable, device)
             for key, value in row.items():
-                found[key][model] = value
-    return found
+                results[key][model] = value
+    return results
 
 
 def _measure_model(
     project: Path, plan: Plan, model: str, methods: Sequence[str], device: str
 ) -> dict[str, Any]:
-    """Return a model's entries of what `measure_tax` returns."""
+    """Return a model's entries in the result of `measure_tax`."""
     plain, tuned, runs = [], [], []
     workload = plan.workload(model)
     for repeat in range(plan.repeats):
@@ -98,12 +98,12 @@ def _measure_model(
 
 
 def rounded_median(values: Sequence[float]) -> float:
-    """Return the median, rounded to what a repetition may confirm."""
+    """Return the median, rounded to four decimals."""
     return round(statistics.median(values), 4)
 
 
 def say(text: str) -> None:
-    """Tell the waiting user what is measured; stdout is for the results."""
+    """Log what is measured; stdout is for the results."""
     log.info("bench: %s", text)
 
 

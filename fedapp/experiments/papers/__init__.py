@@ -1,5 +1,5 @@
-"""The papers' result tables as data, and the way from a published number to a run of one's own.
+"""The papers' result tables as data, and the conversion of published numbers to runs.
 
-`tables` holds what was printed, `cells` turns a row into a configuration or says why it cannot be,
-`plan` and `reproduce` run it, `commands` are `fedapp papers` and `fedapp reproduce`.
+`tables` has the published numbers. `cells` converts a row to a configuration, or gives the reason
+why it cannot run. `plan` and `reproduce` plan and execute the runs.
 """

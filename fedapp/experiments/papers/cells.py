@@ -1,7 +1,8 @@
-"""A cell: one published number, and the run configuration that reproduces it, or why none can yet.
+"""A cell: one published number with the run configuration that reproduces it, if there is one.
 
-A cell's name is its method, data set and partition, and whatever else tells it from the other cells
-of its table, for example "feddr+ cifar100 s=10" or "fedavg cifar10 s=2 lr=0.03 local-epochs=5".
+A cell's name contains its method, data set and partition, and what else distinguishes it from the
+other cells of its table, for example "feddr+ cifar100 s=10" or "fedavg cifar10 s=2 lr=0.03
+local-epochs=5".
 """
 
 from collections import Counter, defaultdict
@@ -29,14 +30,14 @@ class Cell:
 
     Attributes:
         name: unique in its table.
-        row: the number as published.
+        row: the published number.
         config: kebab-case keys for `RunConfig`, without seed; None if it cannot run.
-        reason: why not; None if it can.
-        detail: what exactly is missing.
-        notes: values of the configuration that are ours and not the paper's.
-        seeds: how many seeds the paper's number is a mean of, as far as it says.
+        reason: why it cannot run; None if it can.
+        detail: the missing item.
+        notes: values of the configuration that the paper does not state.
+        seeds: the number of seeds of the paper's mean, if stated.
         measure: the key of `MEASURES` that reads the number from a run; empty if it cannot run.
-        spread_of_clients: whether the paper's spread is over the clients of a run, not over seeds.
+        spread_of_clients: whether the paper's spread is over the clients of a run instead of seeds.
     """
 
     paper: str
@@ -61,10 +62,10 @@ def cells_of(paper: Paper, table: Table) -> list[Cell]:
 
 
 def configuration(published: Published) -> Keys:
-    """Return the run configuration of a published number; raises `CannotRunError` without one.
+    """Return the run configuration of a published number; raises `CannotRunError` if there is none.
 
-    The groups are asked in this order, so a missing method is reported before a missing data set,
-    and both before a setting.
+    The groups of keys are evaluated in this order, so a missing method is reported before a missing
+    data set, and both before a setting.
     """
     keys: Keys = {}
     for group in (
@@ -88,30 +89,30 @@ def configuration(published: Published) -> Keys:
 
 
 def _cell(published: Published, name: str) -> Cell:
-    place = (published.paper.name, published.table.id, name, published.row)
+    identity = (published.paper.name, published.table.id, name, published.row)
     seeds = protocol.published_seeds(published)
     try:
         keys = configuration(published)
-    except CannotRunError as missing:
-        return Cell(*place, None, missing.reason, missing.detail, seeds=seeds)
+    except CannotRunError as error:
+        return Cell(*identity, None, error.reason, error.detail, seeds=seeds)
     of_clients = "clients" in published.table.std_is
     notes = (*published.notes, *_spread_notes(published, of_clients))
     measure = protocol.measure_name(published)
     return Cell(
-        *place, keys, notes=notes, seeds=seeds, measure=measure, spread_of_clients=of_clients
+        *identity, keys, notes=notes, seeds=seeds, measure=measure, spread_of_clients=of_clients
     )
 
 
 def _spread_notes(published: Published, of_clients: bool) -> list[str]:
-    """Say what the published spread is over, unless it is over what ours is."""
+    """Return a note about the published spread if it is over other things than the run's."""
     if of_clients:
         return ["±: over the clients of a run"]
-    words = spread_over_seeds(published.paper, published.table)
-    return [f"published ±: {words}"] if words else []
+    note = spread_over_seeds(published.paper, published.table)
+    return [f"published ±: {note}"] if note else []
 
 
 def cell_names(table: Table) -> list[str]:
-    """Return the cells' names: what all have, and the columns that tell equal ones apart."""
+    """Return the cells' names: the common parts, and the columns that distinguish equal ones."""
     columns = [{**row.column, "metric": row.metric} for row in table.rows]
     stems = [_stem(row, table) for row in table.rows]
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -138,7 +139,7 @@ def _stem(row: Row, table: Table) -> str:
 
 
 def _label(setting: Mapping[str, Any]) -> str:
-    """Write a partition in one word: s=10, alpha=0.1, classes=2 or iid."""
+    """Return a partition in one word: s=10, alpha=0.1, classes=2 or iid."""
     partition = setting.get("partition")
     if not isinstance(partition, Mapping):
         return ""
@@ -148,23 +149,23 @@ def _label(setting: Mapping[str, Any]) -> str:
 
 
 def select(cells: Iterable[Cell], query: str) -> Cell:
-    """Return the one cell whose name has all words of `query`, in any order.
+    """Return the cell whose name has all words of `query`, in any order.
 
     Raises:
-        UserError: no cell has them, or several do and none has these words alone.
+        UserError: no cell has them, or several have them and none has exactly these words.
     """
     all_cells = list(cells)
-    wanted = set(query.lower().split())
-    found = [cell for cell in all_cells if wanted <= set(cell.name.lower().split())]
-    exact = [cell for cell in found if set(cell.name.lower().split()) == wanted]
-    if len(exact) == 1 or len(found) == 1:
-        return (exact if len(exact) == 1 else found)[0]
-    if not found:
+    words = set(query.lower().split())
+    matches = [cell for cell in all_cells if words <= set(cell.name.lower().split())]
+    exact = [cell for cell in matches if set(cell.name.lower().split()) == words]
+    if len(exact) == 1 or len(matches) == 1:
+        return (exact if len(exact) == 1 else matches)[0]
+    if not matches:
         raise unknown("cell", query, [cell.name for cell in all_cells])
-    names = ", ".join(f"'{cell.name}'" for cell in found[:4])
-    raise UserError(f"cell '{query}' is one of {len(found)}; add words: {names}, ...")
+    names = ", ".join(f"'{cell.name}'" for cell in matches[:4])
+    raise UserError(f"cell '{query}' is one of {len(matches)}; add words: {names}, ...")
 
 
 def count_reasons(cells: Iterable[Cell]) -> dict[str, int]:
-    """Return how many cells cannot run, by reason, the most frequent first."""
+    """Return the number of cells that cannot run, by reason, the most frequent first."""
     return dict(Counter(str(cell.reason) for cell in cells if cell.reason).most_common())

@@ -1,8 +1,8 @@
-"""Whose code made a table, and what a run takes from that where the papers say nothing.
+"""The code base of each table, and its settings that the papers do not state.
 
-FedDr+ made its tables 3 and 4 with the FedNTD authors' code, which weighs models by size, and all
-others with the FedBABU authors', which takes their plain mean. It matters with LDA only, where
-clients differ in size. Their test batches differ in size too.
+FedDr+ computed its tables 3 and 4 with the FedNTD authors' code, which weights models by client
+size, and all others with the FedBABU authors' code, which uses the plain mean. The weighting has an
+effect only with LDA, where clients differ in size. The sizes of test batches differ too.
 """
 
 from enum import StrEnum
@@ -30,7 +30,7 @@ class CodeBase(StrEnum):
 
 
 def code_base(paper: Paper, table: Table) -> CodeBase | None:
-    """Return whose code made a table, as far as its paper says; None where it does not."""
+    """Return the code base of a table; None if its paper does not state it."""
     match paper.name:
         case "fedntd":
             return None if table.id in FEDNTD_BY_FEDALIGN else CodeBase.FEDNTD
@@ -43,7 +43,7 @@ def code_base(paper: Paper, table: Table) -> CodeBase | None:
 
 
 def averaging_keys(published: Published) -> Keys:
-    """Return how models are averaged, where any are: the FedBABU authors' code takes their mean."""
+    """Return the averaging of models, if any: the FedBABU authors' code uses the plain mean."""
     if METHODS[method_of(published)[0]].exchange.sends == "nothing":
         return {}
     if code_base(published.paper, published.table) is not CodeBase.FEDBABU:
@@ -53,7 +53,7 @@ def averaging_keys(published: Published) -> Keys:
 
 
 def test_batch_keys(published: Published) -> Keys:
-    """Return the size of test batches, where BatchNorm makes the accuracy depend on it."""
+    """Return the size of test batches, if BatchNorm makes the accuracy depend on it."""
     model = str(published.setting.get("model"))
     backbone = BACKBONES.get(MODELS.get(model, model))
     if backbone is None or not backbone.has_batch_norm:
@@ -63,6 +63,6 @@ def test_batch_keys(published: Published) -> Keys:
 
 
 def spread_over_seeds(paper: Paper, table: Table) -> str:
-    """Say what a table's spreads over seeds are over, if over less than a seed decides here."""
+    """Return what a table's spreads over seeds cover, if it is less than a seed determines here."""
     theirs = paper.name == "fedntd" and code_base(paper, table) is CodeBase.FEDNTD
     return FEDNTD_SPREAD if theirs else ""

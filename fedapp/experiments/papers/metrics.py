@@ -1,7 +1,6 @@
-"""Which published metrics a run measures, and where they stand in its summary.
+"""The published metrics that a run measures, and their place in its summary.
 
-A metric that gets measured later becomes one more row here; every published number in that metric
-can then be reproduced.
+A new metric needs one more row here; every published number in that metric can then be reproduced.
 """
 
 import statistics
@@ -14,7 +13,7 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """How to read one published metric from summary.json."""
+    """The function that reads one published metric from summary.json, and its properties."""
 
     read: Callable[[Summary], float | None]  # on the scale of the paper
     unit: str
@@ -46,7 +45,7 @@ MEASURES: dict[str, Measure] = {
         lambda summary: 100 * summary["accuracy_best"],
         "%",
         note="best round, as published",
-        spread=statistics.pstdev,  # FedDOR: as the code it builds on
+        spread=statistics.pstdev,  # as in the code on which FedDOR builds
     ),
     f"{PERSONAL} of the global model": Measure(
         lambda summary: 100 * summary["client_accuracy_mean"],

@@ -1,7 +1,7 @@
-"""A method's learning rate, weights and temperatures, as the paper of a published number has them.
+"""A method's learning rate, weights and temperatures in the paper of a published number.
 
-Each is looked for in the row's column, then in its table's setting, then in the paper's list of
-hyperparameters; the same method may have other values in another paper.
+Each is read from the row's column, otherwise from its table's setting, otherwise from the paper's
+list of hyperparameters. The same method may have other values in another paper.
 """
 
 import re
@@ -12,7 +12,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.experiments.papers.protocol import CannotRunError, Keys, Published, Reason, method_of
 from fedapp.methods.table import METHODS
 
-# Methods whose learning rate the paper leaves out, and whose it is taken to be.
+# Methods without a stated learning rate -> the method whose rate is used.
 SAME_RATE = {
     "dr": "feddr+", "ce-frozen": "fedbabu", "local-dr": "feddr+",
     **dict.fromkeys(
@@ -26,7 +26,7 @@ _FEDEXP: tuple[Keys, str] = (
     "step length of at most 1 and the last model, as in a public code base with FedDr+'s methods; "
     "that it made this table is inferred from numbers mostly near FedAvg's",
 )
-# What the released code of a paper's tables does otherwise, by paper and method, and in words.
+# Differences of the released code of a paper's tables, by paper and method: keys and a description.
 RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
     ("feddr+", "fedexp"): _FEDEXP,
     **{("fedfn", name): _FEDEXP for name in ("fedexp", "fedexp+babu", "fedexp+fn")},
@@ -40,12 +40,12 @@ RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
         "penalty by the latest importances of all clients so far, as in the authors' code",
     ),
 }
-NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method is what its id says
-ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of their own
+NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method equals its base
+ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of these names
 
 
 def method_parameters(published: Published) -> Keys:
-    """Return learning rate, weights and temperatures: column, then table, then hyperparameters."""
+    """Return learning rate, weights and temperatures from column, table or hyperparameters."""
     method, regulariser = method_of(published)
     entry = _hyperparameters(published, method)
     lr = published.number("lr") or entry.get("lr")
@@ -66,25 +66,25 @@ def method_parameters(published: Published) -> Keys:
 
 
 def _hyperparameters(published: Published, method: str) -> Mapping[str, Any]:
-    """Return the paper's hyperparameter entry for a row's method, data set and model, or none."""
+    """Return the paper's hyperparameter entry for a row's method, data set and model, or {}."""
     setting, name = published.setting, str(published.row.method)
     base = METHODS[method].settings_of or method
     others = (SAME_RATE.get(name), SAME_RATE.get(method), base, SAME_RATE.get(base))
-    for wanted in (name, method, *others):
+    for candidate in (name, method, *others):
         for entry in published.paper.hyperparameters:
             if "lr" not in entry:
                 continue
-            place = (entry["method"], entry["dataset"], entry.get("model"))
-            if wanted and place == (wanted, setting["dataset"], setting["model"]):
-                if wanted not in (name, method, base):
-                    published.notes.append(f"lr: not stated for {name}, taken from {wanted}")
+            identity = (entry["method"], entry["dataset"], entry.get("model"))
+            if candidate and identity == (candidate, setting["dataset"], setting["model"]):
+                if candidate not in (name, method, base):
+                    published.notes.append(f"lr: not stated for {name}, taken from {candidate}")
                     return {"lr": entry["lr"]}
                 return entry
     return {}
 
 
 def _fine_tuning(published: Published, method: str, lr: float) -> Keys:
-    """Return how the clients of a two-step method fine-tune: as its paper's protocol, or column."""
+    """Return the fine-tuning keys of a two-step method, from its paper's protocol and column."""
     if not METHODS[method].fine_tuned:
         return {}
     keys: Keys = {"finetune-protocol": published.paper.name}
@@ -97,7 +97,7 @@ def _fine_tuning(published: Published, method: str, lr: float) -> Keys:
 
 
 def _released(published: Published, method: str) -> Keys:
-    """Return what a table's own code does otherwise than the method's paper, with a note."""
+    """Return the keys in which a table's code differs from the method's paper, with a note."""
     keys, words = RELEASED.get((published.paper.name, method), ({}, ""))
     if words:
         published.notes.append(f"{method}: {words}")
@@ -105,7 +105,7 @@ def _released(published: Published, method: str) -> Keys:
 
 
 def _blend(published: Published) -> float:
-    """Return beta of "base + regulariser": a number, or the one a table of betas has here."""
+    """Return beta of "base + regulariser": a number, or the entry in a table of betas."""
     if (beta := published.number("beta")) is not None:
         return float(beta)
     reference = re.search(r"see (\S+)", str(published.setting.get("beta")))
@@ -126,7 +126,7 @@ def _added_tau(published: Published, regulariser: str) -> Keys:
 
 
 def _swept(published: Published, method: str) -> Keys:
-    """Return what the row's own column says of the method's parameters."""
+    """Return the method's parameters in the row's column."""
     keys: Keys = {}
     for name in SWEPT:
         value, key = published.row.column.get(name), _key(method, name)
@@ -139,9 +139,9 @@ def _swept(published: Published, method: str) -> Keys:
 
 
 def _key(method: str, name: str) -> str | None:
-    """Return the key of a parameter: the method's own, as fedexp-epsilon, or a shared one.
+    """Return the key of a parameter: the method's own, such as fedexp-epsilon, or a shared one.
 
-    None where the method does not take it from the configuration.
+    None if the method does not read it from the configuration.
     """
     row = METHODS[method]
     if name in row.defaults or (row.loss.regulariser is not None and name == row.loss.weight):

@@ -1,24 +1,24 @@
-"""How long clients that train alone do so, and how often models of the clients' own are evaluated.
+"""The length of local-only training, and the frequency of evaluations of personal models.
 
-Both papers that have such tables, FedDr+ and FedFN, made them with the FedBABU authors' code.
+Both papers with such tables, FedDr+ and FedFN, used the FedBABU authors' code.
 """
 
 from fedapp.experiments.papers.protocol import Keys, Published, method_of
 from fedapp.methods.row import CLIENT_MEAN
 from fedapp.methods.table import METHODS
 
-# How long clients that train alone do so is in no paper: as in the code base that both name.
+# No paper states the length of local-only training: these are the values of that code base.
 ALONE: Keys = {
     "num-rounds": 160, "participation": 1.0, "local-epochs": 1, "weight-decay": 0.0,
     "eval-every": 20,
 }  # fmt: skip
-EVALUATIONS = 4  # in a run: each asks all clients, and FedRep's train for it
+EVALUATIONS = 4  # per run: each involves all clients, and FedRep's clients train for it
 
 
 def personal_keys(published: Published) -> Keys:
-    """Return the length of training alone, or the rounds in which personal models are evaluated.
+    """Return the length of local-only training, or the rounds that evaluate personal models.
 
-    A run's last round is always evaluated, whatever `eval-every` is.
+    A run's last round is always evaluated.
     """
     row = METHODS[method_of(published)[0]]
     if row.exchange.sends == "nothing" and row.personal is None:

@@ -1,8 +1,8 @@
-"""What reproducing a table takes: its runs, what cannot run and why, images, and hours.
+"""The plan for reproducing a table: its runs, images and hours, and what cannot run and why.
 
-A plan is made before anything starts, from the same functions that make the runs, so what it prints
-is what would run. Every run has a name of its own, made of paper, table, cell, scale and seed: a
-plan that is carried out twice finds the runs of the first time.
+The plan comes from the same functions as the runs, so it shows exactly the runs that would start.
+The name of a run consists of paper, table, cell, scale and seed, so that a second execution of a
+plan finds the runs of the first.
 """
 
 import json
@@ -39,15 +39,15 @@ _CHECKPOINTS = 10  # per run, so that an interrupted run loses at most a tenth
 
 @dataclass(frozen=True)
 class Request:
-    """How a user wants cells to be run.
+    """The user's settings for the runs of cells.
 
     Attributes:
-        output_dir: where the run directories and results.csv go.
-        scale: multiplies the number of rounds; 1 is the published number.
-        seeds: seeds 0..N-1; 0: as many as the paper's number is a mean of.
+        output_dir: folder of the run directories and results.csv.
+        scale: factor of the number of rounds; 1 gives the published number.
+        seeds: number N of seeds 0..N-1; 0: the number of seeds of the paper's mean.
         data_dir: folder of the data set.
-        dataset_as: another local copy of the same data set, by its name in fedapp.
-        download: fetch public data sets that are not there.
+        dataset_as: name in fedapp of another local copy of the same data set.
+        download: fetch missing public data sets.
     """
 
     output_dir: Path
@@ -66,7 +66,7 @@ class Request:
             raise unknown("--dataset-as: data set", self.dataset_as, DATASETS)
 
     def label(self) -> str:
-        """Say in words how results differ from the published setting; empty if they do not."""
+        """Return the differences from the published setting as text; "" if there are none."""
         parts = [f"rounds x {self.scale:g}"] if self.scale != 1 else []
         parts += [f"data from '{self.dataset_as}'"] if self.dataset_as else []
         return ", ".join(parts)
@@ -82,7 +82,7 @@ class PlannedRun:
 
     @cached_property
     def overrides(self) -> dict[str, Any]:
-        """Every key of the run that the paper, the request or its place decides."""
+        """Every key of the run that the paper, the request or the run directory determines."""
         assert self.cell.config is not None
         keys = dict(self.cell.config)
         keys["num-rounds"] = max(1, round(keys["num-rounds"] * self.request.scale))
@@ -115,7 +115,7 @@ class PlannedRun:
 
     @property
     def images(self) -> int | None:
-        """Roughly how many images are trained on; None where the data set's size is not known."""
+        """The approximate number of training images; None if the data set's size is unknown."""
         assert self.cell.config is not None
         keys, name = self.overrides, str(self.cell.config["dataset"])
         if name not in TRAIN_IMAGES:
@@ -127,7 +127,7 @@ class PlannedRun:
         return round(total * share * keys["local-epochs"] * keys["num-rounds"])
 
     def command(self) -> str:
-        """Return the exact command of this run, to be typed in the project's folder."""
+        """Return the exact command of this run, for the project's folder."""
         pairs = " ".join(f"{key}={_toml(value)}" for key, value in self.overrides.items())
         quoted = shlex.quote(pairs) if set(pairs) & set('"$`\\!') else f'"{pairs}"'
         return f"fedapp run -c {quoted}"
@@ -145,51 +145,51 @@ def runs_of(cell: Cell, request: Request) -> list[PlannedRun]:
 
 
 def with_data(cells: Iterable[Cell], request: Request) -> list[Cell]:
-    """Mark the cells whose data set is not here as cells that cannot run, and say what is missing.
+    """Mark the cells whose data set is missing as cells that cannot run, with the reason.
 
     Raises:
-        UserError: `dataset_as` would stand for two data sets.
+        UserError: `dataset_as` would replace two data sets.
     """
-    every = list(cells)
-    names = sorted({str(cell.config["dataset"]) for cell in every if cell.config is not None})
+    all_cells = list(cells)
+    names = sorted({str(cell.config["dataset"]) for cell in all_cells if cell.config is not None})
     problems = {name: _data_problem(name, request) for name in names}
-    here = [name for name in names if not problems[name]]
-    if request.dataset_as and len(here) > 1:
+    available = [name for name in names if not problems[name]]
+    if request.dataset_as and len(available) > 1:
         raise UserError(
             f"--dataset-as {request.dataset_as} is a copy of one data set, but the cells are of "
-            f"{' and '.join(here)}; choose some with --cell"
+            f"{' and '.join(available)}; choose some with --cell"
         )
     return [
         replace(cell, config=None, reason=Reason.DATA, detail=problem)
         if cell.config is not None and (problem := problems[str(cell.config["dataset"])])
         else cell
-        for cell in every
+        for cell in all_cells
     ]
 
 
 def _data_problem(published: str, request: Request) -> str:
-    """Return what is wrong with the data on this machine, or an empty string."""
+    """Return the problem with the data on this machine, or ""."""
     try:
         data = load_dataset(request.dataset_as or published, request.data_dir, request.download)
     except UserError as error:
         return str(error)
     info = DATASETS[published]
     size = TRAIN_IMAGES.get(published, len(data.train_labels))
-    found = (data.num_classes, data.image_size, len(data.train_labels))
+    actual = (data.num_classes, data.image_size, len(data.train_labels))
     expected = (info.num_classes, info.image_size, size)
-    if found == expected:
+    if actual == expected:
         return ""
-    words = "{} classes, {} pixels, {} training images"
+    template = "{} classes, {} pixels, {} training images"
     return (
-        f"'{request.dataset_as or published}' has {words.format(*found)}, but {published} has "
-        f"{words.format(*expected)}"
+        f"'{request.dataset_as or published}' has {template.format(*actual)}, but {published} has "
+        f"{template.format(*expected)}"
     )
 
 
 def plan_rows(
     cells: Sequence[Cell], request: Request, images_per_second: float
 ) -> list[dict[str, Any]]:
-    """Return one line per cell: its runs, images, hours (if a speed is given), or why it cannot."""
+    """Return one row per cell: runs, images, hours (if a speed is given), or why it cannot run."""
     return [_plan_row(cell, request, images_per_second) for cell in cells]
 
 
@@ -211,7 +211,7 @@ def _plan_row(cell: Cell, request: Request, images_per_second: float) -> dict[st
 
 
 def published_text(cell: Cell) -> str | None:
-    """Write the published number as "mean ± std", or as "failed"."""
+    """Return the published number as "mean ± std", or as "failed"."""
     row = cell.row
     if row.mean is None:
         return "failed" if row.failed else None
@@ -220,5 +220,5 @@ def published_text(cell: Cell) -> str | None:
 
 
 def resolved(run: PlannedRun) -> RunConfig:
-    """Return the whole configuration that a run would have."""
+    """Return the whole configuration of a run."""
     return parse_config(run.overrides)

@@ -1,8 +1,8 @@
-"""From the words of a published setting to run-configuration keys, one small function per group.
+"""The conversion of a published setting to run-config keys, with one function per group of keys.
 
-What a paper does not state is never filled in silently: each value that is ours and not the
-paper's becomes a note of the cell. What fedapp cannot do raises `CannotRunError` with one of a few
-reasons, asked in the order of `Reason`, so a row whose method is missing says that and no more.
+Each value that the paper does not state gets a note in the cell. What fedapp cannot do raises
+`CannotRunError` with a `Reason`. The reasons are checked in the order of `Reason`, so a row whose
+method is missing reports only that.
 """
 
 import re
@@ -24,7 +24,7 @@ Keys = dict[str, Any]
 
 
 class Reason(StrEnum):
-    """Why a published number cannot be reproduced by a run yet."""
+    """Why no run can reproduce a published number."""
 
     SETTING_ROW = "a setting, not a result"
     METHOD = "method not in fedapp"
@@ -38,7 +38,7 @@ class Reason(StrEnum):
 
 
 class CannotRunError(Exception):
-    """Raised with a `Reason` and what exactly is missing."""
+    """A number cannot be reproduced: a `Reason` and the missing item."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -47,12 +47,12 @@ class CannotRunError(Exception):
 
 @dataclass(frozen=True)
 class Published:
-    """One row with all that its paper says about it."""
+    """One row with its table and its paper."""
 
     paper: Paper
     table: Table
     row: Row
-    notes: list[str] = field(default_factory=list)  # values that are ours, not the paper's
+    notes: list[str] = field(default_factory=list)  # about values that the paper does not state
 
     @property
     def setting(self) -> Mapping[str, Any]:
@@ -60,7 +60,7 @@ class Published:
         return {**self.table.setting, **self.row.column}
 
     def number(self, key: str) -> float | None:
-        """Return a number of the setting, which may depend on the data set; None for words."""
+        """Return a number of the setting, which may depend on the data set; None for text."""
         value = self.setting.get(key)
         if isinstance(value, Mapping):
             value = value.get(self.setting.get("dataset"))
@@ -69,7 +69,7 @@ class Published:
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def stated(self, key: str) -> float:
-        """Return a number that a run needs, or what it is taken as where the paper has none."""
+        """Return a number that a run needs; if the paper has none, return the assumed value."""
         value = self.number(key)
         if value is None:
             value = UNSTATED.get(self.paper.name, {}).get(key)
@@ -79,26 +79,26 @@ class Published:
         return value
 
     def whole(self, key: str) -> int:
-        """Return a whole number that a run needs, likewise."""
+        """Return `stated` as a whole number."""
         return int(self.stated(key))
 
 
-# Ids that name a method of the table by another word.
+# Other names of methods of the table.
 SAME_METHOD = {
     "ce-frozen": "fedbabu", "local-ce": "local", "local-ce-etf": "local-etf",
     "fedavg+kd-ntd": "kd-ntd", "centralized": "centralised",
 }  # fmt: skip
-ENDS = {("fedavg+kd", "lambda"): "kd-ntd"}  # of a path that a column walks along
+ENDS = {("fedavg+kd", "lambda"): "kd-ntd"}  # method ids whose column interpolates to another method
 MODELS = {"2conv+2fc cnn": "cnn"}
 MODEL_GROUPS = {name.lower(): name for name in GROUPS}
 SETTINGS_AS_METRICS = ("beta",)
 HIDDEN_LAYER = "linear_1 (512)"
 LOCAL_ANALYSES = ("weight-alignment",)
-STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which clients lose another class
-# FedFN shares its code base with FedDr+, which states these.
+STOCHASTIC_EVERY = 10  # FedDr+ table 16: rounds after which the missing class changes
+# FedDr+, whose code base FedFN shares, states FedFN's values.
 UNSTATED: dict[str, dict[str, float]] = {
     "fedfn": {"batch_size": 50, "momentum": 0.9, "weight_decay": 1e-5},
-    "feddor": {"momentum": 0.0, "weight_decay": 0.0},  # "SGD", and no more
+    "feddor": {"momentum": 0.0, "weight_decay": 0.0},  # it states only "SGD"
 }
 UNSTATED_SEEDS = {"fedntd": 3}
 BALANCED_IID = {"feddr+", "fedfn"}  # both assign every class equally
@@ -120,8 +120,8 @@ def split_method(name: str | None) -> tuple[str, str | None]:
 def method_of(published: Published) -> tuple[str, str | None]:
     """Return (method, regulariser) of a published number; raises `CannotRunError`."""
     row = published.row
-    swept = {name: other for (name, column), other in ENDS.items() if column in row.column}
-    return split_method(swept.get(row.method or "", row.method))
+    renamed = {name: other for (name, column), other in ENDS.items() if column in row.column}
+    return split_method(renamed.get(row.method or "", row.method))
 
 
 def method_keys(published: Published) -> Keys:
@@ -146,7 +146,7 @@ def data_keys(published: Published) -> Keys:
 
 
 def _check_heads(published: Published, group: str) -> None:
-    """Raise `CannotRunError` where a method averages heads that differ: "-" in the papers."""
+    """Raise `CannotRunError` if a method averages different heads: "-" in the papers."""
     personal = METHODS[method_of(published)[0]].personal
     if personal is not None and personal.same_heads and not GROUPS[group].same_heads:
         raise CannotRunError(Reason.SETTING, "heads of different shapes cannot be averaged")
@@ -167,7 +167,7 @@ def metric_keys(published: Published) -> Keys:
 
 
 def measure_name(published: Published) -> str:
-    """Return the key of `MEASURES` for a row: its metric, and what else tells how it is read."""
+    """Return the key of `MEASURES` for a row, from its metric and its setting."""
     row = published.row
     if row.metric in SETTINGS_AS_METRICS:
         raise CannotRunError(Reason.SETTING_ROW, f"the {row.metric} that its authors chose")
@@ -184,7 +184,7 @@ def measure_name(published: Published) -> str:
 
 
 def partition_keys(published: Published) -> Keys:
-    """Return how the clients share the data."""
+    """Return the keys of the partition."""
     if in_one_place(published):
         return {}
     partition = published.setting.get("partition")
@@ -207,13 +207,13 @@ def partition_keys(published: Published) -> Keys:
 
 
 def in_one_place(published: Published) -> bool:
-    """Return whether the method trains on all images in one place, whatever its table says."""
+    """Return whether the method trains centrally on all images, for any setting of the table."""
     method, _ = method_of(published)
     return bool(METHODS[method].fixed)
 
 
 def special_keys(published: Published) -> Keys:
-    """Return the keys that few tables vary; raises `CannotRunError` for what is not there."""
+    """Return the keys that few tables vary."""
     setting = published.setting
     if setting.get("client_data") == "stochastic":
         return {"stochastic-every": STOCHASTIC_EVERY}
@@ -226,7 +226,7 @@ def special_keys(published: Published) -> Keys:
 
 
 def published_seeds(published: Published) -> int:
-    """Return how many seeds the number is a mean of, as far as the paper says."""
+    """Return the number of seeds of a mean, if the paper states it, otherwise a default."""
     seeds = published.setting.get("seeds")
     if isinstance(seeds, int):
         return seeds

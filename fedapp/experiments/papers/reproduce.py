@@ -1,8 +1,8 @@
-"""Run cells, seed by seed, and put what they give beside what was published.
+"""Run cells, seed by seed, and compare the results with the published numbers.
 
-Runs that finished earlier with the same configuration are not repeated, and interrupted ones go on
-from their last checkpoint, so the same command continues a table that takes days. Results go to
-results.csv, which keeps the cells of earlier calls.
+Finished runs with the same configuration are not repeated, and interrupted runs continue from their
+last checkpoint, so the same command continues a table that takes days. results.csv gets the results
+and keeps the cells of earlier calls.
 """
 
 import csv
@@ -30,7 +30,7 @@ _KEY = ("paper", "table", "cell", "changes")
 
 
 def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
-    """Run every seed of a cell that has no finished run yet; returns its line of results."""
+    """Run every unfinished seed of a cell; return the cell's row of results."""
     runs = runs_of(cell, request)
     for run in runs:
         if finished(run) is not None:
@@ -42,9 +42,9 @@ def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
 
 
 def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int) -> None:
-    """Run the unfinished seeds of all cells, `jobs` at a time in processes of their own.
+    """Run the unfinished seeds of all cells, `jobs` at a time in separate processes.
 
-    A run that cannot start, or fails, is said and left unfinished.
+    A run that cannot start, or fails, is logged and left unfinished.
     """
     waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
 
@@ -52,8 +52,8 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
         log.info("running %s", run.name)
         try:
             code = run_in_subprocess(project, run.overrides, Resources())
-        except UserError as mistake:
-            return str(mistake)
+        except UserError as error:
+            return str(error)
         return f"exit code {code}, see its log" if code else ""
 
     for count, (run, problem) in enumerate(at_once(jobs, one, waiting), 1):
@@ -61,41 +61,41 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
 
 
 def finished(run: PlannedRun) -> Summary | None:
-    """Return the summary of a run that went through all its rounds; None if it has yet to.
+    """Return the summary of a run that has finished; None if it has not.
 
-    A run that diverged on the way is finished as well, and is not tried again.
+    A diverged run counts as finished and is not repeated.
 
     Raises:
-        UserError: its directory holds a run with another configuration.
+        UserError: its directory has a run with another configuration.
     """
     if not (run.directory / "config.toml").is_file():
         return None
     earlier = RunDirectory.load(run.directory)
     if not _same(earlier, resolved(run)):
         raise UserError(
-            f"{run.directory} holds a run with another configuration; move it away or choose "
+            f"{run.directory} has a run with another configuration; move it away or choose "
             "another --output-dir"
         )
     summary = earlier.summary()
-    over = summary.get("status") == "completed" or summary.get("diverged")
-    return summary if over else None
+    is_finished = summary.get("status") == "completed" or summary.get("diverged")
+    return summary if is_finished else None
 
 
-def _same(earlier: RunDirectory, wanted: RunConfig) -> bool:
+def _same(earlier: RunDirectory, expected: RunConfig) -> bool:
     try:
-        found = parse_config(earlier.config())
-    except UserError:  # a version of fedapp with other keys wrote it
+        actual = parse_config(earlier.config())
+    except UserError:  # from a version of fedapp with other keys
         return False
-    place = (found.fingerprint(), found.num_rounds)
-    return place == (wanted.fingerprint(), wanted.num_rounds)
+    identity = (actual.fingerprint(), actual.num_rounds)
+    return identity == (expected.fingerprint(), expected.num_rounds)
 
 
 def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Return published and own figures of a cell: means over the seeds whose losses stayed finite.
+    """Return a cell's published and own results: means over the seeds whose losses stayed finite.
 
-    Seeds that ended at chance are in the mean, as FedNTD's tables have them (10.00 %), and named.
-    The spread is what the paper's is: the standard deviation over the clients (mean of the seeds),
-    or that over seeds, the sample's unless the metric's row says otherwise; None for a single one.
+    Seeds that ended at chance level are in the mean, as in FedNTD's tables (10.00 %), and listed.
+    The spread is of the paper's kind: the standard deviation over the clients (mean of the seeds),
+    or that over seeds, the sample's unless the metric's row has another; None for a single seed.
     """
     measure = MEASURES[cell.measure]
     ended = [(run, summary) for run in runs if (summary := finished(run)) is not None]
@@ -157,7 +157,7 @@ def _accuracies(summaries: Sequence[Summary]) -> dict[str, Any]:
 
 
 def write_results(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write results.csv: these lines, and those of other cells that it held before."""
+    """Write results.csv: these rows, and the file's earlier rows of other cells."""
     path = folder / RESULTS
     new = {_key(row) for row in rows}
     kept = []

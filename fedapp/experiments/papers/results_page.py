@@ -1,7 +1,7 @@
-"""The HTML page of a reproduced table: published and own figures, side by side and in one plot.
+"""The HTML page of a reproduced table: published and own results, as a table and as a plot.
 
-What differs from the published setting (fewer rounds, another copy of the data) stands at the top
-and beside every figure, because such a page gets passed on without the command that made it.
+Differences from the published setting (fewer rounds, another copy of the data) are at the top and
+beside every result, because readers of the page may not know the command.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _MOST_IN_PLOT = 40
 
 
 def write_results_page(rows: Sequence[Row], source: str, path: Path) -> Path:
-    """Write the page of some cells' results, making its folder, and return its path."""
+    """Write the page of some cells' results, create its folder, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, results_html(rows, source).encode())
     return path
 
 
 def results_html(rows: Sequence[Row], source: str) -> str:
-    """Build the page; `rows` are those of `reproduce.result`, `source` says where the table is."""
+    """Return the page; `rows` are those of `reproduce.result`, `source` describes the table."""
     changes = {str(row["changes"]) for row in rows if row["changes"]}
     warning = [page.paragraph(f"Not the published setting: {words}", "reason") for words in changes]
     lead = page.paragraph(source, "faint") + "".join(warning)
@@ -76,7 +76,7 @@ def _details(row: Row) -> str:
 
 
 def _plot(rows: Sequence[Row]) -> str:
-    """Draw published and own means with their deviations, as long as they can be told apart."""
+    """Draw published and own means with their deviations, up to a legible number of cells."""
     done = [row for row in rows if row["mean"] is not None]
     known = done[:_MOST_IN_PLOT]
     if not known:
@@ -98,10 +98,10 @@ def _draw(rows: Sequence[Row]) -> Figure:
     sides = (("published", "published mean", "published std", BLUE, "s", -0.13),
              ("ours", "mean", "std", RED, "o", 0.13))  # fmt: skip
     for label, mean, std, color, marker, shift in sides:
-        places = [(index + shift, row) for index, row in enumerate(rows) if row[mean] is not None]
+        points = [(index + shift, row) for index, row in enumerate(rows) if row[mean] is not None]
         axes.errorbar(
-            [row[mean] for _, row in places], [place for place, _ in places],
-            xerr=[row[std] or 0 for _, row in places], fmt=marker, color=color, capsize=3,
+            [row[mean] for _, row in points], [position for position, _ in points],
+            xerr=[row[std] or 0 for _, row in points], fmt=marker, color=color, capsize=3,
             label=label,
         )  # fmt: skip
     axes.set_yticks(range(len(rows)), [_wrapped(row["cell"]) for row in rows], fontsize=9)
@@ -118,7 +118,7 @@ def _wrapped(text: str) -> str:
 
 
 def plus_minus(mean: float | None, std: float | None) -> str | None:
-    """Write a mean and, where there is one, its deviation."""
+    """Return a mean and, if there is one, its deviation."""
     if mean is None:
         return None
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"

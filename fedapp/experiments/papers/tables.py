@@ -1,7 +1,7 @@
-"""The published numbers: four papers, their tables, and one number per row.
+"""The published numbers: four papers with their tables, one number per row.
 
-The JSON files in `data/` hold facts copied from the papers' texts, with the place each stands at
-and every doubt about the copy; nothing is corrected. This module only reads them.
+The JSON files in `data/` have facts copied from the papers' texts, with their source in the paper
+and every doubt about the copy. Nothing is corrected. This module only reads them.
 """
 
 import difflib
@@ -28,15 +28,15 @@ class Row:
     """One published number.
 
     Attributes:
-        method: the method's id; None where the number is a setting and not a result.
-        column: what the row's column says (dataset, model, partition, lr, ...); it overrides the
-            table's setting.
-        metric: what was measured, for example "accuracy_percent".
-        mean: the number; None where the paper, or its text, has none.
-        std: its spread, where one is given.
-        failed: the paper says that this run did not converge.
+        method: the method's id; None if the number is a setting and not a result.
+        column: the settings of the row's column (dataset, model, partition, lr, ...); they override
+            the table's setting.
+        metric: the measured quantity, for example "accuracy_percent".
+        mean: the number; None if the paper, or its text, has none.
+        std: its spread, if given.
+        failed: whether the paper states that this run did not converge.
         note: remarks and doubts about this number.
-        raw: the text as found, where it cannot be right.
+        raw: the original text, if it cannot be correct.
     """
 
     method: str | None
@@ -54,22 +54,22 @@ class Table:
     """One table of a paper, or the part of it that has one metric."""
 
     id: str
-    source: str  # where it stands in the paper
+    source: str  # the position in the paper
     caption: str
-    setting: Mapping[str, Any]  # what holds for all its rows
+    setting: Mapping[str, Any]  # common settings of all its rows
     metric: str
-    std_is: str  # what the spread is over, where not over seeds or runs
+    std_is: str  # what the spread covers, if not seeds or runs
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: who wrote it, its tables, its hyperparameters, and what is odd or doubtful."""
+    """One paper: its bibliographic data, tables, hyperparameters, oddities and doubts."""
 
     name: str
     about: Mapping[str, Any]
-    doubts: tuple[str, ...]  # where the copy may be wrong
-    oddities: tuple[str, ...]  # where the paper contradicts itself
+    doubts: tuple[str, ...]  # possible errors of the copy
+    oddities: tuple[str, ...]  # contradictions in the paper
     hyperparameters: tuple[Mapping[str, Any], ...]
     tables: tuple[Table, ...]
 
@@ -94,7 +94,7 @@ def all_papers() -> list[Paper]:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Return the error for a name that is not in `known`: the nearest names, or else all."""
+    """Return the error for a name that is not in `known`, with the nearest names or all names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, 3, 0.4)
     hint = (

@@ -1,6 +1,6 @@
-"""How a published number was trained, as run-configuration keys: cohort, epochs, optimiser, crops.
+"""The training of a published number as run-config keys: cohort, epochs, optimiser, augmentation.
 
-As in `protocol`, whose part this is: what a paper leaves out is a note, or a reason not to run.
+As in `protocol`, a setting that a paper does not state becomes a note or a reason not to run.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ NOT_LITERAL = {
     "crop flip": "augmentation: random crop with padding 4, as in the code bases the paper names, "
     "for its RandomResizedCrop"
 }
-PLAIN = {"feddor"}  # says nothing of augmentation
-USUAL = "crop flip"  # of CIFAR, where training in one place is said to be as in another paper
-NO_CUTOUT = {"cinic10": "crop-reflect flip"}  # FedNTD's loader reflects the margins, too
+PLAIN = {"feddor"}  # does not mention augmentation
+USUAL = "crop flip"  # for CIFAR, if the paper refers to another paper for centralised training
+NO_CUTOUT = {"cinic10": "crop-reflect flip"}  # FedNTD's loader also reflects the margins
 DOUBTS = ("rounds_note", "lr_note", "local_epochs_note")
 
 
@@ -42,7 +42,7 @@ def training_keys(published: Published) -> Keys:
 
 
 def _clients(published: Published) -> Keys:
-    """Return how many clients train in a round, and for how long."""
+    """Return the numbers of clients and of local epochs."""
     if in_one_place(published):
         published.notes.append("epochs: not stated for training in one place, taken as the rounds")
         return {"num-clients": 1, "participation": 1.0, "local-epochs": 1}
@@ -85,7 +85,7 @@ def _augmentation(published: Published) -> Keys:
         raise CannotRunError(Reason.SETTING, "augmentation not stated")
     words = AUGMENTATIONS[text]
     if DATASETS[str(published.setting["dataset"])].streams:
-        words = words.replace("crop", "rrc")  # photos of many sizes: literally as stated
+        words = words.replace("crop", "rrc")  # photos of many sizes: exactly as stated
     if words in NOT_LITERAL:
         published.notes.append(NOT_LITERAL[words])
     if words.endswith("cutout") and (other := NO_CUTOUT.get(str(published.setting["dataset"]))):

@@ -1,6 +1,6 @@
 """The plot of features on the unit circle: a row per model, as rings and as curves.
 
-The ring is what the papers show; the curves beside it have an axis to read densities from.
+The papers show the ring. The curves beside it have an axis for the densities.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUARTERS = (-180, -90, 0, 90, 180)
-OWN, FOREIGN = "-", (0, (1.5, 1))  # dashes of classes that are in a model's data, and are not
-MOST_NAMES = 10  # classes; a scale of colours stands for more
+OWN, FOREIGN = "-", (0, (1.5, 1))  # dashes of classes in a model's data, and of other classes
+MOST_NAMES = 10  # classes in the legend; more classes have a colour scale
 TITLE = "angle of test features, by class\nsolid: classes in the model's data, dotted: others"
 
 
 @styled
 def unit_circle(runs: Sequence[Run]) -> Figure:
-    """Draw the density of each class's feature angles, of one run's last measured round."""
-    found = runs[0][1][-1]["measures"]["unit-circle"]["model"]
-    count = len(found["densities"])
+    """Draw the density of each class's feature angles in one run's last measured round."""
+    measured = runs[0][1][-1]["measures"]["unit-circle"]["model"]
+    count = len(measured["densities"])
     figure = new_figure(4.8, 1.3 + 1.75 * count)
     grid = figure.add_gridspec(count, 2, width_ratios=(2, 3))
-    top = max(float(np.nanmax(np.array(d, dtype=float))) for d in found["densities"].values())
-    for row, (name, rows) in enumerate(found["densities"].items()):
+    top = max(float(np.nanmax(np.array(d, dtype=float))) for d in measured["densities"].values())
+    for row, (name, rows) in enumerate(measured["densities"].items()):
         densities = np.array(rows, dtype=float)
-        dashes = [OWN if c in found["observed"][name] else FOREIGN for c in range(len(densities))]
+        dashes = [
+            OWN if c in measured["observed"][name] else FOREIGN for c in range(len(densities))
+        ]
         ring: Any = figure.add_subplot(grid[row, 0], projection="polar")
         _ring(ring, densities / top, dashes)
         curves = figure.add_subplot(grid[row, 1])
@@ -71,12 +73,12 @@ def _curves(axes: Any, densities: np.ndarray, dashes: Sequence[Any]) -> None:
 
 
 def _angles(densities: np.ndarray) -> np.ndarray:
-    """Return the angles of evenly spaced densities [classes, points], and the first again."""
+    """Return the angles of evenly spaced densities [classes, points], closed by the first."""
     return np.linspace(-180, 180, densities.shape[1] + 1)
 
 
 def _name_classes(figure: Figure, count: int) -> None:
-    """Say which colour is which class: one by one, or by a scale where there are many."""
+    """Add the classes' colours as a legend, or as a colour scale if there are many."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.lines import Line2D

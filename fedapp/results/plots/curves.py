@@ -1,8 +1,8 @@
 """The plots of a run: learning curves, per-class accuracy, the clients' label distribution.
 
-Each function draws one matplotlib figure, which `rendering` turns into a file or a part of a page.
-Figures are narrow with large type, so that they can be read on a phone;
-curves differ in dash as well as in colour.
+Each function draws one matplotlib figure, which `rendering` converts to a file or a part of a page.
+Figures are narrow with large type, so that they are readable on a phone. Curves differ in dash and
+in colour.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Row = Mapping[str, Any]
 
 GLOBAL_MODEL = "global model"
 BLUES = ("#d6eaf6", BLUE, "#00304d")  # from few to many images, all visible on PAPER
-MAX_CLIENTS = 200  # columns that can still be told apart in a label distribution
-MAX_LABELS = 25  # classes whose names fit beside an axis
+MAX_CLIENTS = 200  # the most columns that are distinguishable in a label distribution
+MAX_LABELS = 25  # the most classes whose names fit beside an axis
 
 
 @styled
 def curves(rows: Sequence[Row], title: str, tested: str = GLOBAL_MODEL) -> Figure:
-    """Draw accuracy above loss, over the rounds of one run (curves.png); `tested` names whose."""
+    """Draw accuracy above loss over one run's rounds (curves.png); `tested` names the model."""
     figure = new_figure(6.0, 6.6)
     above, below = figure.subplots(2, 1, sharex=True)
     _draw_accuracy(above, rows, tested)
@@ -52,7 +52,7 @@ def curves(rows: Sequence[Row], title: str, tested: str = GLOBAL_MODEL) -> Figur
 
 @styled
 def accuracy_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
-    """Draw the test accuracy of what is `tested` over the rounds of one run."""
+    """Draw the test accuracy of the model `tested` over the rounds of one run."""
     figure = new_figure(4.8, 3.4)
     _draw_accuracy(figure.subplots(), rows, tested)
     return figure
@@ -70,7 +70,7 @@ def loss_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
 def compare_curves(
     runs: Sequence[tuple[str, Sequence[Row]]], title: str = "Test accuracy"
 ) -> Figure:
-    """Draw the test accuracy of several runs, given as (label, rows), over each other."""
+    """Draw the test accuracy of several runs, given as (label, rows), on the same axes."""
     figure = new_figure(6.0, 4.4 + 0.12 * len(runs))
     axes = figure.subplots()
     highest = 0.0
@@ -103,7 +103,7 @@ def class_accuracy(values: Sequence[float | None], class_names: Sequence[str]) -
 
 @styled
 def label_distribution(class_counts: npt.ArrayLike, class_names: Sequence[str]) -> Figure:
-    """Draw how many training images each client holds of each class.
+    """Draw how many training images each client has of each class.
 
     Args:
         class_counts: images per client and class, [clients, classes]; clients after the first
@@ -126,26 +126,26 @@ def label_distribution(class_counts: npt.ArrayLike, class_names: Sequence[str]) 
 
 
 def _draw_cells(axes: Axes, counts: np.ndarray) -> None:
-    """Colour the cells of [classes, clients] by count, empty ones left blank, with a scale."""
+    """Colour the cells of [classes, clients] by count, leave empty cells blank, add a scale."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    gaps = max(counts.shape) <= 50  # between smaller cells, gaps would hide the cells
+    gaps = max(counts.shape) <= 50  # gaps would hide smaller cells
     mesh = axes.pcolormesh(
         np.ma.masked_equal(counts, 0),
         cmap=LinearSegmentedColormap.from_list("blues", BLUES, N=32),
         vmin=0,
         vmax=max(1, counts.max(initial=0)),
-        rasterized=counts.size > 2000,  # as vectors they would make the page heavy
+        rasterized=counts.size > 2000,  # as vectors they would make the page large
         edgecolor=PAPER if gaps else "none",
         linewidth=0.5 if gaps else 0,
     )
     scale = axes.figure.colorbar(mesh, ax=axes, label="Training images", format="{x:,.0f}")
     if scale.solids is not None:
-        scale.solids.set(edgecolor="face")  # else hairlines show between its steps
+        scale.solids.set(edgecolor="face")  # otherwise hairlines appear between its steps
 
 
 def _label_cells(set_ticks: Callable[..., Any], labels: Sequence[str], limit: int) -> None:
-    """Label the middle of every cell, or of every k-th when there are more than `limit`."""
+    """Label the middle of every cell, or of every k-th if there are more than `limit`."""
     step = math.ceil(len(labels) / limit) or 1
     set_ticks([index + 0.5 for index in range(0, len(labels), step)], labels[::step])
 
@@ -155,14 +155,14 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row], tested: str) -> None:
     _draw_line(axes, rounds, values, BLUE, "-", tested)
     if best := best_round(rows):
         label = f"best: {percent(best['accuracy'])} in round {best['round']}"
-        place = best["round"], 100 * best["accuracy"]
-        axes.plot(*place, "*", color=RED, markersize=13, label=label)
+        position = best["round"], 100 * best["accuracy"]
+        axes.plot(*position, "*", color=RED, markersize=13, label=label)
         axes.legend(loc="lower right")
     _finish_accuracy(axes, "Test accuracy", max(values, default=0))
 
 
 def _finish_accuracy(axes: Axes, title: str, highest: float) -> None:
-    """Start at 0 and leave air above the highest value (%), at most to a little above 100 %."""
+    """Start the axis at 0 and leave space above the highest value (%), at most up to 103 %."""
     axes.set_ylim(0, min(103, 1.12 * highest) if highest else 103)
     _finish(axes, title, "Accuracy (%)")
 
@@ -185,14 +185,14 @@ def _draw_loss(axes: Axes, rows: Sequence[Row], tested: str) -> None:
 def _draw_line(
     axes: Axes, rounds: list[int], values: list[float], color: str, dash: str, label: str
 ) -> None:
-    """Draw one curve, with a dot per value while there are few; nothing when there are none."""
+    """Draw one curve, with a dot per value if there are few; draw nothing without values."""
     if values:
         marker = "o" if len(values) <= 12 else None
         axes.plot(rounds, values, dash, color=color, marker=marker, markersize=4, label=label)
 
 
 def _finish(axes: Axes, title: str, y_label: str) -> None:
-    """Title and name the axes, with whole rounds; an empty plot says that it is empty."""
+    """Set title, labels and whole rounds of the axes; mark an empty plot as not measured."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set(title=title, xlabel="Round", ylabel=y_label)
@@ -203,7 +203,7 @@ def _finish(axes: Axes, title: str, y_label: str) -> None:
 
 
 def _points(rows: Sequence[Row], key: str, scale: float = 1) -> tuple[list[int], list[float]]:
-    """Take the rounds that measured `key`, and its finite values times `scale`."""
+    """Return the rounds that measured `key`, and its finite values times `scale`."""
     kept = [
         (row["round"], scale * row[key])
         for row in rows

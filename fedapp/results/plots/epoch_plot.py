@@ -25,15 +25,15 @@ TITLES = {
 
 @styled
 def local_training(runs: Sequence[Run]) -> Figure:
-    """Draw accuracies over local epochs, of each run's last measured round (FedNTD, figure 6)."""
+    """Draw accuracies over local epochs in each run's last measured round (FedNTD, figure 6)."""
     figure = new_figure(4.8, 7.6 + 0.28 * (len(runs) + 3))
     grid = figure.subplots(3, 1, sharex=True)
     for axes, (name, title) in zip(grid, TITLES.items(), strict=True):
         for position, (_, entries) in enumerate(runs):
-            found = entries[-1]["measures"][WORD]
-            _with_spread(axes, found, name, color_of(position))
+            measured = entries[-1]["measures"][WORD]
+            _with_spread(axes, measured, name, color_of(position))
             if name == "test":
-                heights = _by_epoch(found["model"], "mean")
+                heights = _by_epoch(measured["model"], "mean")
                 axes.plot(heights, "--", color=color_of(position))
         axes.set(title=title, ylabel="Accuracy (%)")
     grid[-1].set_xlabel("Local epochs done in the round")
@@ -42,16 +42,16 @@ def local_training(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _with_spread(axes: Axes, found: Mapping[str, Any], name: str, color: str) -> None:
-    """Draw the mean over clients, and a band of one standard deviation around it."""
-    heights, spread = _by_epoch(found["mean"], name), _by_epoch(found["std"], name)
+def _with_spread(axes: Axes, measured: Mapping[str, Any], name: str, color: str) -> None:
+    """Draw the mean over clients and a band of one standard deviation around it."""
+    heights, spread = _by_epoch(measured["mean"], name), _by_epoch(measured["std"], name)
     axes.plot(heights, color=color)
     low, high = np.clip(heights - spread, 0, 100), np.clip(heights + spread, 0, 100)
     axes.fill_between(range(len(heights)), low, high, color=color, alpha=0.12, linewidth=0)
 
 
 def _by_epoch(values: Mapping[str, Any], name: str) -> np.ndarray:
-    """Return a figure after 0, 1, ... epochs, in per cent; NaN where it is undefined."""
+    """Return a number after 0, 1, ... epochs, in per cent; NaN if it is undefined."""
     count = sum(key.rpartition("_")[0] == name for key in values)
     return 100 * np.array([values[f"{name}_{epoch}"] for epoch in range(count)], dtype=float)
 

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-MOST_NAMES = 20  # local models; a scale of colours stands for more
+MOST_NAMES = 20  # local models in the legend; more models have a colour scale
 
 
 @styled
 def feature_map(runs: Sequence[Run]) -> Figure:
-    """Draw the joint map of test features: a panel per model, coloured by class."""
-    found = runs[0][1][-1]["measures"]["t-sne"]["model"]
-    labels = np.array(found["labels"])
-    rows = (len(found["points"]) + 1) // 2
+    """Draw the joint map of test features: one panel per model, coloured by class."""
+    measured = runs[0][1][-1]["measures"]["t-sne"]["model"]
+    labels = np.array(measured["labels"])
+    rows = (len(measured["points"]) + 1) // 2
     figure = new_figure(4.8, 0.8 + 2.3 * rows)
     grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, (name, points) in zip(grid, found["points"].items(), strict=False):
+    for axes, (name, points) in zip(grid, measured["points"].items(), strict=False):
         drawn = _by_class(axes, np.array(points), labels)
         axes.set(title=name)
-    for axes in grid[len(found["points"]) :]:
+    for axes in grid[len(measured["points"]) :]:
         axes.set_axis_off()
     figure.colorbar(drawn, ax=list(grid), label="Class", location="bottom", aspect=40)
     figure.suptitle(f"t-SNE of test features, {runs[0][0]}", x=0.02, ha="left", fontweight="bold")
@@ -37,13 +37,13 @@ def feature_map(runs: Sequence[Run]) -> Figure:
 
 @styled
 def local_feature_map(runs: Sequence[Run]) -> Figure:
-    """Draw the joint map of all local models twice: coloured by local model, and by class."""
-    found = runs[0][1][-1]["measures"]["t-sne-locals"]["model"]
+    """Draw the joint map of all local models twice: coloured by local model and by class."""
+    measured = runs[0][1][-1]["measures"]["t-sne-locals"]["model"]
     figure = new_figure(4.8, 9.6)
     above, below = figure.subplots(2, 1, sharex=True, sharey=True)
-    points = {name: np.array(places) for name, places in found["points"].items()}
+    points = {name: np.array(coordinates) for name, coordinates in measured["points"].items()}
     _by_model(figure, above, points)
-    labels = np.tile(found["labels"], len(points))
+    labels = np.tile(measured["labels"], len(points))
     drawn = _by_class(below, np.concatenate(list(points.values())), labels)
     below.set(title="By class")
     figure.colorbar(drawn, ax=below, label="Class", location="bottom", aspect=40)
@@ -52,7 +52,7 @@ def local_feature_map(runs: Sequence[Run]) -> Figure:
 
 
 def _by_model(figure: Any, axes: Any, points: dict[str, np.ndarray]) -> None:
-    """Draw each local model's points in a colour of its own, and the global model's above them."""
+    """Draw each local model's points in its own colour, and the global model's on top."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
@@ -74,11 +74,11 @@ def _by_model(figure: Any, axes: Any, points: dict[str, np.ndarray]) -> None:
     figure.colorbar(scale, ax=axes, label=label, location="bottom", aspect=40)
 
 
-def _by_class(axes: Any, places: np.ndarray, labels: np.ndarray) -> Any:
-    """Draw points [n, 2] in the colours of their classes; returns what a scale is made from."""
+def _by_class(axes: Any, points: np.ndarray, labels: np.ndarray) -> Any:
+    """Draw points [n, 2] in the colours of their classes; return the artist for a colour bar."""
     classes = int(labels.max()) + 1
     drawn = axes.scatter(
-        places[:, 0], places[:, 1], c=labels, s=7, cmap="tab10" if classes <= 10 else "turbo",
+        points[:, 0], points[:, 1], c=labels, s=7, cmap="tab10" if classes <= 10 else "turbo",
         vmin=-0.5, vmax=max(classes, 10) - 0.5 if classes <= 10 else classes - 0.5,
     )  # fmt: skip
     axes.set(xticks=[], yticks=[])

@@ -1,7 +1,7 @@
-"""Plots of measures that come in a few series: bars for one round, curves for several.
+"""Plots of measures with a few series: bars for one round, curves for several rounds.
 
-A measure is a list of panels, a panel a set of series, and both are data; runs differ in colour and
-series in dash or shade, so that the same lines of code draw one run or a comparison of many.
+A measure is a list of panels, and a panel is a set of series; both are data. Colours distinguish
+runs, and dashes or shades distinguish series, so that the same code draws one run or a comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Run = tuple[str, Sequence[Mapping[str, Any]]]  # a label, and the measured rounds
+Run = tuple[str, Sequence[Mapping[str, Any]]]  # a label and the measured rounds
 DASHES = ("-", "--", ":")
 SHADES = (1.0, 0.45, 0.2)  # of a run's colour, by series
 BAR = 0.8  # of the distance between groups of bars
@@ -25,7 +25,7 @@ BAR = 0.8  # of the distance between groups of bars
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: series by label, each a part ("mean" or "model") and a name in it."""
+    """One pair of axes: series by label, each given by a part ("mean" or "model") and a name."""
 
     title: str
     y_label: str
@@ -95,7 +95,7 @@ PANELS: dict[str, list[Panel]] = {
 
 @styled
 def panels(word: str, runs: Sequence[Run]) -> Figure:
-    """Draw a measure of `PANELS` for some runs, each with one measured round or more."""
+    """Draw a measure of `PANELS` for some runs, each with at least one measured round."""
     shown = PANELS[word]
     several = any(len(entries) > 1 for _, entries in runs)
     figure = new_figure(4.8, 0.4 + 2.5 * len(shown) + 0.28 * (len(runs) + 3))
@@ -114,7 +114,7 @@ def panels(word: str, runs: Sequence[Run]) -> Figure:
 
 
 def _run_handles(runs: Sequence[Run]) -> list[Any]:
-    """Name the colours, when there is more than one."""
+    """Return legend entries for the runs' colours if there are several runs."""
     from matplotlib.patches import Patch
 
     named = [Patch(color=color_of(index), label=label) for index, (label, _) in enumerate(runs)]
@@ -122,7 +122,7 @@ def _run_handles(runs: Sequence[Run]) -> list[Any]:
 
 
 def _series_handles(shown: Sequence[Panel], several: bool) -> list[Any]:
-    """Name the dashes or shades, in a colour that is no run's."""
+    """Return legend entries for the dashes or shades, in a colour that no run has."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -130,22 +130,22 @@ def _series_handles(shown: Sequence[Panel], several: bool) -> list[Any]:
     for panel in shown:
         for index, label in enumerate(panel.series):
             named.setdefault(index, {})[label] = None
-    labels = {index: " / ".join(found) for index, found in named.items()}
+    labels = {index: " / ".join(names) for index, names in named.items()}
     if several:
         return [Line2D([], [], color=INK, ls=DASHES[i], label=label) for i, label in labels.items()]
     return [Patch(color=INK, alpha=SHADES[i], label=label) for i, label in labels.items()]
 
 
 def _value(entry: Mapping[str, Any], word: str, part: str, name: str) -> float:
-    """Return a figure of a round, NaN where it was not measured or is undefined."""
+    """Return a number of a round; NaN if it was not measured or is undefined."""
     value = (entry["measures"].get(word, {}).get(part) or {}).get(name)
     return math.nan if value is None else float(value)
 
 
 def _bars(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
-    """Draw one group of bars per run, with the deviation over clients and the value on top."""
+    """Draw one group of bars per run, with the deviation over clients and the value."""
     width = BAR / len(panel.series)
-    turn = 90 if len(runs) * len(panel.series) > 9 else 0  # side by side, they would overlap
+    rotation = 90 if len(runs) * len(panel.series) > 9 else 0  # horizontal labels would overlap
     for position, (_, entries) in enumerate(runs):
         color = color_of(position)
         for index, (part, name) in enumerate(panel.series.values()):
@@ -158,9 +158,9 @@ def _bars(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
                 error_kw={"capsize": 3, "elinewidth": 1, "ecolor": INK},
             )  # fmt: skip
             text = "n/a" if math.isnan(height) else f"{height:.3g}"
-            axes.bar_label(bars, [text], padding=3, fontsize=9, rotation=turn)
+            axes.bar_label(bars, [text], padding=3, fontsize=9, rotation=rotation)
     axes.set_xticks(range(len(runs)), [label for label, _ in runs], fontsize=10)
-    axes.margins(y=0.2 if turn else 0.1)
+    axes.margins(y=0.2 if rotation else 0.1)
     axes.grid(visible=False, axis="x")
 
 

@@ -1,7 +1,7 @@
-"""One plot per measure, in the form in which the papers show it.
+"""One plot per measure, in the papers' form.
 
-Measures of a few series are drawn by `measure_panels`; here are those with a form of their own:
-matrices, scatter plots, landscapes and stacked classes.
+`measure_panels` draws measures of a few series. This module draws the others: matrices, scatter
+plots, landscapes and stacked classes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MARKERS = "os^Dv"
 
 
 def draw(word: str, runs: Sequence[Run]) -> Figure:
-    """Draw one measure of some runs; only rounds in which it was measured are shown."""
+    """Draw one measure of some runs, with the rounds in which it was measured."""
     kept = [(label, [e for e in entries if word in e["measures"]]) for label, entries in runs]
     kept = [(label, entries) for label, entries in kept if entries]
     if word in PANELS:
@@ -57,7 +57,7 @@ def draw(word: str, runs: Sequence[Run]) -> Figure:
 
 @styled
 def four_factors(runs: Sequence[Run]) -> Figure:
-    """Draw the four factors of several runs as bars, or those of one run class by class."""
+    """Draw the four factors of several runs as bars, or of one run class by class."""
     if len(runs) == 1:
         return _four_factors_of_one(runs[0][1][-1]["measures"]["four-factors"]["model"])
     figure = new_figure(4.8, 3.6 + 0.28 * len(runs))
@@ -65,12 +65,12 @@ def four_factors(runs: Sequence[Run]) -> Figure:
     width = 0.8 / len(runs)
     for position, (label, entries) in enumerate(runs):
         values = [entries[-1]["measures"]["four-factors"]["model"][name] for name in FACTORS]
-        places = np.arange(len(FACTORS)) + (position - (len(runs) - 1) / 2) * width
+        positions = np.arange(len(FACTORS)) + (position - (len(runs) - 1) / 2) * width
         heights = [np.nan if value is None else value for value in values]
-        bars = axes.bar(places, heights, width * 0.92, color=color_of(position), label=label)
-        turn = 90 if len(runs) > 3 else 0  # side by side, they would run into each other
+        bars = axes.bar(positions, heights, width * 0.92, color=color_of(position), label=label)
+        rotation = 90 if len(runs) > 3 else 0  # horizontal labels would overlap
         texts = [f"{value:.2f}" for value in heights]
-        axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=turn)
+        axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=rotation)
     axes.set_xticks(range(len(FACTORS)), list(FACTORS.values()), fontsize=9)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.margins(y=0.16)
@@ -96,8 +96,8 @@ def _four_factors_of_one(model: Row) -> Figure:
     pairs = (("intra_class", "feature - prototype"), ("prototype_weight", "prototype - class row"))
     for index, (key, label) in enumerate(pairs):
         values = np.array(model[f"{key}_by_class"], dtype=float)
-        places = np.arange(len(values)) + (index - 0.5) * 0.4
-        third.bar(places, values, 0.38, color=color_of(index), label=label)
+        positions = np.arange(len(values)) + (index - 0.5) * 0.4
+        third.bar(positions, values, 0.38, color=color_of(index), label=label)
     third.grid(visible=False, axis="x")
     third.axhline(0, color=INK, linewidth=0.8)
     third.set(title="Within classes", xlabel="Class", ylabel="Cosine")
@@ -107,18 +107,18 @@ def _four_factors_of_one(model: Row) -> Figure:
 
 @styled
 def divergence(runs: Sequence[Run]) -> Figure:
-    """Draw each client's weight divergence against its distribution distance, in L1 norms."""
+    """Draw each client's weight divergence over its distribution distance, in L1 norms."""
     figure = new_figure(4.8, 3.6 + 0.28 * len(runs))
     axes = figure.subplots()
     for position, (label, entries) in enumerate(runs):
-        found = [entry["measures"]["divergence"] for entry in entries]
-        clients = [row for measure in found for row in measure["clients"]]
-        last = found[-1]["model"].get("pearson_l1")
-        words = label if last is None else f"{label}: Pearson {last:+.2f}"
+        measured = [entry["measures"]["divergence"] for entry in entries]
+        clients = [row for measure in measured for row in measure["clients"]]
+        last = measured[-1]["model"].get("pearson_l1")
+        legend = label if last is None else f"{label}: Pearson {last:+.2f}"
         axes.plot(
             _column(clients, "distribution_distance_l1"), _column(clients, "weight_divergence_l1"),
             MARKERS[position % len(MARKERS)], color=color_of(position), markersize=6, alpha=0.75,
-            label=words,
+            label=legend,
         )  # fmt: skip
     axes.set(title="Weight divergence, by distribution distance")
     axes.set(
@@ -131,7 +131,7 @@ def divergence(runs: Sequence[Run]) -> Figure:
 
 @styled
 def landscape(runs: Sequence[Run]) -> Figure:
-    """Draw the loss at random distances and, for one run, on a slice along the curvature."""
+    """Draw the loss under random perturbations and, for one run, on a slice along the curvature."""
     single = len(runs) == 1
     figure = new_figure(4.8, 7.4 if single else 3.6 + 0.28 * len(runs))
     above = figure.subplots(2 if single else 1, 1, squeeze=False)[:, 0]
@@ -151,7 +151,7 @@ def landscape(runs: Sequence[Run]) -> Figure:
 
 
 def _draw_slice(axes: Axes, model: Row) -> None:
-    """Draw contours of the loss along the two steepest directions, the model in the middle."""
+    """Draw contours of the loss along the two directions of largest curvature, around the model."""
     grid = np.array(model["slice"], dtype=float)
     steps = np.linspace(-model["span"], model["span"], len(grid))
     filled = axes.contourf(steps, steps, grid, levels=12, cmap="cividis")
@@ -166,9 +166,9 @@ def _draw_slice(axes: Axes, model: Row) -> None:
 
 @styled
 def class_shares(rows: Sequence[Row]) -> Figure:
-    """Draw what share of the accuracy each class has, round by round, and how steady it is.
+    """Draw each class's share of the accuracy by round, and the consistency of the shares.
 
-    `rows` are those of metrics.jsonl that have class accuracies (FedNTD, figure 2).
+    `rows` are the rows of metrics.jsonl that have class accuracies (FedNTD, figure 2).
     """
     history = np.nan_to_num(np.array([row["class_accuracy"] for row in rows], dtype=float))
     rounds = [row["round"] for row in rows]
@@ -189,15 +189,15 @@ def class_shares(rows: Sequence[Row]) -> Figure:
 
 
 def drawn(runs: Sequence[Run]) -> dict[str, Figure]:
-    """Return a plot of every measure that any of the runs has, by the names of `pictured`."""
+    """Return a plot of every measure of any run, by the names of `pictured`."""
     return {name: draw(word, some) for name, (word, some) in pictured(runs).items()}
 
 
 def pictured(runs: Sequence[Run]) -> dict[str, tuple[str, Sequence[Run]]]:
-    """Return which measure of which runs each plot shows, by the plot's name.
+    """Return each plot's measure and runs, by the plot's name.
 
-    That is the measure's word; what can show one run only has a plot for each, named by the word
-    and the run's label.
+    The name is the measure's name. A measure whose plot can show only one run has a plot for each
+    run, whose name also contains the run's label.
     """
     words = dict.fromkeys(
         word for _, entries in runs for entry in entries for word in entry["measures"]
@@ -225,23 +225,23 @@ def of_run(run: RunDirectory, entries: Sequence[Row], rows: Sequence[Row]) -> di
 
 
 def in_words(word: str, entries: Sequence[Row]) -> str:
-    """Say a measure's last figures, for readers who cannot see the plot."""
+    """Describe a measure's last numbers, for readers who cannot see the plot."""
     measured = [entry for entry in entries if word in entry["measures"]]
     if not measured:
         return f"{word}, round by round."
     last = measured[-1]
-    found = store.figures({"measures": {word: last["measures"][word]}})
-    values = ", ".join(f"{key.split('/')[1]} {value:.3g}" for key, value in found.items())
+    numbers = store.figures({"measures": {word: last["measures"][word]}})
+    values = ", ".join(f"{key.split('/')[1]} {value:.3g}" for key, value in numbers.items())
     return f"{word} after round {last['round']}: {values or 'see the plot'}."
 
 
 def write_plots(run: RunDirectory) -> list[Path]:
-    """Write analysis/MEASURE.png for everything that was measured in a run; returns the paths."""
+    """Write analysis/MEASURE.png for every measure of a run; return the paths."""
     return write_figures(of_run(run, store.read(run), run.rounds()), run.path / "analysis")
 
 
 def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as PNG files of their names into a folder, which is made."""
+    """Write figures as PNG files, named after them, to a folder, which is created."""
     if figures:
         folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -252,11 +252,11 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 
 def _column(rows: Sequence[Row], name: str) -> list[float]:
-    """Return a figure of each row; NaN where it has none, as an earlier version's may have."""
+    """Return a number of each row; NaN if missing, as in files of earlier versions."""
     return [np.nan if row.get(name) is None else row[name] for row in rows]
 
 
-PICTURES = ("t-sne", "t-sne-locals", "unit-circle")  # of one run each
+PICTURES = ("t-sne", "t-sne-locals", "unit-circle")  # whose plot shows one run
 FORMS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "four-factors": four_factors,
     "divergence": divergence,

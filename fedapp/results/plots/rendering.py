@@ -1,9 +1,9 @@
-"""How a figure looks and how it becomes a PNG file or a part of an HTML page.
+"""The style of figures and their conversion to a PNG file or a part of an HTML page.
 
-No pyplot: nothing global is touched and no display is asked for. Colours are those of Okabe and
-Ito (2008), which are told apart with any colour vision. matplotlib's SVG files are written for
-stand-alone use; `svg` makes one a citizen of a page: no fixed size, the page's fonts and text
-colour (so it follows dark mode), a spoken label, and no address of any web site.
+Figures do not use pyplot, so that no global state changes and no display is needed. Colours are
+those of Okabe and Ito (2008), which are distinguishable with any colour vision. matplotlib writes
+SVG files for stand-alone use. `svg` adapts one to an HTML page: no fixed size, the page's fonts and
+text colour (also in dark mode), a label for screen readers, and no web address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 OKABE_ITO = (BLUE, RED, GREEN, "#cc79a7", ORANGE, "#56b4e9")
 _DASHES = ("-", "--", "-.", ":")
 PAPER = "#ffffff"
-INK = "#24292f"  # every letter and axis; a colour of its own, so that `svg` can find and replace it
+INK = "#24292f"  # of text and axes; used for nothing else, so that `svg` can replace it
 STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.titlesize": 12,
@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 2,
     "svg.fonttype": "none",
-    "text.parse_math": False,  # a dollar sign in a class name is a dollar sign
+    "text.parse_math": False,  # class names may contain dollar signs
     **dict.fromkeys(
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
     ),
@@ -52,7 +52,7 @@ STYLE: dict[Any, Any] = {
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Run `draw` under STYLE, leaving matplotlib's own settings alone."""
+    """Run `draw` with STYLE, without a change of matplotlib's global settings."""
 
     @functools.wraps(draw)
     def run_styled(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -65,14 +65,14 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def color_of(index: int) -> str:
-    """Return the colour of the curve or bar of this index, again from the first after the last."""
+    """Return the colour of the curve or bar of this index; the colours repeat in a cycle."""
     return OKABE_ITO[index % len(OKABE_ITO)]
 
 
 def line_style(index: int) -> tuple[str, str]:
-    """Return colour and dash of the curve of this index; those of 24 differ in one or the other."""
-    lap = index // len(OKABE_ITO)  # each through the colours starts one dash later
-    return color_of(index), _DASHES[(index + lap) % len(_DASHES)]
+    """Return colour and dash of the curve of this index; 24 combinations are different."""
+    cycle = index // len(OKABE_ITO)  # each cycle of colours starts one dash later
+    return color_of(index), _DASHES[(index + cycle) % len(_DASHES)]
 
 
 def class_colors(count: int) -> np.ndarray:
@@ -85,7 +85,7 @@ def class_colors(count: int) -> np.ndarray:
 
 
 def plain_log_ticks(axis: Axis) -> None:
-    """Write the powers of ten on a logarithmic axis as numbers: STYLE draws no formulas."""
+    """Label the powers of ten on a logarithmic axis as numbers, because STYLE disables formulas."""
     from matplotlib.ticker import NullFormatter
 
     axis.set_major_formatter("{x:g}")
@@ -93,7 +93,7 @@ def plain_log_ticks(axis: Axis) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure of this size in inches, whose parts make room for each other."""
+    """Return an empty figure of this size in inches, with constrained layout."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -109,10 +109,10 @@ def png(figure: Figure, dpi: int = 150) -> bytes:
 
 @styled
 def svg(figure: Figure, label: str) -> str:
-    """Render a figure as an SVG element for an HTML page, read out as `label`.
+    """Render a figure as an SVG element for an HTML page, with `label` for screen readers.
 
-    Equal figures with equal labels give equal text; labels keep the ids of several figures on one
-    page apart.
+    Equal figures with equal labels give equal text. Different labels give different ids, for
+    several figures on one page.
     """
     import matplotlib
 
@@ -123,12 +123,12 @@ def svg(figure: Figure, label: str) -> str:
 
 
 def _for_html(text: str, label: str) -> str:
-    """Keep the drawing of an SVG file; leave out prologue, namespaces, metadata and idle ids."""
+    """Return the drawing of an SVG file without prologue, namespaces, metadata and unused ids."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
     text = text.replace("xlink:href", "href")
     used = set(re.findall(r'(?:url\(|href=")#(\w+)', text))
-    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     text = text.replace(INK, "currentColor")
     view_box = re.findall(r'viewBox="[^"]*"', text)[0]

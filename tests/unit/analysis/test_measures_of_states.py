@@ -104,7 +104,7 @@ def test_rounds_whose_states_are_gone_are_refused_in_words(method, tmp_path):
         SavedRun(lost, Places()).measure(3, ["norms"], 0)
     assert SavedRun(lost, Places()).measure(3, ["four-factors"], 0)["clients"] == []
     bare = train(tmp_path / "bare", method=method)
-    with pytest.raises(UserError, match="what the server remembers was not kept"):
+    with pytest.raises(UserError, match="the server's state was not kept"):
         SavedRun(bare, Places()).measure(4, ["norms"], 0)
 
 

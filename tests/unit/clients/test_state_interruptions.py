@@ -144,7 +144,7 @@ def test_a_damaged_file_is_an_error_that_names_it(state, folder, damage):
     file = folder / CURRENT
     file.write_bytes(damage(file.read_bytes()))
     for refused in (lambda: state.load(3), lambda: state.save(arrays(3), 3)):
-        with pytest.raises(StateError, match=rf"{file} is not a whole state file"):
+        with pytest.raises(StateError, match=rf"{file} is not a complete state file"):
             refused()
 
 

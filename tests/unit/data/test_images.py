@@ -172,7 +172,7 @@ def one_class(folder: Path) -> None:
         (extra_class, "class 'cow' is in {folder}/test but not in {folder}/train"),
         (lacking_class, "class 'cat' is in {folder}/train but not in {folder}/test"),
         (empty_class, "no .jpg, .jpeg or .png file in class folder {folder}/train/dog"),
-        (one_class, "{folder}/train must hold at least two class folders"),
+        (one_class, "{folder}/train must have at least two class folders"),
     ],
 )
 def test_a_wrong_layout_is_explained(folder, spoil, message):

@@ -108,20 +108,20 @@ def test_renewing_without_hosts_keeps_the_names(folder):
     assert names_of(read_certificate(folder / "superlink.crt")) == old
     assert len(old) > 3  # more than loopback
     (folder / "superlink.crt").unlink()
-    with pytest.raises(UserError, match=r"superlink\.crt holds no PEM certificate"):
+    with pytest.raises(UserError, match=r"superlink\.crt is not a PEM certificate"):
         renew_server_certificate(folder, [])
 
 
 def test_renewing_without_a_ca_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"ca\.crt holds no PEM certificate: .*No such file"):
+    with pytest.raises(UserError, match=r"ca\.crt is not a PEM certificate: .*No such file"):
         renew_server_certificate(tmp_path, ["x"])
 
 
 def test_a_ca_key_that_cannot_sign_here_is_one_sentence(folder):
     rsa_key = rsa.generate_private_key(65537, 2048)
     for encryption, words in (
-        (NoEncryption(), "no key on an elliptic curve"),
-        (BestAvailableEncryption(b"secret"), "holds no private key that can be read"),
+        (NoEncryption(), "is not a key on an elliptic curve"),
+        (BestAvailableEncryption(b"secret"), "has no readable private key"),
     ):
         pem = rsa_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
         (folder / "ca.key").write_bytes(pem)

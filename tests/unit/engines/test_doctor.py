@@ -97,7 +97,7 @@ def test_a_key_with_a_password_is_said(pki):
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked)
     (pki / "superlink.key").write_bytes(pem)
     check = federation(pki)["superlink.key"]
-    assert "holds no private key that can be read: Password was not given" in check.found
+    assert "has no readable private key: Password was not given" in check.found
 
 
 def test_a_port_that_needs_rights_is_said(monkeypatch):
@@ -211,4 +211,4 @@ def test_the_command_fails_when_a_check_fails(pki):
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 1
     rows = {row["check"]: row for row in json.loads(done.stdout)}
-    assert "holds no PEM certificate" in rows["ca.crt"]["found"]
+    assert "is not a PEM certificate" in rows["ca.crt"]["found"]

@@ -184,7 +184,7 @@ def test_one_who_goes_away_costs_the_worker_nothing(in_thread, folder, capfd):
         rude.connect(str(path))
     assert identity(app(*question()))["clients"] == [0, 2, 4, 6, 8]
     assert len(in_thread) == 1
-    assert "nobody took the answer (it closed the connection)" in capfd.readouterr().out
+    assert "the answer was not delivered (it closed the connection)" in capfd.readouterr().out
 
 
 def test_messages_of_any_size_arrive_whole_and_nothing_is_unpickled(in_thread, monkeypatch):

@@ -199,7 +199,7 @@ def test_a_run_that_dies_does_not_pass_for_its_earlier_failure(tmp_path):
 def test_another_configuration_under_the_same_name_is_refused(tmp_path):
     sweep.execute(ROOT, make_plan(tmp_path, vary={}), Resources(), FakeRunner())
     assert all(run.completed for run in make_plan(tmp_path, vary={}))
-    with pytest.raises(UserError, match=r"holds a run with num-rounds = 2 instead of 3"):
+    with pytest.raises(UserError, match=r"has a run with num-rounds = 2 instead of 3"):
         make_plan(tmp_path, base={**BASE, "num-rounds": 3}, vary={})
     assert make_plan(tmp_path, base={**BASE, "round-timeout": 9.0}, vary={})[0].completed
 
@@ -213,7 +213,7 @@ def test_a_run_that_ended_before_round_1_is_in_no_ones_way(tmp_path):
     (path / "config.toml").write_text("num-rounds = 99\n")
     assert len(make_plan(tmp_path, vary={})) == 2
     (path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match="holds a run with num-clients = 20 instead of 10"):
+    with pytest.raises(UserError, match="has a run with num-clients = 20 instead of 10"):
         make_plan(tmp_path, vary={})
 
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_used_is_named(tmp_path, finished):
         with pytest.raises(UserError, match="cannot be read as weights"):
             load_initial(model, tmp_path / name)
     torch.save({"epoch": 3}, tmp_path / "b.pth")
-    with pytest.raises(UserError, match="must hold a state dict"):
+    with pytest.raises(UserError, match="must contain a state dict"):
         load_initial(model, tmp_path / "b.pth")
     with pytest.raises(UserError, match="needs model resnet18 or resnet18-imagenet-stem"):
         parse_config(settings(initial_model="imagenet"))

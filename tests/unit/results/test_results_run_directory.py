@@ -52,7 +52,9 @@ def test_nameless_runs_are_named_after_method_dataset_and_time_and_stay_apart(tm
 
 def test_used_directory_is_refused_by_name_unless_resumed(run, tmp_path):
     run.log_round({"round": 1})
-    with pytest.raises(UserError, match=rf"{re.escape(str(run.path))} .* set resume='auto' to go"):
+    with pytest.raises(
+        UserError, match=rf"{re.escape(str(run.path))} .* set resume='auto' to continue"
+    ):
         RunDirectory.create(tmp_path, "one", CONFIG)
     again = RunDirectory.create(tmp_path, "one", {**CONFIG, "num_rounds": 5}, resume=True)
     assert again.rounds() == [{"round": 1}]
@@ -87,7 +89,7 @@ def test_output_dir_that_cannot_be_written_is_named(tmp_path):
 
 def test_load_refuses_what_is_no_run_directory(run, tmp_path):
     assert RunDirectory.load(str(run.path)) == run
-    with pytest.raises(UserError, match=r"holds no config\.toml"):
+    with pytest.raises(UserError, match=r"has no config\.toml"):
         RunDirectory.load(tmp_path)
     with pytest.raises(UserError, match="not a folder"):
         RunDirectory.load(tmp_path / "missing")

@@ -110,7 +110,7 @@ def test_the_mean_of_one_client_is_its_model():
         ({"a": np.full((3, 4), -np.inf, np.float32)}, "non-finite"),
         ({"a": np.full((3, 4), 1e9, np.float32)}, "more than"),
         ({"a": np.zeros((4, 3), np.float32)}, "shape"),
-        ({"c": np.zeros(2, np.float32)}, "not asked for"),
+        ({"c": np.zeros(2, np.float32)}, "is unexpected"),
     ],
 )
 def test_unfit_updates_are_refused_and_leave_the_sum_alone(change, words):
