@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Evaluate(Callback):
-    """Evaluates the global model or the clients' models, whichever the method's accuracy is of."""
+    """Adds accuracy and loss to a round: of the global model or of the clients' models."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Add accuracy and loss to the row, or None if this round has no evaluation."""
@@ -67,7 +67,7 @@ class Evaluate(Callback):
 
 
 class RoundTimer(Callback):
-    """Measures the seconds of a round: its training, transfers and evaluation."""
+    """Measures the seconds of a round, from its start to the end of its evaluation."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Stop the clock of this round and start that of the next."""
