@@ -1,8 +1,8 @@
 """fedapp: federated learning on heterogeneous data, as a Flower app.
 
-For notebooks and scripts: `from fedapp import run, sweep, load_run`. What these need (PyTorch,
-Flower) is imported when one of them is asked for, because the command line and Flower's processes
-import this package too and must start at once. Their types are in `__init__.pyi`.
+For notebooks and scripts: `from fedapp import run, sweep, load_run`. These names import PyTorch and
+Flower only on first access, because the command line and Flower's processes, which must start at
+once, import this package too. `__init__.pyi` declares the types of these names.
 """
 
 from importlib import import_module

@@ -1,9 +1,9 @@
-"""What Flower starts for a message: the ClientApp itself, or a call to the warm worker beside it.
+"""The ClientApp that Flower starts for a message. It answers itself or asks the warm worker.
 
-A SuperNode starts one Python process per message. Importing torch, reading the data and making a
-CUDA context there costs seconds per round, so with node-config `worker="warm"` this module, which
-does neither and hands the message to a process that stays (`warm.py`). Whatever goes wrong with
-that process, the message is answered here instead, by the same handlers.
+A SuperNode starts one Python process per message. Importing PyTorch, reading the data and creating
+a CUDA context in this process costs seconds per round. With node-config `worker="warm"` this module
+does none of that: it passes the message to a long-lived process (`warm.py`). If no answer comes
+from there, this process answers the message itself, with the same handlers.
 """
 
 import logging
@@ -19,10 +19,10 @@ WORKERS = ("plain", "warm")
 
 
 class MessageApp(ClientApp):
-    """A ClientApp that answers by `fedapp.runtime.client.app`, here or in the warm worker."""
+    """A ClientApp that calls the handlers of `fedapp.runtime.client` here or in the warm worker."""
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer one message; raises what the handlers raise."""
+        """Answer one message; raises the exceptions of the handlers."""
         configure()
         worker = context.node_config.get("worker", "plain")
         if worker not in WORKERS:
@@ -33,8 +33,8 @@ class MessageApp(ClientApp):
             try:
                 return ask_worker(message, context)
             except WorkerLost as reason:
-                log.warning("the warm worker is no help (%s): answering without it", reason)
-        from fedapp.runtime.client import app as handlers  # imports torch
+                log.warning("the warm worker did not answer (%s): answering without it", reason)
+        from fedapp.runtime.client import app as handlers  # imports PyTorch
 
         return handlers(message, context)
 

@@ -1,8 +1,8 @@
 """The ServerApp: from a run configuration to a trained model and a run directory.
 
-It reads the configuration, asks every node who it is, builds the method's strategy from the table
-and lets it run its rounds. Callbacks evaluate, print and write what happens. A mistake in the
-configuration ends the run with one sentence, before anything is trained.
+It reads the configuration, queries every node for its identity, builds the method's strategy from
+the table and runs the rounds. Callbacks evaluate the model, print progress and write the files of
+the run. A configuration error ends the run with one sentence before training starts.
 """
 
 import logging
@@ -37,24 +37,24 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federated training; raises UserError, without a traceback, when it cannot."""
+    """Run one federated training; raises UserError, without a traceback, if it cannot run."""
     started = time.monotonic()
     try:
         data_dir = str(context.node_config.get("data-dir", ""))
         run(grid, context.run_config, data_dir, started)
     except UserError as mistake:
-        sys.tracebacklimit = 0  # Flower logs what we raise: let that be the sentence alone
+        sys.tracebacklimit = 0  # Flower logs the exception: this reduces it to its sentence
         raise UserError(f"fedapp: {mistake}") from None
 
 
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
-    """Train, and leave a finished run directory behind, also when the rounds end early."""
+    """Train and write the whole run directory, also if the rounds end early."""
     configure()
     config = parse_config(run_config)
     check_name(config)
     own = user_callbacks(config.callbacks)
     try:
-        # before the directory: data that are not there leave none
+        # before the directory is created: missing data must not leave an empty one
         process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:
             log.info("partition: %s", note)
@@ -72,10 +72,13 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
 def callbacks_of(
     config: RunConfig, directory: RunDirectory, own: Sequence[Callback]
 ) -> list[Callback]:
-    """Return what watches a run, in the order in which they are called.
+    """Return the callbacks of a run in the order of their calls.
 
-    A user's callbacks come after the evaluation and before metrics.jsonl, so that what they add to
-    a round is written. Raises UserError where the tracker cannot be loaded.
+    A user's callbacks come after the evaluation and before metrics.jsonl, so that the values that
+    they add to a round are written.
+
+    Raises:
+        UserError: the tracker cannot be loaded.
     """
     tracker = open_tracker(config.tracker, directory)
     return [
@@ -94,9 +97,9 @@ def callbacks_of(
     ]
 
 
-def user_callbacks(words: str) -> list[Callback]:
+def user_callbacks(names: str) -> list[Callback]:
     """Return the callbacks that the key `callbacks` names; raises UserError for a wrong name."""
     return [
-        callbacks.SafeCallback(word, plugin("fedapp.callbacks", word, Callback))
-        for word in words.split()
+        callbacks.SafeCallback(name, plugin("fedapp.callbacks", name, Callback))
+        for name in names.split()
     ]

@@ -2,7 +2,7 @@
 
 Rows follow the papers' protocols: FedNTD's appendix B, FedFN's sections 2 and 5, FedDr+'s tables 7
 to 10. A learning rate belongs to a data set, a model and a method, because a loss on cosines needs
-a far larger one than cross-entropy; a method without a number of its own takes the general one.
+a far larger rate than cross-entropy. A method without its own rate takes the setting's general one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fedapp.models.groups import GROUPS
 
 Protocol = tuple[object, object]  # local epochs and augmentation
 
-# Test images per batch in the two code bases. It matters under batch-statistics BatchNorm.
+# Images per test batch in the two code bases; accuracy depends on it if BatchNorm uses batch
+# statistics.
 FEDNTD_TEST_BATCH, FEDBABU_TEST_BATCH = 50, 128
 
 
@@ -27,20 +28,23 @@ class Setting:
     """The protocol for one data set and model."""
 
     local_epochs: int
-    lr: float  # methods trained with cross-entropy on an ordinary head
+    lr: float  # of methods trained with cross-entropy on an ordinary head
     lr_of: dict[str, float] = field(default_factory=dict)  # by method
     lr_schedule: str = "step"
     augmentation: str = "none"
     batch_size: int = 50
     test_batch_size: int = FEDBABU_TEST_BATCH
     extras: dict[str, dict[str, float]] = field(default_factory=dict)  # by method, then key
-    other_lr_of: dict[Protocol, dict[str, float]] = field(default_factory=dict)  # another paper's
+    other_lr_of: dict[Protocol, dict[str, float]] = field(default_factory=dict)  # of other papers
     source: str = ""
 
     def rate(self, method: str, local_epochs: object, augmentation: object) -> float:
-        """Return a method's learning rate; "auto" is the row's own protocol, no other paper's."""
-        other = self.other_lr_of.get((local_epochs, augmentation), {})
-        return other.get(method, self.lr_of.get(method, self.lr))
+        """Return a method's learning rate, another paper's if epochs and augmentation are its own.
+
+        With "auto" epochs or augmentation the setting's own protocol applies.
+        """
+        others = self.other_lr_of.get((local_epochs, augmentation), {})
+        return others.get(method, self.lr_of.get(method, self.lr))
 
 
 MODEL_OF = {
@@ -58,7 +62,7 @@ MODEL_OF = {
 
 
 def _rates(fn: float, **rates: float) -> dict[str, float]:
-    """Return learning rates by method; FedFN's module needs the same one on every base."""
+    """Return learning rates by method; `fn` is the rate of FedFN's module on every base method."""
     bases = ("fedfn", "fedexp+fn", "scaffold+fn", "centralised+fn")
     return {**dict.fromkeys(bases, fn), **rates}
 
@@ -66,10 +70,10 @@ def _rates(fn: float, **rates: float) -> dict[str, float]:
 _VGG_RATES = _rates(  # FedDr+ table 8 (CIFAR-10); FN: FedFN section 5.1
     0.03, **{"dr": 0.35, "feddr+": 0.35, "spherefed": 0.55, "fedetf": 0.05}
 )
-_CNN_RATES = _rates(  # DR: the best of 0.01, 0.1, 0.35 on CIFAR-10 here; no paper trains it on it
+_CNN_RATES = _rates(  # DR: best of 0.01, 0.1, 0.35 on CIFAR-10, measured here; no paper has one
     0.03, **{"dr": 0.01, "feddr+": 0.01}
 )
-_MOBILENET_RATES = _rates(  # FedDr+ table 9; FN: FedFN section 5.1; spherefed-ce: its appendix D.3
+_MOBILENET_RATES = _rates(  # FedDr+ table 9; FN, spherefed-ce: FedFN section 5.1, appendix D.3
     0.5, **{"dr": 5.0, "feddr+": 5.0, "spherefed": 6.5, "spherefed-ce": 0.3, "fedetf": 0.5}
 )
 _RESNET_RATES = _rates(  # FedDr+ table 10 (ImageNet-100); FN: ours, as on CIFAR-100
@@ -78,7 +82,8 @@ _RESNET_RATES = _rates(  # FedDr+ table 10 (ImageNet-100); FN: ours, as on CIFAR
 _DIGITS_RATES = _rates(
     0.1,
     **{"dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1},
-    **{"centralised": 0.01, "centralised+babu": 0.01},  # momentum that lasts diverges at 0.05
+    # 0.05 diverges with a momentum that lasts across rounds
+    **{"centralised": 0.01, "centralised+babu": 0.01},
 )
 
 _FEDNTD_SOURCE = "FedNTD appendix B.3, tables 4, 5; DR and FN rates are ours, see docs/methods.md"
@@ -88,10 +93,13 @@ _FEDNTD_CNN = Setting(
     test_batch_size=FEDNTD_TEST_BATCH,
     source=_FEDNTD_SOURCE,
 )  # fmt: skip
-_FEDDR_EXTRAS = {"fedprox": {"mu": 0.001}, "fedntd": {"beta": 1.0, "tau": 3.0}}  # its tables 8-10
+_FEDDR_EXTRAS = {  # FedDr+ tables 8-10
+    "fedprox": {"mu": 0.001},
+    "fedntd": {"beta": 1.0, "tau": 3.0},
+}
 
-# Local epochs and augmentation are one for all methods of a row, so that methods can be compared;
-# FedFN trains VGG11 for 15 epochs and MobileNet for 5, with flips alone: see its presets.
+# All methods of a row share local epochs and augmentation, so that methods can be compared. FedFN
+# trains VGG11 for 15 epochs and MobileNet for 5, with flips only: its presets set this.
 SETTINGS: dict[tuple[str, str], Setting] = {
     ("digits", "cnn"): Setting(
         1, 0.05, _DIGITS_RATES, "step", "none", 10, source="chosen here, see docs/methods.md"
@@ -114,7 +122,7 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ),
     ("cifar100", "mobilenet"): Setting(
         3, 0.1, _MOBILENET_RATES, "step", "crop flip", extras=_FEDDR_EXTRAS,
-        test_batch_size=FEDNTD_TEST_BATCH,  # its table 3 was made with FedNTD's code
+        test_batch_size=FEDNTD_TEST_BATCH,  # FedDr+ made its table 3 with FedNTD's code
         other_lr_of={(5, "flip"): {"spherefed": 4.5}},  # FedFN appendices C.2 and D.3
         source="FedDr+ tables 7 and 9; FedFN section 5.1 for fedfn",
     ),
@@ -143,7 +151,7 @@ _PHOTOS = replace(
 
 
 def usual_name(dataset: str) -> str:
-    """Return the name by which the settings know a data set: the hub's are called by the last part.
+    """Return the name of a data set in the settings; a hub data set has its name's last part.
 
     hub:uoft-cs/cifar10 is cifar10, and hub:zalando-datasets/fashion_mnist is fashion-mnist.
     """
@@ -151,25 +159,29 @@ def usual_name(dataset: str) -> str:
 
 
 def usual_model(dataset: str, fitting: Sequence[str] = ()) -> str:
-    """Return the papers' backbone for a data set: the first of the fitting ones, if not of them."""
+    """Return the papers' backbone for a data set, or the first fitting one if it does not fit.
+
+    `fitting` lists the backbones that a method can train; empty: all.
+    """
     usual = MODEL_OF.get(usual_name(dataset), "cnn")
     return usual if usual in fitting or not fitting else fitting[0]
 
 
 def find_setting(dataset: str, model: str) -> Setting:
-    """Return the published setting for a data set and model, or the general one.
+    """Return the published setting for a data set and model, or the general setting.
 
-    Photos of many sizes cannot be cropped with padding, so they have a general one of their own.
+    ImageNet-100 has its own general setting, because photos of many sizes cannot be cropped with
+    padding.
     """
     general = _PHOTOS if dataset == "imagenet100" else _GENERAL
     return SETTINGS.get((dataset, model.removesuffix("-imagenet-stem")), general)
 
 
 # The weights that FedDr+ tuned for every base loss with every regulariser (its table 12).
-# beta * base + (1 - beta) * regulariser needs a beta of its own for each pair, because the terms
-# are of very different sizes. CIFAR-100, MobileNet, 10 shards or LDA 0.1; its table 13 takes 0.9
-# everywhere.
-PLACE = ("cifar100", "mobilenet")
+# beta * base + (1 - beta) * regulariser needs a different beta for each pair, because the sizes of
+# the terms differ widely. The tuning used CIFAR-100, MobileNet, 10 shards or LDA 0.1. Table 13 of
+# the paper takes 0.9 everywhere.
+_TUNED_ON = ("cifar100", "mobilenet")
 ORDER = ("prox", "moon", "kd", "ntd", "ld", "fd")
 
 BETAS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -193,30 +205,30 @@ BETAS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def blend_settings(
-    base: str, regulariser: str, place: tuple[str, str], partition: str
+    base: str, regulariser: str, data_and_model: tuple[str, str], partition: str
 ) -> dict[str, float]:
-    """Return the tuned "beta" and the "tau" of a regulariser that is asked for on a base.
+    """Return the tuned "beta" and the "tau" of a regulariser that the user adds to a base method.
 
-    `place` is the data set and the model. Empty where nothing was tuned: 0.9 is taken then.
+    A value that the paper did not tune is missing; the caller's default applies.
     """
     settings = {"tau": TAU[regulariser]} if regulariser in TAU else {}
     betas = BETAS.get(partition, {}).get(base)
-    if place == PLACE and betas is not None and regulariser in ORDER:
+    if data_and_model == _TUNED_ON and betas is not None and regulariser in ORDER:
         settings["beta"] = betas[ORDER.index(regulariser)]
     return settings
 
 
 CLASSES_PER_CLIENT = {"cifar100": 10, "flowers102": 10, "tiny-imagenet": 20}  # FedDOR; others: 2
-PARTITION_SEED = 1  # of pooled data: one division of the data for all seeds of a run
+PARTITION_SEED = 1  # of pooled data: runs with different seeds share one partition
 
 
 def pools_data(partition: str) -> bool:
-    """Return whether clients of a partition divide training and test images alike, pooled."""
+    """Return whether a partition pools training and test images before it divides them."""
     return partition in PARTITIONS and PARTITIONS[partition].pools
 
 
 def partition_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the values of the partition's keys where they are "auto"."""
+    """Return what "auto" means for the keys of the partition."""
     pools = config.pool_data
     if pools == "auto":
         pools = pools_data(config.partition)
@@ -229,10 +241,10 @@ def partition_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def group_settings(config: RunConfig, method: Method) -> dict[str, Any]:
-    """Return what "auto" means where clients have architectures of their own: the FedDOR paper's.
+    """Return what "auto" means if clients have different architectures: the FedDOR paper's values.
 
-    The groups `tiny`, for trying out, and `small`, four unlike networks that a CPU trains in an
-    hour or two, have features of a length that fits them.
+    The groups `tiny` (for a first try) and `small` (four different networks that a CPU trains in an
+    hour or two) have their own feature sizes.
     """
     if method.personal is None:
         return {}

@@ -1,14 +1,14 @@
-"""Combinations of configuration values that cannot work, each said in one sentence.
+"""Checks of combinations of configuration values; each error is one sentence.
 
-Types and ranges of single keys are checked by `RunConfig` itself; this is what takes two keys, or
-the tables of methods, models, data sets and partitions, to see.
+`RunConfig` itself checks types and ranges of single keys. The checks here need two keys, or the
+tables of methods, models, data sets and partitions.
 """
 
 from __future__ import annotations
 
 from fedapp.config.fine_tuning import check_stage
 from fedapp.config.measures import FEATURES_OF, measures_of_models
-from fedapp.config.measures import WORDS as MEASURE_WORDS
+from fedapp.config.measures import WORDS as MEASURES
 from fedapp.config.model_checks import (
     check_group,
     check_head,
@@ -35,13 +35,12 @@ from strategies.rounds.robust import Rule
 
 def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
-
     row = find_method(config.method)
     _check_data(config)
-    _one_of("model", config.model, BACKBONES)
-    _one_of("partition", config.partition, PARTITIONS)
+    _check_choice("model", config.model, BACKBONES)
+    _check_choice("partition", config.partition, PARTITIONS)
     _check_own(config)
-    _words("analyses", config.analyses, MEASURE_WORDS)
+    _check_words("analyses", config.analyses, MEASURES)
     check_measures(config.method, config.analyses, config.bottleneck)
     _check_blend(config, row)
     check_head(config, row)
@@ -58,7 +57,7 @@ def check_config(config: RunConfig) -> None:
 
 
 def _check_data(config: RunConfig) -> None:
-    _one_of("dataset", row_name(config.dataset), DATASETS)
+    _check_choice("dataset", row_name(config.dataset), DATASETS)
     info = find_dataset(config.dataset)
     if config.class_list and not info.lists_classes:
         raise UserError(
@@ -70,7 +69,7 @@ def _check_data(config: RunConfig) -> None:
         check_streamed(config.augmentation)
 
 
-def _one_of(key: str, value: str, choices: object) -> None:
+def _check_choice(key: str, value: str, choices: object) -> None:
     names = list(choices)  # type: ignore[call-overload]
     if value not in names:
         raise UserError(
@@ -78,11 +77,12 @@ def _one_of(key: str, value: str, choices: object) -> None:
         )
 
 
-def _words(key: str, value: str, choices: tuple[str, ...]) -> None:
+def _check_words(key: str, value: str, choices: tuple[str, ...]) -> None:
     for word in value.split():
         if word not in choices:
             raise UserError(
-                f"run-config key '{key}' has the word '{word}' but knows only {', '.join(choices)}"
+                f"run-config key '{key}' contains '{word}' but may contain only "
+                f"{', '.join(choices)}"
             )
 
 
@@ -105,13 +105,13 @@ def _check_own(config: RunConfig) -> None:
 
 
 def check_measures(name: str, analyses: str, bottleneck: int = 0) -> None:
-    """Raise UserError for measures that a method has no models for, or a model no features."""
+    """Raise UserError for measures that need another model than the run has."""
     row = find_method(name)
     models = measures_of_models(analyses)
     if models and row.accuracy != GLOBAL:
         raise UserError(
-            f"measure '{models[0]}' looks at a global model, and method '{name}' has none: its "
-            "accuracy is of " + row.accuracy
+            f"measure '{models[0]}' needs a global model, but method '{name}' has none: its "
+            f"accuracy is that of {row.accuracy}"
         )
     for word in models:
         if FEATURES_OF[word] not in (0, bottleneck):
@@ -126,8 +126,8 @@ def _check_states(config: RunConfig) -> None:
     if kept and config.checkpoint_every > 1:
         raise UserError(
             f"run-config key 'checkpoint-every' is {config.checkpoint_every}, but with this method "
-            f"clients keep state ({kept}) of their last round and the one before it only, so a run "
-            "can go on from its last round and no earlier one; set it to 1, or to 0 for none"
+            f"clients keep state ({kept}) of their last two rounds only, so a run can resume only "
+            "from its last round; set it to 1, or to 0 for no checkpoints"
         )
 
 
@@ -182,8 +182,7 @@ def _check_run_name(config: RunConfig) -> None:
 
 
 def _check_aggregation(config: RunConfig, row: Method) -> None:
-    """Robust and private means need a server step that starts from a mean of whole models."""
-
+    """Raise UserError if the method or the cohort does not allow a robust or private mean."""
     if config.aggregation == "mean" and not config.dp_clip:
         if config.dp_noise:
             raise UserError(
@@ -191,10 +190,10 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
                 "a bounded norm, so set dp-clip too"
             )
         return
-    asked = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
+    rule = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
     if row.server.kind not in (FedAvg, FedAvgM) or row.exchange.sends == "nothing":
         raise UserError(
-            f"{asked} works with methods whose server averages whole models, and method "
+            f"{rule} works with methods whose server averages whole models, and method "
             f"'{config.method}' does more than that ({row.server.kind.__name__})"
         )
     if config.dp_clip and config.weights != "uniform":
@@ -206,6 +205,6 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
     fewest = Rule(config.aggregation, config.robust_malicious).fewest
     if cohort < fewest:
         raise UserError(
-            f"{asked} with robust-malicious {config.robust_malicious} needs at least {fewest} "
+            f"{rule} with robust-malicious {config.robust_malicious} needs at least {fewest} "
             f"clients per round, but {cohort} are sampled"
         )

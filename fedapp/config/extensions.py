@@ -1,7 +1,7 @@
-"""Adds what installed packages bring to the tables of data sets, backbones and methods.
+"""Adds rows of installed packages to the tables of data sets, backbones and methods.
 
-It happens once, when a configuration is first needed and all three tables are complete: a package
-may well import one of them to make a row of another.
+This happens once, when a process first needs a configuration. All three tables are complete by
+then, because a package may import one table to make a row of another.
 """
 
 from fedapp.core.plugins import extend

@@ -1,7 +1,7 @@
-"""What the finetune-* keys mean: how long, how fast and with which loss clients fine-tune.
+"""The meaning of the finetune-* keys: epochs, learning rate, part and loss of fine-tuning.
 
-The papers that fine-tune do it in different ways; a method takes the way of the paper that compares
-it, unless `finetune-protocol` names another one.
+The papers fine-tune with different protocols. A method takes the protocol of the paper that reports
+its results, unless `finetune-protocol` names another one.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.methods.row import GLOBAL, FineTuning, Method
 
-ALTERNATING = "alternating"  # a part: all but the fixed rows, then rows and bottleneck in turn
+ALTERNATING = "alternating"  # all but the head's fixed rows, then rows and bottleneck in turns
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How long and how fast clients fine-tune, after a paper."""
+    """Epochs, learning rate and part of a paper's fine-tuning."""
 
-    epochs: Callable[[int], int]  # of a run with so many local epochs
-    rate: Callable[[float, FineTuning], float]  # of a run whose first learning rate this is
-    part: str = ""  # that it trains; empty: the method's
+    epochs: Callable[[int], int]  # from the run's number of local epochs
+    rate: Callable[[float, FineTuning], float]  # from the learning rate of round 1
+    part: str = ""  # trained part; empty: the method's
 
 
 PROTOCOLS = {
-    # algorithm 1: as long as a round, at the learning rate of the last round
+    # algorithm 1: the epochs of a round, at the learning rate of the last round
     "feddr+": Protocol(lambda epochs: epochs, lambda lr, _: 0.01 * lr),
-    # appendix tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times the first rate
+    # appendix tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times round 1's rate
     "fedfn": Protocol(lambda _: 5, lambda lr, stage: stage.factor * lr),
     # Li Z. et al. 2023, ICCV, the authors' code: a local update at the rounds' rate, then turns
     "fedetf": Protocol(lambda epochs: epochs, lambda lr, _: lr, ALTERNATING),
@@ -38,12 +38,12 @@ PROTOCOLS = {
 
 
 def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
-    """Return what the finetune-* keys at "auto" mean in a configuration that is else resolved."""
-    asked: str = config.finetune_protocol
-    name = row.fine_tuning.protocol if asked == "auto" else asked
+    """Return what "auto" means for the finetune-* keys; the other keys are already resolved."""
+    chosen: str = config.finetune_protocol
+    name = row.fine_tuning.protocol if chosen == "auto" else chosen
     frozen = row.head.kind(config.flat()).frozen
     protocol = PROTOCOLS[name]
-    chosen: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "finetune_protocol": name,
         "finetune_epochs": protocol.epochs(int(config.local_epochs)) if row.fine_tuned else 0,
         "finetune_lr": protocol.rate(float(config.lr), row.fine_tuning),
@@ -51,13 +51,13 @@ def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
         "finetune_loss": "own",
     }
     epochs = config.finetune_epochs
-    if (chosen["finetune_epochs"] if epochs == "auto" else epochs) == 0:
-        del chosen["finetune_lr"]  # of no use, and two runs would seem to differ in it
-    return {key: value for key, value in chosen.items() if getattr(config, key) == "auto"}
+    if (settings["finetune_epochs"] if epochs == "auto" else epochs) == 0:
+        del settings["finetune_lr"]  # unused; two equal runs would seem to differ in it
+    return {key: value for key, value in settings.items() if getattr(config, key) == "auto"}
 
 
 def check_stage(config: RunConfig, row: Method) -> None:
-    """Raise UserError if the clients of a method cannot fine-tune as asked."""
+    """Raise UserError if the clients of a method cannot fine-tune as configured."""
     if row.fine_tuned and not config.finetune_epochs:
         raise UserError(
             f"run-config key 'finetune-epochs' is 0 but method '{config.method}' fine-tunes; take "

@@ -1,11 +1,11 @@
-"""The words of the run-config key `analyses`, and what each measure needs of a run.
+"""The names of measures for the run-config key `analyses`, and the models that they need.
 
-Only words: what they measure is in `fedapp.analysis.measures`, which loads far more than a
-configuration needs. A test compares the words.
+The measures themselves are in `fedapp.analysis.measures`, whose imports a configuration does not
+need. A test compares the names.
 """
 
-CLASS_ACCURACY_MEASURES = ("forgetting", "consistency")  # from what every run logs anyway
-# Measures of models, with the number of features that they need before the head; 0: any number.
+CLASS_ACCURACY_MEASURES = ("forgetting", "consistency")  # from metrics that every run logs
+# Measures of models, with the number of features before the head that each needs; 0: any number.
 FEATURES_OF = {
     "local-accuracy": 0,
     "local-training": 0,
@@ -24,5 +24,5 @@ WORDS = (*CLASS_ACCURACY_MEASURES, *FEATURES_OF)
 
 
 def measures_of_models(analyses: str) -> list[str]:
-    """Return the words that look at models, of a text such as "forgetting alignment"."""
+    """Return the measures of models in a text such as "forgetting alignment"."""
     return [word for word in analyses.split() if word in FEATURES_OF]

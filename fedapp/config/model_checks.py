@@ -1,4 +1,4 @@
-"""Combinations of model, data set and method that cannot work, each said in one sentence."""
+"""Checks of combinations of model, data set and method; each error is one sentence."""
 
 from fedapp.config.auto import usual_model
 from fedapp.config.run_config import RunConfig
@@ -13,7 +13,7 @@ from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
 
 
 def check_group(config: RunConfig, method: Method) -> None:
-    """Raise UserError where a method, its clients' models and the keys about them do not fit."""
+    """Raise UserError if the method does not fit the model group or the keys about it."""
     if config.eval_rule == "proto" and "rule" not in method.client.options:
         raise UserError(
             f"run-config key 'eval-rule' is 'proto', but the clients of method '{config.method}' "
@@ -38,7 +38,7 @@ def check_group(config: RunConfig, method: Method) -> None:
 
 
 def _check_images(config: RunConfig, group: ModelGroup) -> None:
-    """Raise UserError if a client's network cannot take the data set's images, as far as known."""
+    """Raise UserError if a client's network cannot take images of the data set's size, if known."""
     side = find_dataset(config.dataset).image_size
     if side is not None:
         for name in group.architectures[: config.num_clients]:
@@ -46,25 +46,25 @@ def _check_images(config: RunConfig, group: ModelGroup) -> None:
 
 
 def check_model(config: RunConfig, row: Method) -> None:
-    """Raise UserError where a method, its model and the images do not fit."""
+    """Raise UserError if the method does not fit its model or the images."""
     if config.bottleneck_layers > 1 and not config.bottleneck and not config.model_group:
         raise UserError(
             f"run-config key 'bottleneck-layers' is {config.bottleneck_layers} but 'bottleneck', "
-            "how many features they give, is 0: there are no such layers; set it too, such as to "
-            "256 for MOON's projection head"
+            "the number of their features, is 0, so the model has no such layers; set it too, such "
+            "as to 256 for MOON's projection head"
         )
     if row.models and config.model not in row.models:
         raise UserError(
-            f"method '{config.method}' looks into the blocks of a ResNet: its model must be one of "
+            f"method '{config.method}' uses the blocks of a ResNet: its model must be one of "
             f"{', '.join(row.models)}, not '{config.model}'"
         )
     side = find_dataset(config.dataset).image_size
-    if side is not None and not config.model_group:  # else it is known with the data
+    if side is not None and not config.model_group:  # otherwise checked once the data are loaded
         check_one_pixel(config, side)
 
 
 def check_initial(config: RunConfig) -> None:
-    """Raise UserError for an initial model from ImageNet that this model cannot take."""
+    """Raise UserError for ImageNet weights that do not fit the model."""
     if config.initial_model == IMAGENET and config.model not in IMAGENET_MODELS:
         raise UserError(
             f"initial-model 'imagenet' needs model {' or '.join(IMAGENET_MODELS)}, not "
@@ -88,9 +88,9 @@ def check_head(config: RunConfig, row: Method) -> None:
 
 
 def check_personal(config: RunConfig, row: Method) -> None:
-    """Raise UserError for keys about models that are for the other kind of method.
+    """Raise UserError for keys about models that the method does not use.
 
-    Either one model is trained for all clients, or every client has an architecture of its own.
+    A method trains either one model for all clients or a model per client.
     """
     has_own = row.personal is not None
     if not has_own and (config.model_group or config.feature_dim != "auto"):
@@ -99,7 +99,7 @@ def check_personal(config: RunConfig, row: Method) -> None:
             f"client, and method '{config.method}' has one model for all; "
             "leave them at their defaults"
         )
-    of_one_model = {
+    defaults = {
         "model": (usual_model(config.dataset, row.models), "set 'model-group' instead"),
         "bn": ("batch", "leave it at 'batch', which every 'model-group' has"),
         "bottleneck": (0, "set 'feature-dim' instead"),
@@ -107,8 +107,8 @@ def check_personal(config: RunConfig, row: Method) -> None:
         "initial-model": ("", "leave it empty"),
     }
     values = config.flat()
-    for key, (usual, advice) in of_one_model.items():
-        if has_own and values[key] != usual:
+    for key, (default, advice) in defaults.items():
+        if has_own and values[key] != default:
             raise UserError(
                 f"run-config key '{key}' is {values[key]!r} but the clients of method "
                 f"'{config.method}' have architectures of their own; {advice}"
@@ -116,7 +116,7 @@ def check_personal(config: RunConfig, row: Method) -> None:
 
 
 def check_one_pixel(config: RunConfig, image_size: int) -> None:
-    """Raise UserError for batches of one image where a BatchNorm sees one value of each."""
+    """Raise UserError for batches of one image if a BatchNorm sees one value per image."""
     if needs_two(config.model, image_size, config.bn):
         images = f"{image_size}x{image_size} images"
         check_batch_size(f"model '{config.model}' on {images} has", config.batch_size)

@@ -1,4 +1,4 @@
-"""What `-c` gives: presets, TOML files and pairs of key and value, later ones winning."""
+"""Reader of `-c` arguments: presets, TOML files and key=value pairs. The last value counts."""
 
 import re
 import tomllib
@@ -11,26 +11,29 @@ from fedapp.config.presets import preset_path
 from fedapp.core.errors import UserError
 from fedapp.core.paths import expanded
 
-CHOSEN = "  # auto"  # ends the lines of a run's config.toml whose values "auto" has chosen
+CHOSEN = "  # auto"  # marks the lines of a run's config.toml whose values "auto" chose
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
 
 
 def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
     """Read `-c` arguments.
 
-    Each is the name of a preset, a TOML file, or a string "key=value key2='text'". That is the
-    syntax of `flwr run`, whose own reader takes most of a second to import, and skips what it does
-    not understand.
+    Each is the name of a preset, a TOML file, or a string "key=value key2='text'". This is the
+    syntax of `flwr run`. Flower's own reader is not used: its import takes most of a second, and it
+    skips text that it does not understand.
 
-    A run's config.toml alone repeats that run. Where something follows it (or `more` will), what
-    "auto" had chosen in it is chosen again: another seed draws another partition, another method
-    has its own learning rate.
+    A run's config.toml alone repeats that run. If another argument follows it, or `more` announces
+    further overrides, the values that "auto" chose become "auto" again: another seed draws another
+    partition, another method has its own learning rate.
+
+    Raises:
+        UserError: an argument cannot be read, or a value is a date or a time.
     """
     overrides: dict[str, Any] = {}
-    for place, text in enumerate(texts):
+    for position, text in enumerate(texts, 1):
         try:
             if is_file(text):
-                changed = more or place + 1 < len(texts)
+                changed = more or position < len(texts)
                 overrides |= _read_toml(Path(preset_path(text) or text), changed)
             else:
                 overrides |= _read_pairs(text)
@@ -41,7 +44,7 @@ def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
                 f"-c {text!r} is not TOML key=value pairs or a TOML file: {error}"
             ) from None
     for key, value in overrides.items():
-        if isinstance(value, date | time):  # which no key takes
+        if isinstance(value, date | time):  # no key takes such a value
             raise UserError(
                 f"-c {key}={value} is a date or a time; a name needs quotes: {key}='{value}'"
             )
@@ -49,7 +52,11 @@ def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
 
 
 def is_file(text: str) -> bool:
-    """Return whether a `-c` argument is a preset or a TOML file; raises UserError for neither."""
+    """Return whether a `-c` argument is a preset or TOML file (True) or key=value pairs (False).
+
+    Raises:
+        UserError: it is neither.
+    """
     if preset_path(text) or text.endswith(".toml"):
         return True
     if "=" not in text:
@@ -68,7 +75,7 @@ def _read_toml(file: Path, changed: bool) -> dict[str, Any]:
 
 
 def _read_pairs(text: str) -> dict[str, Any]:
-    """Read "key=value key2='text'"; raises ValueError for what is no such pair."""
+    """Read "key=value key2='text'"; raises ValueError for text that is no such pair."""
     if rest := _PAIR.sub("", text).strip():
         raise ValueError(f"{rest!r} is not a key=value pair")
     return tomllib.loads("\n".join(f"{key} = {value}" for key, value in _PAIR.findall(text)))

@@ -1,8 +1,8 @@
 """The presets that come with fedapp: one small TOML file for each protocol of a paper.
 
-A preset says which data, clients and rounds; what depends on the method too (its learning rate, its
-weights) stays "auto", so that `method` can be changed on top of it. Two are to be put on top of
-another one: they say nothing of data, clients and rounds.
+A preset sets data, clients and rounds. Keys that depend on the method too (learning rate, weights
+of losses) stay "auto", so that a later `method` gets its own values. The preset htfllib goes on top
+of another preset: it sets neither data nor clients nor rounds.
 """
 
 from pathlib import Path
@@ -11,13 +11,13 @@ FOLDER = Path(__file__).parents[1] / "presets"
 
 
 def preset_path(name: str) -> Path | None:
-    """Return the file of a preset that is called by its name alone, or None."""
+    """Return the file of the preset with this name, or None if there is none."""
     path = FOLDER / f"{name}.toml"
     return path if Path(name).name == name and path.is_file() else None
 
 
 def preset_rows() -> list[dict[str, str]]:
-    """Return the presets: name, and the comment at the head of the file."""
+    """Return one row per preset: its name, and the protocol from the comments of its file."""
     rows = []
     for path in sorted(FOLDER.glob("*.toml")):
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -13,12 +13,12 @@ _NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
 
 
 def default_config(project: Path) -> dict[str, Any]:
-    """Read `[tool.flwr.app.config]` of a project; raises UserError when there is none."""
+    """Read `[tool.flwr.app.config]` of a project; raises UserError if there is none."""
     return _app_table(project, "config")
 
 
 def _app_table(project: Path, name: str) -> dict[str, Any]:
-    """Read `[tool.flwr.app.NAME]` of a project; raises UserError when there is none."""
+    """Read `[tool.flwr.app.NAME]` of a project; raises UserError if there is none."""
     file = project / "pyproject.toml"
     try:
         return dict(tomllib.loads(file.read_text())["tool"]["flwr"]["app"][name])
@@ -32,10 +32,11 @@ def _app_table(project: Path, name: str) -> dict[str, Any]:
 
 
 def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a run, unchecked; its paths become absolute.
+    """Return the unchecked configuration of a run; its paths become absolute.
 
-    That of an initial model, which may also lie in the data folder, if it exists from here. An
-    empty output-dir is the default one: relative to where the run works it would go with that.
+    The path of an initial model becomes absolute only if the file exists relative to the current
+    folder, because it may also be relative to the data folder. An empty output-dir becomes the
+    default one: left empty, it would be the folder in which the run executes, which is removed.
     """
     defaults = default_config(project)
     values = {**defaults, **overrides}
@@ -44,14 +45,18 @@ def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     for key in _PATH_KEYS:
         path = values.get(key)
         if isinstance(path, str) and path and path != _NO_PATHS.get(key):
-            place = absolute(path, key)
-            if key != "initial-model" or place.exists():
-                values[key] = str(place)
+            full_path = absolute(path, key)
+            if key != "initial-model" or full_path.exists():
+                values[key] = str(full_path)
     return values
 
 
 def components(project: Path) -> dict[str, str]:
-    """Return the project's "serverapp" and "clientapp", as module:name. Raises UserError."""
+    """Return the project's "serverapp" and "clientapp", each as module:name.
+
+    Raises:
+        UserError: pyproject.toml does not name both.
+    """
     named = _app_table(project, "components")
     try:
         return {key: str(named[key]) for key in ("serverapp", "clientapp")}

@@ -1,4 +1,4 @@
-"""From what a user wrote to a complete configuration, or to one sentence that says what is wrong.
+"""From a user's values to a complete configuration, or to one sentence about the first error.
 
 Keys at "auto" take the value of the method, or of its paper for this data set and model.
 """
@@ -29,7 +29,7 @@ from fedapp.methods.table import FALLBACKS, check_regulariser, find_method
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
-    """Return the complete configuration that a flat one with kebab-case keys stands for.
+    """Return the complete configuration for a flat one with kebab-case keys.
 
     Raises:
         UserError: a key does not exist, a value is out of its range, or values do not fit together.
@@ -42,27 +42,29 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
             hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
             raise UserError(f"run-config key '{key}' does not exist; {hint}")
     try:
-        asked = RunConfig(**values)
+        unresolved = RunConfig(**values)
     except ValidationError as error:
         raise UserError(sentence(RunConfig, error)) from None
-    return resolve(asked.model_copy(update=find_method(asked.method).fixed))
+    return resolve(unresolved.model_copy(update=find_method(unresolved.method).fixed))
 
 
 def with_extension_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration in which the pairs of the key `extension-keys` are keys of their own.
+    """Return a configuration with the pairs of its key `extension-keys` as keys of their own.
 
-    Flower refuses keys that pyproject.toml does not list, so they come in one of its texts.
+    Flower refuses keys that pyproject.toml does not list, so a user passes them in this one text.
     """
-    found = {key: value for key, value in values.items() if key != "extension-keys"}
+    others = {key: value for key, value in values.items() if key != "extension-keys"}
     text = values.get("extension-keys", "")
-    return {**found, **read_overrides([text])} if isinstance(text, str) and text.strip() else found
+    if isinstance(text, str) and text.strip():
+        return {**others, **read_overrides([text])}
+    return others
 
 
 def load_run_config(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a project's defaults with overrides: flat, checked, unresolved, with absolute paths.
+    """Return a project's defaults with overrides: flat, checked, not resolved, with absolute paths.
 
     Raises:
-        UserError: the project has no defaults, or `parse_config` raises it.
+        UserError: the project has no defaults, or `parse_config` refuses the configuration.
     """
     values = merge(project, overrides)
     parse_config(values)
@@ -70,18 +72,18 @@ def load_run_config(project: Path, overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Replace every "auto" of a configuration; raises UserError if it cannot work."""
+    """Replace every "auto" of a configuration; raises UserError if the result cannot work."""
     row = find_method(config.method)
     if config.regulariser not in ("auto", "none"):
         check_regulariser(config.method, config.regulariser)
     dataset, name = usual_name(config.dataset), row.settings_of or config.method
     model = usual_model(config.dataset, row.models) if config.model == "auto" else config.model
     setting = find_setting(dataset, model)
-    asked = "none" if config.regulariser in ("auto", row.loss.regulariser) else config.regulariser
-    place = (dataset, model)
-    chosen: dict[str, Any] = {
+    own = config.regulariser in ("auto", row.loss.regulariser)
+    added = "none" if own else config.regulariser
+    auto_values: dict[str, Any] = {
         **FALLBACKS,
-        **blend_settings(name, asked, place, config.partition),
+        **blend_settings(name, added, (dataset, model), config.partition),
         **row.defaults,
         **setting.extras.get(name, {}),
         "model": model,
@@ -97,7 +99,7 @@ def resolve(config: RunConfig) -> RunConfig:
         "drop_last": row.personal is not None,
         **group_settings(config, row),
     }
-    autos = {key: value for key, value in chosen.items() if getattr(config, key) == "auto"}
+    autos = {key: value for key, value in auto_values.items() if getattr(config, key) == "auto"}
     resolved = config.model_copy(update=autos)
     resolved = resolved.model_copy(update=stage_settings(resolved, row))
     check_config(resolved)

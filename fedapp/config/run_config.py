@@ -1,7 +1,7 @@
-"""RunConfig: the values of all keys of one run (`run_keys`, and those of methods' rows), as data.
+"""RunConfig: the values of all keys of one run, those of `run_keys` and of the methods' rows.
 
 `[tool.flwr.app.config]` in pyproject.toml lists the same keys with the same defaults (a test
-compares them). `resolve.parse_config` makes a RunConfig of what a user wrote.
+compares them). `resolve.parse_config` makes a RunConfig from a user's values.
 """
 
 import hashlib
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model
 
-from fedapp.config import extensions  # noqa: F401  (methods may have keys)
+from fedapp.config import extensions  # noqa: F401  (extensions may add methods with keys)
 from fedapp.config.run_keys import KEEPING, LOCAL, RunKeys, kebab, marked_keys
 from fedapp.methods.table import method_keys
 
 if TYPE_CHECKING:
 
     class _AllKeys(RunKeys):
-        def __getattr__(self, name: str) -> Any: ...  # the keys of methods, which are data
+        def __getattr__(self, name: str) -> Any: ...  # keys of methods: data, not annotations
 
 else:
     _AllKeys = create_model(
@@ -33,27 +33,27 @@ else:
 
 
 class RunConfig(_AllKeys):
-    """The whole configuration of one run; every value is checked and none of it changes."""
+    """The whole configuration of one run; its values are checked and immutable."""
 
     def flat(self) -> dict[str, Any]:
-        """Return the configuration with its kebab-case keys, as Flower and TOML take it."""
+        """Return the configuration as a flat dictionary with kebab-case keys."""
         return self.model_dump(by_alias=True)
 
-    def chosen(self, asked: Mapping[str, Any]) -> frozenset[str]:
-        """Return the keys whose values "auto" chose, where `asked` is unresolved."""
+    def chosen(self, unresolved: Mapping[str, Any]) -> frozenset[str]:
+        """Return the keys that are "auto" in the `unresolved` configuration but not in this one."""
         fields, values = type(self).model_fields.items(), self.flat()
-        autos = {kebab(n) for n, f in fields if asked.get(kebab(n), f.default) == "auto"}
+        autos = {kebab(n) for n, f in fields if unresolved.get(kebab(n), f.default) == "auto"}
         return frozenset(key for key in autos if values[key] != "auto")
 
     def fingerprint(self) -> str:
-        """Return a hash of all that server and clients must agree on."""
-        own = marked_keys(type(self), LOCAL, KEEPING)
-        agreed = {key: value for key, value in self.flat().items() if key not in own}
+        """Return a hash of all values in which server and clients must agree."""
+        free = marked_keys(type(self), LOCAL, KEEPING)
+        agreed = {key: value for key, value in self.flat().items() if key not in free}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
 
     def lr_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""
-        before = server_round - 1
+        before = server_round - 1  # rounds before this one
         if self.lr_schedule == "exponential":
             return float(self.lr) * 0.99**before
         if self.lr_schedule == "cosine":

@@ -1,6 +1,6 @@
-"""The run-config keys that every method shares, typed, with their limits and their meaning.
+"""The run-config keys that all methods share, with types, limits and help texts.
 
-A method's own keys are declared in its row. The description of a field is its help text.
+The row of a method declares the method's own keys. A field's description is the key's help text.
 """
 
 from typing import Annotated, Literal, TypeVar
@@ -11,19 +11,19 @@ from fedapp.core.keys import Auto, Count, Positive, Threads, Unsigned, Weight
 
 T = TypeVar("T")
 LOCAL, KEEPING, PLACE = "local", "keeping", "place"
-# Marks of keys in which a node may differ from the server, and a resumed run from what it was.
-Local = Annotated[T, LOCAL]  # where, how fast and how far a run goes
-Place = Annotated[T, LOCAL, PLACE]  # of these, what says something of the machine alone
-Keeping = Annotated[T, KEEPING]  # how its record is kept, which changes none of its results
+# Marks of keys that may differ between server and nodes, and between a run and its resumption.
+Local = Annotated[T, LOCAL]  # where and how long a run trains, how often it evaluates
+Place = Annotated[T, LOCAL, PLACE]  # local keys that describe the machine only
+Keeping = Annotated[T, KEEPING]  # how the run is recorded, which changes none of its results
 
 
 def kebab(name: str) -> str:
-    """Return a field's name as a run-config key."""
+    """Return the run-config key of a field: its name in kebab case."""
     return name.replace("_", "-")
 
 
 class RunKeys(BaseModel):
-    """Data, clients, local training, evaluation, files and failures."""
+    """Keys for data, clients, local training, evaluation, files and failures."""
 
     model_config = ConfigDict(
         alias_generator=kebab,
@@ -34,175 +34,194 @@ class RunKeys(BaseModel):
         allow_inf_nan=False,
     )
 
-    method: str = Field("feddr+", description="a row of the method table, see `fedapp methods`")
-    dataset: str = Field("digits", description="a data set, see `fedapp datasets`")
+    method: str = Field("feddr+", description="name of a method, see `fedapp methods`")
+    dataset: str = Field("digits", description="name of a data set, see `fedapp datasets`")
     data_dir: Place[str] = Field("", description="folder that holds the data set")
     download: Keeping[bool] = Field(
-        False, description="fetch the data set if it is not in data-dir"
+        False, description="download the data set if it is not in data-dir"
     )
     class_list: str = Field(
-        "", description="file with imagenet100's classes, in data-dir; empty: the first 100"
+        "", description="file in data-dir that lists imagenet100's classes; empty: the first 100"
     )
     classes: str = Field(
-        "", description="partition own: the class names of all hosts, by label: 'cat dog'"
+        "",
+        description="partition own: names of all classes in the order of their labels: 'cat dog'",
     )
     decode_threads: Keeping[Threads] = Field(
-        0, description="threads of a process that decode imagenet100; 0: one per core, up to 8"
+        0, description="threads per process that decode imagenet100; 0: one per core, at most 8"
     )
     model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
-    bn: Literal["batch", "running", "group"] = Field("batch", description="kind of BatchNorm")
+    bn: Literal["batch", "running", "group"] = Field(
+        "batch",
+        description="batch: BatchNorm by batch statistics, also in tests; running: tests use "
+        "running statistics; group: GroupNorm",
+    )
     bottleneck: Unsigned = Field(
-        0, description="features of a linear layer before the head, such as 2; 0: no such layer"
+        0, description="number of features of a linear layer before the head; 0: no such layer"
     )
     bottleneck_layers: Literal[1, 2] = Field(
-        1, description="1: that layer alone; 2: a hidden one and ReLU before it, as MOON's code has"
+        1, description="1: the bottleneck; 2: a hidden layer and ReLU before it, as in MOON's code"
     )
     initial_model: str = Field(
         "",
-        description="weights to start from: a file, a run directory, or imagenet; empty: random",
+        description="initial weights: a file, a run directory, or imagenet; empty: random",
     )
     normalisation: Literal["auto", "dataset", "symmetric"] = Field(
-        "auto", description="of images: the data set's, or to -1..1; auto: -1..1 for pooled data"
+        "auto",
+        description="normalisation of the images: dataset: by the data set's statistics; "
+        "symmetric: to -1..1; auto: symmetric for pooled data, else dataset",
     )
     partition: str = Field(
         "shards",
-        description="how clients share the data: shards, lda, iid, stratified, unbalanced, "
-        "pathological, dirichlet; own: every client has a data-dir of its own",
+        description="how the images are divided among the clients: shards, lda, iid, stratified, "
+        "unbalanced, pathological, dirichlet; own: every client has its own data-dir",
     )
-    shards: Count = Field(2, description="shards (of one class each) per client")
+    shards: Count = Field(2, description="number of shards (of one class each) per client")
     alpha: Annotated[float, Field(gt=0, le=1e9)] = Field(
         0.1, description="concentration of the LDA and Dirichlet partitions"
     )
     lda_cap: bool = Field(
-        True, description="LDA: clients with an average share get nothing of further classes"
+        True, description="LDA: clients with an average share of images get no further classes"
     )
     classes_per_client: Count | Auto = Field(
-        "auto", description="of the pathological partition; auto: the papers' for the data set"
+        "auto", description="pathological partition: classes per client; auto: the papers' number"
     )
     unbalanced_sigma: Annotated[float, Field(ge=0, le=10)] = Field(
-        1.0, description="spread of the unbalanced partition's log-normal sizes; 0: equal"
+        1.0, description="unbalanced partition: sigma of the log-normal sizes; 0: equal sizes"
     )
     pool_data: bool | Auto = Field(
         "auto",
-        description="divide training and test images together, then 75/25 per client; "
-        "auto: for pathological and dirichlet",
+        description="pool training and test images, divide them among the clients, and split each "
+        "part 75/25; auto: for pathological and dirichlet",
     )
     partition_seed: Unsigned | Auto = Field(
-        "auto", description="seed of the partition; auto: seed, or 1 for pooled data"
+        "auto", description="seed of the partition; auto: the run's seed, or 1 for pooled data"
     )
     stochastic_every: Unsigned = Field(
-        0, description="rounds after which every client lacks another one of its classes; 0: never"
+        0, description="rounds after which every client lacks another of its classes; 0: never"
     )
-    stochastic_from: Count = Field(1, description="first round in which a class is lacking")
+    stochastic_from: Count = Field(1, description="first round in which clients lack a class")
     num_clients: Count = Field(20, description="number of clients (not of nodes)")
     participation: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="fraction of the clients that train in a round"
+        1.0, description="fraction of the clients that train in each round"
     )
     num_rounds: Local[Count] = Field(120, description="number of rounds")
-    local_epochs: Count | Auto = Field("auto", description="epochs a client trains per round")
-    batch_size: Count | Auto = Field("auto", description="local mini-batch size")
+    local_epochs: Count | Auto = Field("auto", description="epochs of a client per round")
+    batch_size: Count | Auto = Field("auto", description="images per local training batch")
     drop_last: bool | Auto = Field(
         "auto",
-        description="leave out an epoch's last batch if it is not full; auto: with own models only",
+        description="drop incomplete last batches of epochs; auto: if clients have own models",
     )
-    local_shuffle: bool = Field(True, description="mix a client's images anew in every epoch")
+    local_shuffle: bool = Field(True, description="shuffle a client's images in every epoch")
     lr: Positive | Auto = Field("auto", description="learning rate of round 1")
     lr_schedule: Literal["auto", "constant", "step", "exponential", "cosine"] = Field(
         "auto",
-        description="step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round; cosine: half a "
-        "wave from lr to 0",
+        description="over R rounds: step: x0.1 at R/2 and 3R/4; exponential: x0.99 per round; "
+        "cosine: half a cosine wave from lr to 0; auto: the paper's",
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] | Auto = Field(
-        "auto", description="of local SGD; auto: 0.9, or 0 for clients with models of their own"
+        "auto", description="momentum of local SGD; auto: 0.9, or 0 if clients have own models"
     )
     weight_decay: Weight | Auto = Field(
-        "auto", description="of local SGD; auto: 1e-5, or 0 for clients with models of their own"
+        "auto", description="weight decay of local SGD; auto: 1e-5, or 0 if clients have own models"
     )
-    clip_norm: Weight = Field(0.0, description="gradient norm limit; 0: none")
+    clip_norm: Weight = Field(0.0, description="largest norm of local gradients; 0: no limit")
     augmentation: str = Field(
-        "auto", description="none, or words of: crop crop-reflect rrc flip cutout"
+        "auto", description="none, or one or more of: crop crop-reflect rrc flip cutout"
     )
     regulariser: str = Field(
         "auto",
-        description="prox kd ntd ntd-mse kd-ntd ld moon fd norm on a base; auto: the method's",
+        description="none, prox, kd, ntd, ntd-mse, kd-ntd, ld, moon, fd or norm, added to a base "
+        "method; auto: the method's own",
     )
-    beta: Weight | Auto = Field("auto", description="weight of base loss against regulariser")
-    mu: Weight | Auto = Field("auto", description="weight of the proximal term")
+    beta: Weight | Auto = Field(
+        "auto",
+        description="beta * base loss + (1 - beta) * regulariser; in methods that add the "
+        "regulariser: its weight",
+    )
+    mu: Weight | Auto = Field(
+        "auto", description="weight of the regulariser of fedprox, moon or fedfr"
+    )
     tau: Positive | Auto = Field(
-        "auto", description="temperature of a regulariser; of spherefed-ce: scale of its logits"
+        "auto", description="temperature of the regulariser; in spherefed-ce: scale of the logits"
     )
     weights: Literal["size", "uniform"] = Field(
-        "size", description="how client models are averaged"
+        "size", description="mean of client models: weighted by numbers of examples, or uniform"
     )
-    seed: Unsigned = Field(0, description="of everything random")
-    device: Local[str] = Field("auto", description="auto, cpu, cuda or cuda:N")
+    seed: Unsigned = Field(0, description="seed of the run's random numbers")
+    device: Local[str] = Field("auto", description="device that trains: auto, cpu, cuda or cuda:N")
     precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
-        "fp32", description="of local training; bf16-teacher: of the frozen models beside it only"
+        "fp32", description="precision of local training; bf16-teacher: bf16 for frozen teachers"
     )
     threads: Place[Threads] = Field(
-        1, description="CPU threads of a client process; 0: torch's choice"
+        1, description="CPU threads of a client process; 0: PyTorch's default"
     )
     eval_every: Local[Count] = Field(
         1, description="rounds between evaluations on the global test set"
     )
     test_batch_size: Annotated[int, Field(ge=2)] | Auto = Field(
         "auto",
-        description="test images per batch where BatchNorm normalises by the batch (bn='batch'), "
-        "so that accuracy depends on it; auto: the paper's, 50 or 128",
+        description="images per test batch, with BatchNorm and bn='batch' only, where accuracy "
+        "depends on it; auto: the paper's, 50 or 128",
     )
     client_eval_every: Local[Unsigned] = Field(
-        0, description="rounds between evaluations on every client's own test split; 0: never"
+        0, description="rounds between evaluations on all clients' own test splits; 0: never"
     )
     checkpoint_every: Keeping[Unsigned] = Field(
         0, description="rounds between checkpoints; 0: none"
     )
-    checkpoint_keep: Keeping[Unsigned] = Field(2, description="newest checkpoints to keep; 0: all")
-    resume: Keeping[str] = Field("", description="run directory to continue, or auto: run-name's")
-    output_dir: Keeping[str] = Field("runs", description="where run directories are made")
-    run_name: Keeping[str] = Field(
-        "", description="name of the run directory; empty: method, data, time"
+    checkpoint_keep: Keeping[Unsigned] = Field(
+        2, description="number of newest checkpoints to keep; 0: all"
     )
-    analyses: Keeping[str] = Field("", description="measures of the papers, see `fedapp measures`")
+    resume: Keeping[str] = Field(
+        "", description="run directory to continue; auto: the one that run-name names"
+    )
+    output_dir: Keeping[str] = Field("runs", description="parent folder of run directories")
+    run_name: Keeping[str] = Field(
+        "", description="name of the run directory; empty: method, data set and time"
+    )
+    analyses: Keeping[str] = Field(
+        "", description="the papers' measures, separated by spaces; see `fedapp measures`"
+    )
     analysis_every: Keeping[Unsigned] = Field(
-        0, description="rounds between measures of models; 0: after the last round only"
+        0, description="rounds between measurements of models; 0: after the last round only"
     )
     analysis_clients: Keeping[Unsigned] = Field(
-        10, description="most clients of a round that are trained again to be measured; 0: all"
+        10, description="largest number of a round's clients that measures train again; 0: all"
     )
     tracker: Keeping[Literal["none", "tensorboard", "wandb", "mlflow"]] = Field(
-        "none", description="where else metrics go; metrics.jsonl has them always"
+        "none", description="tracker that also receives the metrics; metrics.jsonl always has them"
     )
     callbacks: Keeping[str] = Field(
-        "", description="own callbacks: installed names, or module:Class, separated by spaces"
+        "", description="own callbacks, separated by spaces: installed names or module:Class"
     )
     extension_keys: str = Field(
-        "", description="keys of installed extensions, for plain flwr run: 'own-mu=0.1 own-part=3'"
+        "", description="with flwr run: keys of installed extensions: 'own-mu=0.1 own-part=3'"
     )
     round_timeout: Keeping[Positive] = Field(
-        3600.0, description="seconds a round waits for its nodes"
+        3600.0, description="seconds that a round waits for its nodes"
     )
     min_replies: Local[Count] = Field(
-        1, description="fewest usable client updates that make a round"
+        1, description="smallest number of usable client updates that a round needs"
     )
-    tolerate_failures: Local[bool] = Field(False, description="go on without clients that fail")
+    tolerate_failures: Local[bool] = Field(False, description="continue without clients that fail")
     state_dir: Keeping[str] = Field(
-        "", description="folder of what clients keep; empty: the user's cache folder"
+        "", description="folder of the clients' states; empty: the user's cache folder"
     )
-    keep_state: Keeping[bool] = Field(
-        False, description="leave clients' states in place after the run"
-    )
+    keep_state: Keeping[bool] = Field(False, description="keep the clients' states after the run")
     state_missing: Local[Literal["error", "reinit"]] = Field(
-        "error", description="when a client's state is lost: end the round, or start it afresh"
+        "error", description="if a client's state is lost: the client fails, or starts afresh"
     )
     aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
-        "mean", description="how client models become one; robust ones keep each model apart"
+        "mean",
+        description="rule that combines client models; all but mean get each model by itself",
     )
-    robust_malicious: Unsigned = Field(0, description="clients that krum expects to lie")
+    robust_malicious: Unsigned = Field(0, description="malicious clients that krum expects")
     robust_trim: Annotated[float, Field(gt=0, lt=0.5)] = Field(
-        0.2, description="share of values that trimmed-mean cuts at each end"
+        0.2, description="fraction of values that trimmed-mean removes at each end"
     )
     dp_clip: Weight = Field(
-        0.0, description="differential privacy: largest norm of an update; 0: off"
+        0.0, description="differential privacy: largest norm of a client's update; 0: off"
     )
     dp_noise: Weight = Field(0.0, description="differential privacy: noise multiplier")
 
@@ -216,13 +235,13 @@ def marked_keys(cls: type[BaseModel], *marks: str) -> frozenset[str]:
 
 
 def sentence(cls: type[BaseModel], error: ValidationError) -> str:
-    """Say the first thing that is wrong with a configuration in one sentence."""
+    """Return one sentence about the first error of a configuration."""
     first = error.errors()[0]
     key = str(first["loc"][0])
     value = first["input"]
     message = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    if (most := first.get("ctx", {}).get("le")) is not None:
-        message = f"less than or equal to {most:g}"  # not a number of 30 digits
+    if (limit := first.get("ctx", {}).get("le")) is not None:
+        message = f"less than or equal to {limit:g}"  # pydantic prints all digits of 1e30
     auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
     help_text = cls.model_fields[key.replace("-", "_")].description
     return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"

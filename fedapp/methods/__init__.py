@@ -1,4 +1,4 @@
-"""The method table."""
+"""The method table and the types of its rows."""
 
 from fedapp.methods.row import (
     ClientSpec,

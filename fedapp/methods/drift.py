@@ -1,6 +1,7 @@
-"""Rows of the method table for methods against client drift that correct steps, sums or penalties.
+"""Rows of the method table for methods that reduce client drift.
 
-Clients of most of them keep something between rounds; what it is stands in `keeps`.
+They correct the gradients (SCAFFOLD), the sum of updates (FedNova) or the loss (MOON, FedDyn,
+FedCurv). Most of their clients keep a state between rounds, which `Exchange.keeps` names.
 """
 
 from typing import Any, Literal
@@ -41,13 +42,13 @@ DRIFT: dict[str, Method] = {
         **_SCAFFOLD,
     ),
     "moon": Method(
-        "Features drawn to the global model's, away from the own last one's",
+        "Contrastive loss between the features of the local, the global and the previous model",
         "Li Q. et al. 2021, CVPR, equation 5; projection head with bottleneck-layers=2",
         loss=LossSpec(regulariser="moon", combine=ADD, weight="mu"),
         defaults={"mu": 1.0, "tau": 0.5},
     ),
     "fednova": Method(
-        "Updates divided by their number of steps",
+        "Client updates normalised by the number of local steps",
         "Wang et al. 2020, NeurIPS, equation 6",
         client=ClientSpec(FedNovaClient, options={"correction": "fednova-correction"}),
         server=ServerSpec(FedNova, options={"epochs": "local-epochs", "momentum": "momentum"}),
@@ -58,7 +59,7 @@ DRIFT: dict[str, Method] = {
             "fednova-correction": Key(
                 Literal["none", "own"],
                 "none",
-                "FedNova's gradients as they are, or less the client's own last mean one",
+                "FedNova: none, or subtract the client's own last mean gradient from its gradients",
             ),
         },
     ),
@@ -69,11 +70,11 @@ DRIFT: dict[str, Method] = {
         server=ServerSpec(FedDyn, options={"alpha": "feddyn-alpha"}),
         exchange=Exchange(keeps="g_i"),
         keys={
-            "feddyn-alpha": Key(Positive, 0.1, "FedDyn's weight of the quadratic term"),
+            "feddyn-alpha": Key(Positive, 0.1, "FedDyn: weight of the quadratic term"),
         },
     ),
     "fedcurv": Method(
-        "Parameters held where they mattered to the others",
+        "Penalty on changes of parameters that are important to other clients",
         "Shoham et al. 2019, NeurIPS workshop, equation 5",
         client=ClientSpec(
             FedCurvClient,
@@ -87,15 +88,17 @@ DRIFT: dict[str, Method] = {
         server=ServerSpec(FedCurv, options={"accumulate": "fedcurv-accumulate"}),
         exchange=Exchange(also_sends="u, u w", keeps="u_i, u_i w_i"),
         keys={
-            "fedcurv-lambda": Key(Weight, 1.0, "FedCurv's weight of the penalty"),
+            "fedcurv-lambda": Key(Weight, 1.0, "FedCurv: weight of the penalty"),
             "fedcurv-samples": Key(
-                Count, 500, "training examples of a client that FedCurv measures importance on"
+                Count, 500, "FedCurv: training examples per client that measure the importance"
             ),
             "fedcurv-per-sample": Key(
-                bool, False, "importance by gradients of examples, not of mini-batches; slower"
+                bool,
+                False,
+                "FedCurv: importance from gradients of examples, not of batches; slower",
             ),
             "fedcurv-accumulate": Key(
-                bool, False, "FedCurv's penalty by all clients so far, not by the last round's"
+                bool, False, "FedCurv: penalty from all clients so far, not only the last round's"
             ),
         },
     ),

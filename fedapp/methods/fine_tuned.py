@@ -1,6 +1,6 @@
 """Rows of the method table with a second stage: every client fine-tunes the final global model.
 
-Each is made from the row of its global method, whose rounds it shares to the last bit.
+Row X-ft is derived from row X. The rounds of the two methods are equal bit for bit.
 """
 
 from collections.abc import Mapping
@@ -24,32 +24,36 @@ _PAPER = {
 
 FINE_TUNING_KEYS = {
     "finetune-epochs": Key(
-        Unsigned | Auto, "auto", "of every client on the final model; auto: for methods X-ft only"
+        Unsigned | Auto,
+        "auto",
+        "fine-tuning: epochs of every client; auto: the protocol's in methods X-ft, else 0",
     ),
-    "finetune-lr": Key(Positive | Auto, "auto", "of fine-tuning; auto: the protocol's"),
+    "finetune-lr": Key(Positive | Auto, "auto", "fine-tuning: learning rate; auto: the protocol's"),
     "finetune-protocol": Key(
         Literal["auto", "feddr+", "fedfn", "fedetf"],
         "auto",
-        "paper whose epochs and rates are auto; auto: the method's",
+        "fine-tuning: paper that auto epochs, rate and part follow; auto: the method's",
     ),
     "finetune-part": Key(
         Literal["auto", "body", "head", "all", "alternating"],
         "auto",
-        "of the model; auto: all but a frozen head; alternating: FedETF's turns too",
+        "fine-tuning: trained part; alternating: all but the head's rows, then FedETF's turns; "
+        "auto: the paper's choice, else all but a frozen head",
     ),
     "finetune-turns": Key(
-        Count, 20, "alternating: turns of 3 epochs of the head's rows, 3 of the bottleneck"
+        Count, 20, "fine-tuning part alternating: turns of 3 epochs head rows, 3 epochs bottleneck"
     ),
     "finetune-loss": Key(
         Literal["auto", "own", "base", "base+fd", "dr", "dr+"],
         "auto",
-        "own: as in training; base: no regulariser; base+fd: with FD; auto: own",
+        "fine-tuning: loss; own: as in training; base: no regulariser; base+fd: base with FD; "
+        "dr: dot-regression; dr+: dr with FD; auto: own",
     ),
 }
 
 
 def fine_tuned(methods: Mapping[str, Method]) -> dict[str, Method]:
-    """Return the row X-ft of every method X that the papers fine-tune."""
+    """Return the row X-ft of every method X that the papers fine-tune, by name."""
     return {
         f"{name}-ft": replace(
             methods[name],

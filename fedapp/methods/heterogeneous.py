@@ -1,7 +1,7 @@
-"""Rows of the method table whose clients have architectures of their own.
+"""Rows of the method table whose clients have different architectures.
 
-Only these rows know which arguments their strategies and clients take from a process, beside
-configuration keys: the sizes of prototypes, seeds and the orthogonal rows.
+In addition to configuration keys, their strategies and clients take arguments that only a process
+can give: the sizes of prototypes, seeds and the orthogonal rows. This module makes them.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ from strategies.prototypes.training import FeatureGenerator, gaussian_embedding
 
 
 def _sizes(setup: MethodSetup) -> dict[str, Any]:
-    """Return the sizes of a table of prototypes, and of what one is the mean of."""
+    """Return the sizes of a prototype table, and how many times its means count each image."""
     during = setup.values["proto-collect"] == "during"
     return {
         "num_classes": setup.num_classes,
@@ -56,7 +56,7 @@ def _sizes(setup: MethodSetup) -> dict[str, Any]:
 
 
 def _server(setup: MethodSetup) -> dict[str, Any]:
-    """Return the random numbers and the optimiser of what a server trains."""
+    """Return seed, generator and optimiser settings for what a server trains."""
     seed = setup.number("seed")
     return {
         "seed": torch_seed(seed, Stream.SERVER),
@@ -67,7 +67,7 @@ def _server(setup: MethodSetup) -> dict[str, Any]:
 
 
 def _embedding_seed(setup: MethodSetup) -> int:
-    """Return the seed of what a server's embedding starts at, where it draws its own."""
+    """Return the seed of a server's embedding, if the server draws its own."""
     return torch_seed(setup.number("seed"), Stream.SERVER, 0, 1)
 
 
@@ -156,22 +156,22 @@ _exchange = partial(Exchange, sends="nothing", keeps="personal model")
 
 
 def _row(title: str, source: str, **values: Any) -> Method:
-    """Return a row of a method whose models stay with the clients."""
-    usual = {
+    """Return a row of a method whose clients keep their models and do not send them."""
+    defaults = {
         "exchange": _exchange(),
         "accuracy": CLIENT_TOTAL,
         "personal": PersonalModels(),
         "client": ClientSpec(PersonalClient, _WHEN),
     }
-    return Method(title, source, **{**usual, **values})
+    return Method(title, source, **{**defaults, **values})
 
 
 def _prototypes(
     title: str, source: str, client: type[LocalClient], arguments: dict[str, str], **values: Any
 ) -> Method:
-    """Return a row of a method whose clients upload prototypes, and receive a table of them.
+    """Return a row of a method whose clients upload prototypes and receive a table of prototypes.
 
-    `arguments`: the client's arguments and their keys, beside those of all such methods.
+    `arguments` maps the client's arguments to their keys, in addition to those of all such methods.
     """
     spec = ClientSpec(client, {**_COMPARES, **arguments})
     return _row(
@@ -198,7 +198,7 @@ HETEROGENEOUS: dict[str, Method] = {
         personal=_COSINE_AS_INITIALISED,
     ),
     "feddor-no-dor": _prototypes(
-        "FedDOR without dual regularisation: counted class means",
+        "FedDOR without dual regularisation: class means weighted by counts",
         "FedDOR (anonymous), ablation",
         CountingFedDORClient, _FEDDOR_CLIENT,
         server=ServerSpec(FedDORWithoutGenerator, parts=_feddor_without_dor),
@@ -239,7 +239,7 @@ HETEROGENEOUS: dict[str, Method] = {
         keys=keys.FEDORGP,
     ),
     "fedgh": _row(
-        "A header for all, trained on the server with prototypes",
+        "Global header, trained on the server with the clients' prototypes",
         "Yi et al. 2023, ACM MM, algorithm 1",
         server=ServerSpec(FedGH, {"epochs": "fedgh-server-epochs", **_WHEN}, _fedgh),
         client=ClientSpec(FedGHClient, _COLLECTS),
@@ -263,7 +263,7 @@ HETEROGENEOUS: dict[str, Method] = {
         keys=keys.FEDGEN,
     ),
     "fedkd": _row(
-        "Mutual distillation with a mentee that travels compressed",
+        "Mutual distillation with a mentee model that is sent compressed",
         "Wu et al. 2022, Nature Communications",
         server=ServerSpec(FedKD, parts=_fedkd),
         client=ClientSpec(
@@ -295,5 +295,5 @@ HETEROGENEOUS: dict[str, Method] = {
         personal=PersonalModels(beside=("mentee",)),
         keys=keys.FML,
     ),
-    "local-hetero": _row("Every client alone", "reference"),
+    "local-hetero": _row("Every client trains its own architecture alone", "reference"),
 }  # fmt: skip

@@ -1,141 +1,147 @@
-"""The run-config keys of methods whose clients have architectures of their own."""
+"""The run-config keys of methods whose clients have different architectures."""
 
 from typing import Literal
 
 from fedapp.core.keys import Auto, Count, Key, Positive, Share, Unsigned, Weight
 
-# Of all of them, or of several.
+# Keys of several methods.
 SHARED = {
     "model-group": Key(
-        str, "auto", "architectures of clients with models of their own; auto: tiny"
+        str, "auto", "group of architectures for clients with their own models; auto: tiny"
     ),
-    "feature-dim": Key(Count | Auto, "auto", "common feature size of a model group"),
+    "feature-dim": Key(
+        Count | Auto, "auto", "features of all models in a group; auto: the group's"
+    ),
     "feature-map": Key(
-        Literal["pool", "linear"], "pool", "how an architecture's features become feature-dim ones"
+        Literal["pool", "linear"],
+        "pool",
+        "how an architecture's features are mapped to feature-dim",
     ),
     "head-final-relu": Key(
-        bool, False, "HtC4 groups: a ReLU after the logits, as in HtFLlib's code"
+        bool, False, "HtC4 groups: apply a ReLU to the logits, as in HtFLlib's code"
     ),
     "init-per-client": Key(
-        bool, False, "own models start from weights of each client, not of its architecture"
+        bool, False, "own models: draw initial weights per client, not per architecture"
     ),
     "eval-rule": Key(
         Literal["auto", "head", "proto"],
         "auto",
-        "class of a test image by head or nearest prototype; auto: the method's",
+        "classify test images by the head or the nearest prototype; auto: the method's rule",
     ),
     "eval-when": Key(
         Literal["round-end", "after-download"],
         "round-end",
-        "evaluate own models, or with the shared part just received",
+        "evaluate own models as trained (round-end) or with the received shared part",
     ),
     "oi-objective": Key(
         Literal["signed", "abs"],
         "signed",
-        "orthogonal initialisation with fewer features than classes: keep "
-        "cosines or their absolute values small",
+        "orthogonal initialisation with fewer features than classes: minimise cosines "
+        "(signed) or their absolute values (abs)",
     ),
-    "oi-simplex": Key(bool, False, "start at a simplex instead of orthogonal rows"),
+    "oi-simplex": Key(
+        bool, False, "orthogonal initialisation: use a simplex ETF instead of orthogonal rows"
+    ),
     "proto-collect": Key(
         Literal["after", "during"],
         "after",
-        "prototypes: means over all images after training, or of what training saw",
+        "prototypes: class means over all images after training, or of features during training",
     ),
-    "proto-server-lr": Key(Positive, 0.01, "of what servers train on prototypes"),
-    "proto-batch-size": Key(Count, 32, "prototypes in a server's batch"),
+    "proto-server-lr": Key(Positive, 0.01, "learning rate of a server that trains on prototypes"),
+    "proto-batch-size": Key(Count, 32, "batch size of a server that trains on prototypes"),
 }
 
 FEDDOR = {
-    "feddor-lambda-ce": Key(Weight, 10.0, "FedDOR's weight of cross-entropy"),
-    "feddor-lambda-align": Key(Weight, 1.0, "FedDOR's weight of alignment"),
-    "feddor-inter-weight": Key(Weight, 1.0, "FedDOR's weight of L_inter"),
+    "feddor-lambda-ce": Key(Weight, 10.0, "FedDOR: weight of cross-entropy"),
+    "feddor-lambda-align": Key(Weight, 1.0, "FedDOR: weight of alignment"),
+    "feddor-inter-weight": Key(Weight, 1.0, "FedDOR: weight of L_inter"),
     "feddor-server-epochs": Key(
         Count | Auto,
         "auto",
-        "passes over a round's prototypes; auto: until the loss no longer falls",
+        "FedDOR: server epochs over a round's prototypes; auto: until the loss stops falling",
     ),
-    "feddor-scale-init": Key(Positive, 10.0, "where a cosine head's scale starts"),
+    "feddor-scale-init": Key(Positive, 10.0, "FedDOR: initial scale of a cosine head"),
     "feddor-classifier": Key(
-        Literal["cosine", "normfeat_linear", "linear"], "cosine", "FedDOR's head"
+        Literal["cosine", "normfeat_linear", "linear"], "cosine", "FedDOR: kind of head"
     ),
     "feddor-oi-shared-seed": Key(
-        bool, True, "FedDOR's server starts at the clients' orthogonal rows; or at others"
+        bool, True, "FedDOR: server starts from the clients' orthogonal rows; false: from others"
     ),
     "feddor-first-target": Key(
         Literal["oi", "generator", "none"],
         "oi",
-        "what round 1 aligns to: orthogonal rows, G(E) untrained, or nothing",
+        "FedDOR: prototypes of round 1: orthogonal rows, untrained G(E), or none",
     ),
     "feddor-generator": Key(
         Literal["fitted", "plain", "residual"],
         "fitted",
-        "G(E) that starts at E or anywhere, or E + G(E) that starts at E",
+        "FedDOR: prototypes are G(E) fitted to E, G(E) from plain initial weights, or E + G(E)",
     ),
     "feddor-upload": Key(
         Literal["raw_mean", "mean_of_normalized", "normalized_mean"],
         "raw_mean",
-        "what FedDOR's clients upload of each class",
+        "FedDOR: what clients upload for each class",
     ),
 }
 
 FEDPROTO = {
-    "fedproto-lambda": Key(Weight, 1.0, "FedProto's weight of the prototype term"),
+    "fedproto-lambda": Key(Weight, 1.0, "FedProto: weight of the prototype term"),
     "fedproto-weighting": Key(
-        Literal["count", "uniform"], "count", "how FedProto averages the prototypes of a class"
+        Literal["count", "uniform"], "count", "FedProto: weights in the mean of a class"
     ),
-    "fedproto-memory": Key(bool, False, "keep classes that nobody uploads in a round"),
+    "fedproto-memory": Key(bool, False, "FedProto: keep classes that no client uploads in a round"),
 }
 
 FEDTGP = {
-    "fedtgp-lambda": Key(Weight, 10.0, "FedTGP's weight of the prototype term"),
-    "fedtgp-server-epochs": Key(Count, 100, "passes over a round's prototypes"),
+    "fedtgp-lambda": Key(Weight, 10.0, "FedTGP: weight of the prototype term"),
+    "fedtgp-server-epochs": Key(Count, 100, "FedTGP: server epochs over a round's prototypes"),
     "fedtgp-margin": Key(
-        Literal["maxmin", "max"], "maxmin", "FedTGP's margin: as its code, or as its paper's text"
+        Literal["maxmin", "max"], "maxmin", "FedTGP: margin as in its code, or as in its paper"
     ),
-    "fedtgp-tau": Key(Positive, 100.0, "FedTGP's largest margin"),
+    "fedtgp-tau": Key(Positive, 100.0, "FedTGP: largest margin"),
 }
 
 FEDORGP = {
-    "fedorgp-lambda": Key(Weight, 10.0, "FedORGP's weight of the prototype term"),
-    "fedorgp-gamma": Key(Weight, 10.0, "FedORGP's weight of L_inter"),
-    "fedorgp-server-epochs": Key(Count, 1, "passes over a round's prototypes"),
+    "fedorgp-lambda": Key(Weight, 10.0, "FedORGP: weight of the prototype term"),
+    "fedorgp-gamma": Key(Weight, 10.0, "FedORGP: weight of L_inter"),
+    "fedorgp-server-epochs": Key(Count, 1, "FedORGP: server epochs over a round's prototypes"),
     "fedorgp-reduction": Key(
         Literal["mean", "sum"],
         "mean",
-        "FedORGP's losses over a batch: its paper's, or its first code's",
+        "FedORGP: mean of a batch's losses, as in its paper, or sum, as in its first code",
     ),
 }
 
 FEDGH = {
-    "fedgh-server-epochs": Key(Count, 1, "passes over a round's prototypes"),
+    "fedgh-server-epochs": Key(Count, 1, "FedGH: server epochs over a round's prototypes"),
 }
 
 FEDGEN = {
-    "fedgen-server-steps": Key(Count, 50, "steps of the generator in a round"),
-    "fedgen-server-lr": Key(Positive, 3e-4, "of the generator's Adam"),
-    "fedgen-warmup-rounds": Key(Unsigned, 1, "rounds in which clients do not use the generator"),
+    "fedgen-server-steps": Key(Count, 50, "FedGen: training steps of the generator per round"),
+    "fedgen-server-lr": Key(Positive, 3e-4, "FedGen: learning rate of the generator's Adam"),
+    "fedgen-warmup-rounds": Key(Unsigned, 1, "FedGen: first rounds without the generator"),
     "fedgen-label-query": Key(
-        bool, False, "ask all clients for label counts before round 1, not as they train"
+        bool, False, "FedGen: request all clients' label counts before round 1"
     ),
-    "fedgen-diversity": Key(Weight, 0.0, "weight of the generator's diversity of features; 0: off"),
+    "fedgen-diversity": Key(Weight, 0.0, "FedGen: weight of feature diversity; 0: off"),
 }
 
 FEDKD = {
-    "fedkd-energy-start": Key(Share, 0.95, "energy that FedKD's first messages keep"),
-    "fedkd-energy-end": Key(Share, 0.98, "energy that its last messages keep"),
+    "fedkd-energy-start": Key(Share, 0.95, "FedKD: energy kept in the first messages"),
+    "fedkd-energy-end": Key(Share, 0.98, "FedKD: energy kept in the last messages"),
     "fedkd-kl": Key(
         Literal["mean", "batchmean"],
         "mean",
-        "FedKD's divergence over batch and classes, or over the batch",
+        "FedKD: average the divergence over batch and classes, or over the batch only",
     ),
-    "fedkd-detach": Key(bool, False, "FedKD's teachers as constants"),
+    "fedkd-detach": Key(bool, False, "FedKD: no gradients through the teachers"),
 }
 
 FML = {
-    "fml-alpha": Key(Share, 0.5, "FML's weight of the own cross-entropy"),
-    "fml-beta": Key(Share, 0.5, "FML's weight of the meme's cross-entropy"),
+    "fml-alpha": Key(Share, 0.5, "FML: weight of the personal model's cross-entropy"),
+    "fml-beta": Key(Share, 0.5, "FML: weight of the meme's cross-entropy"),
 }
 
 FD = {
-    "fd-lambda": Key(Weight, 1.0, "FD's weight of the distillation term"),
+    "fd-lambda": Key(Weight, 1.0, "FD: weight of the distillation term"),
 }

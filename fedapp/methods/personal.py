@@ -1,6 +1,6 @@
-"""Rows of the method table whose clients end up with models of their own.
+"""Rows of the method table whose clients train personal models.
 
-Their accuracy is that of the personal models, each on its client's own test split.
+Their accuracy is that of the personal models, each tested on its client's own test split.
 """
 
 from clients.ditto import DittoClient
@@ -27,7 +27,7 @@ PERSONAL: dict[str, Method] = {
         accuracy=CLIENT_MEAN,
         keys={
             "local-etf-frozen": Key(
-                bool, True, "local-etf keeps the ETF as it is; or trains it from there"
+                bool, True, "local-etf: keep the ETF frozen, or train it from that start"
             ),
         },
     ),
@@ -42,21 +42,21 @@ PERSONAL: dict[str, Method] = {
         settings_of="dr",
     ),
     "fedper": Method(
-        "Shared body, personal head, trained together",
+        "Shared body and personal head, trained together",
         "Arivazhagan et al. 2019, arXiv 1912.00818, algorithm 1",
         client=ClientSpec(PersonalPartClient),
         exchange=Exchange(sends="body", keeps="head"),
         accuracy=CLIENT_MEAN,
     ),
     "fedrep": Method(
-        "Shared body, personal head, trained in turn",
+        "Shared body and personal head, trained one after the other",
         "Collins et al. 2021, ICML, algorithm 1",
         client=ClientSpec(FedRepClient),
         exchange=Exchange(sends="body", keeps="head"),
         accuracy=CLIENT_MEAN,
     ),
     "ditto": Method(
-        "Personal models pulled to the global one",
+        "Personal models pulled towards the global model",
         "Li et al. 2021, ICML, algorithm 1",
         client=ClientSpec(
             DittoClient,
@@ -69,14 +69,14 @@ PERSONAL: dict[str, Method] = {
         exchange=Exchange(keeps="personal model"),
         accuracy=CLIENT_MEAN,
         keys={
-            "ditto-lambda": Key(Weight, 0.75, "Ditto's pull of personal models to the global one"),
+            "ditto-lambda": Key(Weight, 0.75, "Ditto: weight of the pull towards the global model"),
             "ditto-reference": Key(
-                bool, False, "Ditto as its reference code: personal models are averaged"
+                bool, False, "Ditto: as in its reference code, which averages the personal models"
             ),
         },
     ),
     "per-fedavg": Method(
-        "Meta-learning, first order: one step makes the model personal",
+        "First-order meta-learning: one gradient step personalises the model",
         "Fallah et al. 2020, NeurIPS, algorithm 1 (FO)",
         client=ClientSpec(
             PerFedAvgClient,
@@ -89,10 +89,12 @@ PERSONAL: dict[str, Method] = {
         ),
         accuracy=CLIENT_MEAN,
         keys={
-            "per-fedavg-beta": Key(Positive, 0.1, "Per-FedAvg's outer learning rate of round 1"),
-            "per-fedavg-constant": Key(bool, False, "keep it in all rounds, as the reference code"),
+            "per-fedavg-beta": Key(Positive, 0.1, "Per-FedAvg: outer learning rate in round 1"),
+            "per-fedavg-constant": Key(
+                bool, False, "Per-FedAvg: constant outer rate, as in the reference code"
+            ),
             "per-fedavg-adapt-epochs": Key(
-                Unsigned, 0, "epochs of plain SGD before Per-FedAvg is evaluated; 0: one step"
+                Unsigned, 0, "Per-FedAvg: epochs of plain SGD before an evaluation; 0: one step"
             ),
         },
     ),

@@ -1,6 +1,7 @@
-"""What a row of the method table says: the five axes along which the methods differ.
+"""The type of a row of the method table.
 
-The rows themselves are in `fedapp.methods.table`, the only place that knows method names.
+Methods differ along five axes: head, loss, client, server and exchange. The rows themselves are in
+`fedapp.methods.table`, the only module that knows method names.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from strategies.rounds.base import ClientStrategy
 Value = float
 
 ADD = "add"  # base + weight * regulariser
-PERTURB = "perturb"  # the gradient of the base loss, at weights moved along the regulariser's
+PERTURB = "perturb"  # gradient of the base loss at weights moved along the regulariser's gradient
 BLEND = "blend"  # beta * base + (1 - beta) * regulariser
 
 GLOBAL = "global model on the whole test set"
@@ -39,46 +40,46 @@ LOSS_OPTIONS = {  # field of LossOptions -> key
     "temperature": "fedgela-temperature",
 }
 
-Parts = Callable[[MethodSetup], dict[str, Any]]  # -> arguments of a constructor
+Parts = Callable[[MethodSetup], dict[str, Any]]  # returns arguments of a constructor
 
 
 @dataclass(frozen=True)
 class PersonalModels:
-    """What the models of clients with architectures of their own are made of."""
+    """Heads and second models of clients that have architectures of their own."""
 
     style: str = "linear"  # a name in fedapp.models.personal_heads.STYLES
-    style_key: str = ""  # or the configuration key that names it
-    orthogonal: bool = False  # classifiers start at the orthogonal rows
-    beside: tuple[str, ...] = ()  # second models: words of clients.pair
-    same_heads: bool = False  # heads are averaged, so all must have one shape
+    style_key: str = ""  # the configuration key that names the style; empty: `style` itself
+    orthogonal: bool = False  # whether classifiers are initialised with the orthogonal rows
+    beside: tuple[str, ...] = ()  # second models, named as in clients.pair
+    same_heads: bool = False  # whether all heads need one shape, because the server averages them
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How clients fine-tune the final model, and what "auto" means there."""
+    """How clients fine-tune the final model, and what "auto" means for the finetune-* keys."""
 
-    part: str = ""  # of the model, a word of clients.training.parts; empty: all but a frozen head
+    part: str = ""  # trained part, as in clients.training.parts; empty: all but a frozen head
     protocol: str = "feddr+"  # a name in fedapp.config.fine_tuning.PROTOCOLS
-    factor: float = 0.1  # fine-tuning rate by first learning rate, in FedFN's protocol
-    turns: bool = False  # whether its fixed rows and the bottleneck may be trained in turn
-    evaluated: bool = False  # whether every client fine-tunes, and the run's accuracy is theirs
+    factor: float = 0.1  # fine-tuning rate / learning rate of round 1, in FedFN's protocol
+    turns: bool = False  # whether training may alternate between head rows and bottleneck
+    evaluated: bool = False  # whether every client fine-tunes and the run reports their accuracy
 
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """The head of the model, and the keys that change it."""
+    """The head of the model and the keys that configure it."""
 
     name: str = "linear"  # in fedapp.models.heads.HEADS
     options: dict[str, str] = field(default_factory=dict)  # field of HeadKind -> key
-    scale_key: str = ""  # of the factor of the logits, or of its first value where it is learned
+    scale_key: str = ""  # key of the logit scale, or of its initial value if the scale is learned
 
     def kind(self, values: Mapping[str, Any]) -> HeadKind:
-        """Return the head, as a configuration (its values by key) wants it."""
+        """Return the head that a configuration (its values by key) asks for."""
         options = {name: values[key] for name, key in self.options.items()}
         return replace(find_kind(self.name), **options)
 
     def logit_scale(self, values: Mapping[str, Any]) -> float:
-        """Return the factor of the logits, or its first value where it is learned."""
+        """Return the factor of the logits, or its initial value if the factor is learned."""
         return float(values[self.scale_key]) if self.scale_key else 1.0
 
 
@@ -88,12 +89,12 @@ class LossSpec:
 
     base: str = "ce"  # a name in clients.training.objective.BASE_LOSSES
     regulariser: str | None = None  # a name in clients.training.objective.REGULARISERS
-    combine: str = BLEND  # how the two add up
-    weight: str = "beta"  # the key that weighs the regulariser
+    combine: str = BLEND  # how the two are combined: ADD, PERTURB or BLEND
+    weight: str = "beta"  # key of the regulariser's weight
 
 
 def no_parts(setup: MethodSetup) -> dict[str, Any]:
-    """Return nothing: most methods need nothing of the app beyond their configuration keys."""
+    """Return no arguments: most methods need nothing from the app but configuration keys."""
     return {}
 
 
@@ -117,12 +118,12 @@ class ServerSpec:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What travels in every round, and what stays with a client."""
+    """What clients and server send in every round, and what a client keeps."""
 
-    sends: str = ""  # model, body (without its head), head, mentee, nothing; empty: by the head
-    also_sends: str = ""  # what travels beside it, from clients and from the server
-    keeps: str = ""  # what a client keeps between rounds, in its state
-    keeps_with: tuple[str, Value | str] = ("", "")  # only where this key has this value
+    sends: str = ""  # model, body (without head), head, mentee, nothing; empty: depends on the head
+    also_sends: str = ""  # what clients and server send in addition
+    keeps: str = ""  # what a client keeps in its state between rounds
+    keeps_with: tuple[str, Value | str] = ("", "")  # key and value that `keeps` depends on
 
 
 @dataclass(frozen=True)
@@ -138,16 +139,18 @@ class Method:
     exchange: Exchange = Exchange()
     personal: PersonalModels | None = None  # set where clients have architectures of their own
     fine_tuning: FineTuning = FineTuning()
-    accuracy: str = GLOBAL  # what the run's accuracy is of
-    models: tuple[str, ...] = ()  # the backbones it can train, its own choice first; empty: all
-    keys: dict[str, Key] = field(default_factory=dict)  # its own run-config keys
-    defaults: dict[str, Value] = field(default_factory=dict)  # the paper's, by configuration key
-    fixed: dict[str, Any] = field(default_factory=dict)  # keys that are so whatever is asked for
-    settings_of: str = ""  # the method whose published settings it takes; empty: its own
-    scheduled: str = ""  # what of it, beside the learning rate, counts from num-rounds
+    accuracy: str = GLOBAL  # what the run's accuracy measures
+    models: tuple[str, ...] = ()  # backbones it can train, the default one first; empty: all
+    keys: dict[str, Key] = field(default_factory=dict)  # run-config keys of this method
+    defaults: dict[str, Value] = field(default_factory=dict)  # the paper's values, by key
+    fixed: dict[str, Any] = field(
+        default_factory=dict
+    )  # values that the user cannot change, by key
+    settings_of: str = ""  # method whose published settings apply; empty: its own
+    scheduled: str = ""  # what depends on num-rounds, besides the learning rate
 
     def __post_init__(self) -> None:
-        """Derive what travels where the row does not name it: a frozen head never does."""
+        """Set `exchange.sends` if the row leaves it empty: a frozen head is never sent."""
         if not self.exchange.sends:
             sends = "body" if find_kind(self.head.name).frozen else "model"
             object.__setattr__(self, "exchange", replace(self.exchange, sends=sends))
@@ -161,26 +164,26 @@ class Method:
 
     @property
     def fine_tuned(self) -> bool:
-        """Whether every client fine-tunes the final model, and the accuracy is theirs."""
+        """Whether every client fine-tunes the final model and the run reports their accuracy."""
         return self.fine_tuning.evaluated
 
     def kept(self, regulariser: str | None, values: Mapping[str, Any]) -> str:
         """Return what clients keep between rounds with this regulariser; empty: nothing.
 
-        `values` are those of the configuration by key.
+        `values` holds the values of the configuration by key.
         """
         key, value = self.exchange.keeps_with
         keeps = self.exchange.keeps
         own = [keeps] if keeps and (not key or values.get(key) == value) else []
-        looks_back = Objective(self.loss.base, regulariser).needs_previous
-        return ", ".join([*own, "previous model"] if looks_back else own)
+        needs_previous = Objective(self.loss.base, regulariser).needs_previous
+        return ", ".join([*own, "previous model"] if needs_previous else own)
 
     def objective(self, values: Mapping[str, Any]) -> Objective:
         """Return the local objective of a resolved configuration, given by its values by key.
 
-        A regulariser that is asked for on a base method is blended with it, beta * base +
-        (1 - beta) * regulariser (FedDr+ table 2); a row's own is combined as its paper says.
-        Where tau scales the logits, a regulariser has its own temperature.
+        A regulariser that the user adds to a base method is blended with the base loss: beta * base
+        + (1 - beta) * regulariser (FedDr+ table 2). A row's own regulariser is combined as in its
+        paper. If tau scales the logits, the regulariser has its own temperature from `TAU`.
         """
         options = LossOptions(**{name: values[key] for name, key in LOSS_OPTIONS.items()})
         name, beta, tau = values["regulariser"], float(values["beta"]), float(values["tau"])
@@ -193,4 +196,4 @@ class Method:
         return Objective(self.loss.base, name, 1.0, weight, tau, options)
 
 
-TAU = {"kd": 3.0, "ntd": 3.0, "kd-ntd": 3.0, "moon": 0.5}  # as in the methods of their own
+TAU = {"kd": 3.0, "ntd": 3.0, "kd-ntd": 3.0, "moon": 0.5}  # regularisers' usual temperatures

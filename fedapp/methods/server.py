@@ -1,4 +1,4 @@
-"""Rows of the method table whose server moves further than to the mean of the clients' models."""
+"""Rows of the method table whose server applies a step length or momentum to the mean update."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,23 +19,23 @@ _FEDEXP: dict[str, Any] = {
         },
     ),
     "keys": {
-        "fedexp-epsilon": Key(Positive, 1e-3, "FedExP's epsilon in the step length"),
+        "fedexp-epsilon": Key(Positive, 1e-3, "FedExP: epsilon in the step length"),
         "fedexp-step": Key(
             Literal["paper", "authors", "feddr+"],
             "paper",
-            "FedExP's step length: its paper's, its code's, or FedDr+'s code's",
+            "FedExP: step length of its paper, of its authors' code, or of FedDr+'s code",
         ),
         "fedexp-evaluate": Key(
             Literal["average", "last"],
             "average",
-            "FedExP's model for tests: mean of the last two, or the last",
+            "FedExP: evaluate the average of the last two models, or the last model",
         ),
     },
 }
 
 SERVER: dict[str, Method] = {
     "fedexp": Method(
-        "Extrapolated mean",
+        "Server step along the mean update with an adaptive, extrapolated length",
         "Jhunjhunwala et al. 2023, ICLR, equation 5",
         **_FEDEXP,
     ),

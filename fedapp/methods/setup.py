@@ -1,4 +1,4 @@
-"""What a row may take from the app to build its strategy and clients, beside configuration keys."""
+"""What a row uses, in addition to configuration keys, to build its strategy and clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ class OwnModels(Protocol):
 
     @property
     def rows(self) -> np.ndarray:
-        """The orthogonal rows W [C, K] at which heads without hidden layer start."""
+        """The orthogonal rows W [C, K] that initialise heads without a hidden layer."""
 
     def orthogonal(self, width: int, seed: int) -> Tensor:
-        """Return orthogonal rows [C, width] of a seed."""
+        """Return orthogonal rows [C, width], drawn from a seed."""
 
     def header(self, hidden: int) -> nn.Module:
-        """Return a new head, as a server trains it; `hidden` is its hidden width, 0 for none."""
+        """Return a new head that a server trains; `hidden` is its hidden width, 0 for no layer."""
 
 
 @dataclass(frozen=True)
 class MethodSetup:
-    """One run, as the rows of the method table see it."""
+    """The parts of one run that a row of the method table uses."""
 
     values: Mapping[str, Any]  # the configuration by key
     num_classes: int
-    model: nn.Module  # of the first client, with its initial weights
+    model: nn.Module  # of the first client, with initial weights
     own_models: OwnModels | None = None  # set where clients have architectures of their own
 
     def number(self, key: str) -> int:
-        """Return a whole number of the configuration."""
+        """Return an integer value of the configuration."""
         return int(self.values[key])
 
     def personal(self) -> OwnModels:
-        """Return the clients' own models; raises ValueError where all have the same one."""
+        """Return the clients' own models; raises ValueError if all clients have the same model."""
         if self.own_models is None:
             raise ValueError("the clients of this method have no models of their own")
         return self.own_models

@@ -1,8 +1,8 @@
-"""THE METHOD TABLE: one row per method, and the only place that knows method names.
+"""THE METHOD TABLE: one row per method. It is the only module that knows method names.
 
-A method is a head, a base loss, a regulariser, a client and a strategy. A new method that only
-recombines these is one more row here. The columns are explained in `fedapp.methods.row`; `fedapp
-methods` prints them.
+A method consists of a head, a base loss, a regulariser, a client and a strategy. A new method that
+only recombines these is one more row here. `fedapp.methods.row` explains the columns; the command
+`fedapp methods` prints them.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ METHODS: dict[str, Method] = {
         defaults={"mu": 0.001},
     ),
     "fedbabu": Method(
-        "Body aggregated, head random and frozen",
+        "Aggregated body, random frozen head",
         "Oh et al. 2022, ICLR, algorithm 1",
         head=HeadSpec("frozen-random"),
         fine_tuning=FineTuning(part="all", factor=0.01),
@@ -71,7 +71,7 @@ METHODS: dict[str, Method] = {
         head=HeadSpec("normalised-linear", options={"bias": "fedfn-bias"}),
         fine_tuning=FineTuning(protocol="fedfn"),
         keys={
-            "fedfn-bias": Key(bool, False, "the head of fedfn and X+fn has a bias"),
+            "fedfn-bias": Key(bool, False, "give the head of fedfn and X+fn a bias"),
         },
     ),
     "fedntd": Method(
@@ -81,7 +81,9 @@ METHODS: dict[str, Method] = {
         defaults={"beta": 1.0, "tau": 1.0},
         keys={
             "ntd-tau-squared": Key(
-                bool, True, "NTD times tau squared, as in FedNTD's code; or as in its equation"
+                bool,
+                True,
+                "multiply NTD by tau squared, as in FedNTD's code but not its equation",
             ),
         },
     ),
@@ -92,18 +94,18 @@ METHODS: dict[str, Method] = {
         defaults={"beta": 0.05},
     ),
     "kd-ntd": Method(
-        "Between distillation of all and of the not-true logits",
+        "Interpolation between distillation of all logits and of the not-true logits",
         "Lee et al. 2022, NeurIPS, appendix H, equations 17-18",
         loss=LossSpec(regulariser="kd-ntd", combine=ADD),
         defaults={"beta": 1.0, "tau": 1.0},
         keys={
             "kd-ntd-lambda": Key(
-                Annotated[float, Field(ge=0, le=1)], 0.5, "share of NTD in kd-ntd; the rest is KD"
+                Annotated[float, Field(ge=0, le=1)], 0.5, "kd-ntd: share of NTD; the rest is KD"
             ),
         },
     ),
     "fedsol": Method(
-        "Gradients where the pull to the global model is strong",
+        "Gradients at weights perturbed along the distillation gradient",
         "Lee et al. 2024, CVPR",
         loss=LossSpec(regulariser="kd", combine=PERTURB),
         client=ClientSpec(
@@ -116,23 +118,25 @@ METHODS: dict[str, Method] = {
         ),
         defaults={"tau": 3.0},
         keys={
-            "fedsol-rho": Key(Weight, 2.0, "FedSOL's length of the perturbation"),
+            "fedsol-rho": Key(Weight, 2.0, "FedSOL: length of the perturbation"),
             "fedsol-adaptive": Key(
-                bool, True, "FedSOL moves weights as they differ from the received ones; or all"
+                bool,
+                True,
+                "FedSOL: perturb weights in proportion to their change, or uniformly",
             ),
             "fedsol-part": Key(
-                Literal["all", "body", "head"], "all", "what FedSOL perturbs of the model"
+                Literal["all", "body", "head"], "all", "FedSOL: perturbed part of the model"
             ),
         },
     ),
     "fedalign": Method(
-        "Alike stretch of features at full and part width of the last block",
+        "Equal Lipschitz estimates of the last block at full and reduced width",
         "Mendieta et al. 2022, CVPR; weights as FedNTD appendix J",
         client=ClientSpec(FedAlignClient, options={"mu": "fedalign-mu", "width": "fedalign-width"}),
         models=("resnet10", "resnet18", "resnet18-imagenet-stem"),
         keys={
-            "fedalign-mu": Key(Weight, 0.45, "FedAlign's weight of alignment"),
-            "fedalign-width": Key(Share, 0.25, "share of channels at FedAlign's part width"),
+            "fedalign-mu": Key(Weight, 0.45, "FedAlign: weight of the alignment"),
+            "fedalign-width": Key(Share, 0.25, "FedAlign: share of channels at reduced width"),
         },
     ),
     "spherefed": Method(
@@ -145,7 +149,7 @@ METHODS: dict[str, Method] = {
             "spherefed-reduction": Key(
                 Literal["mean", "sum-classes"],
                 "mean",
-                "SphereFed's squared error: mean over classes, or their sum",
+                "SphereFed: mean or sum of the squared error over classes",
             ),
         },
     ),
@@ -157,7 +161,7 @@ METHODS: dict[str, Method] = {
         fine_tuning=FineTuning(protocol="fedfn"),
     ),
     "fedetf": Method(
-        "Balanced cross-entropy on a simplex ETF, learnable scale",
+        "Balanced cross-entropy on a simplex ETF with a learnable scale",
         "Li et al. 2023, ICCV, equation 6",
         head=HeadSpec(
             "etf-scaled",
@@ -171,10 +175,10 @@ METHODS: dict[str, Method] = {
             "fedetf-missing": Key(
                 Literal["clamp", "exclude"],
                 "clamp",
-                "classes a FedETF client lacks: counted as 1, or not in its softmax",
+                "FedETF: count classes that a client lacks as 1, or leave them out of the softmax",
             ),
-            "fedetf-learn-scale": Key(bool, True, "FedETF learns the scale of its logits"),
-            "fedetf-scale-init": Key(Positive, 1.0, "where it starts, or what it stays at"),
+            "fedetf-learn-scale": Key(bool, True, "FedETF: learn the scale of the logits"),
+            "fedetf-scale-init": Key(Positive, 1.0, "FedETF: initial or fixed logit scale"),
         },
     ),
     "fedgela": Method(
@@ -184,9 +188,9 @@ METHODS: dict[str, Method] = {
         loss=LossSpec("scaled-ce"),
         client=ClientSpec(FrequencyScaledClient),
         keys={
-            "fedgela-normalise": Key(bool, False, "FedGELA with features of norm 1"),
+            "fedgela-normalise": Key(bool, False, "FedGELA: normalise features"),
             "fedgela-temperature": Key(
-                Positive, 1.0, "what FedGELA's logits are divided by in its loss"
+                Positive, 1.0, "FedGELA: temperature that divides the logits in the loss"
             ),
         },
     ),
@@ -207,16 +211,20 @@ METHODS |= HETEROGENEOUS
 
 
 def method_keys() -> dict[str, Key]:
-    """Return the run-config keys of all methods by name; raises ValueError for two of one name."""
-    found: dict[str, Key] = {}
+    """Return the run-config keys of all methods by name.
+
+    Raises:
+        ValueError: two methods declare the same name differently.
+    """
+    declared: dict[str, Key] = {}
     for keys in (*(row.keys for row in METHODS.values()), FINE_TUNING_KEYS, SHARED):
         for name, key in keys.items():
-            if found.setdefault(name, key) is not key:
+            if declared.setdefault(name, key) is not key:
                 raise ValueError(f"two methods declare the key '{name}' differently")
-    return found
+    return declared
 
 
-# What a key means when neither the user, the method nor the data set says otherwise.
+# Values of keys at "auto" if neither the method nor the setting of the data set has one.
 FALLBACKS: dict[str, Value] = {
     "beta": 0.9,
     "mu": 0.001,
@@ -227,7 +235,7 @@ FALLBACKS: dict[str, Value] = {
 
 
 def find_method(name: str) -> Method:
-    """Return the row of a method; raises UserError that lists all names for an unknown one."""
+    """Return the row of a method; raises UserError with all names if the method is unknown."""
     if name in METHODS:
         return METHODS[name]
     raise UserError(f"method '{name}' is not in the table; choose one of {', '.join(METHODS)}")
@@ -236,7 +244,7 @@ def find_method(name: str) -> Method:
 def kept_by_clients(values: Mapping[str, Any]) -> str:
     """Return what clients keep between rounds; empty: nothing.
 
-    `values` are those of a configuration by key; keys that are left out have their defaults.
+    `values` holds the values of a configuration by key; missing keys have their defaults.
     """
     row, regulariser = find_method(values["method"]), values.get("regulariser", "auto")
     own = row.loss.regulariser if regulariser == "auto" else regulariser
@@ -244,7 +252,7 @@ def kept_by_clients(values: Mapping[str, Any]) -> str:
 
 
 def check_regulariser(name: str, regulariser: str) -> None:
-    """Raise UserError when a regulariser is asked for that a method cannot take."""
+    """Raise UserError if a method cannot take a regulariser."""
     row = find_method(name)
     if regulariser not in REGULARISERS:
         raise UserError(

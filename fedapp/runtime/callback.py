@@ -1,8 +1,8 @@
-"""The interface of everything that watches a run and does not change its training.
+"""The interface of callbacks, which observe a run and do not change its training.
 
 Evaluation, metrics.jsonl, checkpoints, trackers, measures and the report are callbacks
-(`fedapp.runtime.callbacks`). A user's own is a class with the hooks that it needs, named by the
-run-config key `callbacks`.
+(`fedapp.runtime.callbacks`). A user's callback is a class with the hooks that it needs; the
+run-config key `callbacks` names it.
 """
 
 from dataclasses import dataclass, field
@@ -18,17 +18,17 @@ from strategies.rounds.base import ClientStrategy
 
 @dataclass
 class ActiveRun:
-    """What callbacks see of the run that they watch."""
+    """The state of a run that its callbacks can access."""
 
     config: RunConfig
     directory: RunDirectory
     process: ProcessContext  # the server's data and model
     strategy: ClientStrategy
-    first_round: int  # that this process runs; above 1 in a resumed run
-    arrays: Arrays  # the newest global model, by tensor name: what the next round starts from
-    started: float  # monotonic seconds at which the ServerApp began
-    rounds_started: float  # the same for the first round
-    round_started: float  # the same for the round that goes on
+    first_round: int  # first round of this process; above 1 in a resumed run
+    arrays: Arrays  # the newest global model by tensor name; the next round starts from it
+    started: float  # monotonic time in seconds at the start of the ServerApp
+    rounds_started: float  # the same at the start of the first round
+    round_started: float  # the same at the start of the current round
     unwritten: list[dict[str, Any]] = field(default_factory=list)  # not yet in metrics.jsonl
 
     @property
@@ -37,19 +37,19 @@ class ActiveRun:
         return self.config.num_rounds
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return all rounds as metrics.jsonl has them or would have, earlier processes' too."""
+        """Return the rows of all rounds as in metrics.jsonl, including those not yet written."""
         return [*self.directory.rounds(), *map(plain, self.unwritten)]
 
 
 class Callback:
-    """Watches a run: override the hooks that are needed; the others do nothing.
+    """Observes a run: subclasses override the hooks that they need; the other hooks do nothing.
 
-    Callbacks are called one after the other, in the server's process. What a hook adds to `row` or
-    `summary` is written to metrics.jsonl, the trackers and summary.json.
+    The server's process calls the callbacks one after the other. Values that a hook adds to `row`
+    are written to metrics.jsonl and the trackers, those that it adds to `summary` to summary.json.
     """
 
     def run_begins(self, run: ActiveRun) -> None:
-        """Act before the first round; `run.arrays` is the model that it starts from."""
+        """Act before the first round; `run.arrays` is the initial model of that round."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Act after a round; `run.arrays` is the new global model.
@@ -58,7 +58,7 @@ class Callback:
         """
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Act after the last round, also of a run that failed: see `summary["status"]`."""
+        """Act after the last round, also if the run failed, as `summary["status"]` tells."""
 
     def close(self) -> None:
-        """Release what is held, however the run ended, also before its first round."""
+        """Release resources, however the run ended, even before its first round."""

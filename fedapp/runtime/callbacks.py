@@ -1,4 +1,4 @@
-"""What fedapp itself does as a run goes on, each as one callback."""
+"""fedapp's own callbacks: evaluation, metrics, console, checkpoints, trackers and final files."""
 
 import logging
 import time
@@ -27,23 +27,23 @@ log = logging.getLogger(__name__)
 
 
 class Evaluate(Callback):
-    """Tests the model or models that the method is about, when that is due."""
+    """Adds accuracy and loss to a round: of the global model or of the clients' models."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Add accuracy and loss to the round, or None where nothing was tested."""
+        """Add accuracy and loss to the row, or None if this round has no evaluation."""
         number = row["round"]
         due = number == run.last_round or number % run.config.eval_every == 0
-        found = self._global_model(run) if due else None
+        evaluation = self._global_model(run) if due else None
         method = run.process.method
-        row["accuracy"], row["loss"] = self._headline(run, found)
-        row["class_accuracy"] = found and found.class_accuracy
+        row["accuracy"], row["loss"] = self._headline(run, evaluation)
+        row["class_accuracy"] = evaluation and evaluation.class_accuracy
         if method.accuracy != GLOBAL and run.strategy.report.unevaluated:
             row["unevaluated"] = run.strategy.report.unevaluated
-        if found is not None and method.accuracy != GLOBAL:
-            row |= {"global_accuracy": found.accuracy, "global_loss": found.loss}
+        if evaluation is not None and method.accuracy != GLOBAL:
+            row |= {"global_accuracy": evaluation.accuracy, "global_loss": evaluation.loss}
 
     def _global_model(self, run: ActiveRun) -> Evaluation | None:
-        """Test the model that the method evaluates; None if it has no global model to test."""
+        """Evaluate the global model; returns None if the method has no global model to evaluate."""
         process = run.process
         if process.method.accuracy != GLOBAL and not process.method.fine_tuned:
             return None
@@ -53,12 +53,12 @@ class Evaluate(Callback):
         )
 
     def _headline(
-        self, run: ActiveRun, found: Evaluation | None
+        self, run: ActiveRun, evaluation: Evaluation | None
     ) -> tuple[float | None, float | None]:
-        """Return the round's accuracy and loss, of the model or models that the method is about."""
+        """Return the round's accuracy and loss: of the global model or of the clients' models."""
         kind = run.process.method.accuracy
-        if found is not None and kind == GLOBAL:
-            return found.accuracy, found.loss
+        if evaluation is not None and kind == GLOBAL:
+            return evaluation.accuracy, evaluation.loss
         clients = run.strategy.report.client_accuracy
         if kind == GLOBAL or not clients:
             return None, None
@@ -67,24 +67,24 @@ class Evaluate(Callback):
 
 
 class RoundTimer(Callback):
-    """Measures the seconds of a round: its training and evaluation."""
+    """Measures the seconds of a round, from its start to the end of its evaluation."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Stop the round's clock, and start the next one's."""
+        """Stop the clock of this round and start that of the next."""
         now = time.monotonic()
         row["seconds"], run.round_started = now - run.round_started, now
 
 
 class MetricsFile(Callback):
-    """Appends rounds to metrics.jsonl; what a full disk does not take is tried again later."""
+    """Appends rounds to metrics.jsonl; writes again later what a full disk refused."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Append a round."""
+        """Append the row of a round."""
         run.unwritten.append(row)
         self._write(run)
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Append the rounds that are left."""
+        """Append the rows that are not yet written."""
         self._write(run)
 
     def _write(self, run: ActiveRun) -> None:
@@ -95,10 +95,10 @@ class MetricsFile(Callback):
 
 
 class Console(Callback):
-    """Prints what the run is, and a line for each round."""
+    """Logs the run's main settings and one line per round."""
 
     def run_begins(self, run: ActiveRun) -> None:
-        """Say what is about to be trained, and what clients keep."""
+        """Log what will be trained and what clients keep."""
         config, process = run.config, run.process
         log.info(
             f"{config.method} on {config.dataset} with {process.title}: rounds "
@@ -110,20 +110,20 @@ class Console(Callback):
             log.info(f"clients keep: {process.keeps}; up to {size} in {where}")
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Print a round's line."""
+        """Log one line for the round."""
         elapsed = run.round_started - run.rounds_started
         line = progress.round_line(row, run.last_round, elapsed, first_round=run.first_round)
         log.info(line)
 
 
 class Checkpoints(Callback):
-    """Saves what a run needs to go on; a full disk is reported and does not end the run."""
+    """Saves checkpoints; a full disk is reported and does not end the run."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Save the round if that is due and none of its clients is to be asked again."""
+        """Save a checkpoint if one is due, but not of a round whose failed clients end the run."""
         every, number = run.config.checkpoint_every, row["round"]
-        refused = run.strategy.report.errors and not run.config.tolerate_failures
-        if not every or refused or (number % every and number != run.last_round):
+        failed = run.strategy.report.errors and not run.config.tolerate_failures
+        if not every or failed or (number % every and number != run.last_round):
             return
         saved = checkpoint.Checkpoint(
             number, run.config.fingerprint(), run.arrays, run.strategy.save()
@@ -133,14 +133,14 @@ class Checkpoints(Callback):
 
 
 class Tracking(Callback):
-    """Passes every number of a round on to a tracker."""
+    """Sends every number of a round to a tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
         """Take an open tracker."""
         self.tracker = tracker
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Log a round, with the figures that measures have added since it was written."""
+        """Log a row, with the values that measures added after it was written."""
         self.tracker.log(row)
 
     def close(self) -> None:
@@ -152,21 +152,22 @@ class SummaryFile(Callback):
     """Writes summary.json."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write it; a file that cannot be written is reported."""
+        """Write the file; a failure is reported."""
         written("summary.json", lambda: run.directory.write_summary(summary))
 
 
 class FinalModel(Callback):
-    """Writes model.safetensors: the model after the last round that ended."""
+    """Writes model.safetensors: the model after the last completed round."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write it; a file that cannot be written is reported."""
+        """Write the file; a failure is reported."""
         written("model.safetensors", lambda: self._save(run))
 
     def _save(self, run: ActiveRun) -> None:
         """Save the model that the method evaluates.
 
-        It is loaded anew: that round may not have been evaluated, or not have run in this process.
+        The process's model is loaded first, because the last round may not have been evaluated, or
+        may have run in an earlier process.
         """
         config, process = run.config, run.process
         load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
@@ -182,10 +183,10 @@ class FinalModel(Callback):
 
 
 class Figures(Callback):
-    """Draws the curves of the run and the plots of its measures."""
+    """Plots the curves of the run and its measures."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Draw them; a file that cannot be written is reported."""
+        """Write the plots; a file that cannot be written is reported."""
         written("curves.png", lambda: self._curves(run, summary["accuracy_of"]))
         written("plots of measures", lambda: write_plots(run.directory))
 
@@ -197,38 +198,38 @@ class Figures(Callback):
 
 
 class Report(Callback):
-    """Writes report.html and prints the summary."""
+    """Writes report.html and logs the summary."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write the page from the run's files, then print the figures of the run."""
+        """Write the page from the run's files, then log the summary."""
         written("report.html", lambda: write_report(run.directory.path))
         log.info(progress.summary_text(summary, run.directory.path))
 
 
 class SafeCallback(Callback):
-    """A user's callback: its first error is reported, and then it is not called any more."""
+    """Wraps a user's callback: after its first error, which is reported, it is not called again."""
 
     def __init__(self, name: str, callback: Callback) -> None:
-        """Stand before a callback, called `name` in the configuration."""
+        """Wrap a callback; `name` is its name in the configuration."""
         self.name, self.callback, self.failed = name, callback, False
 
     def run_begins(self, run: ActiveRun) -> None:
-        """Pass the hook on."""
+        """Call the callback's hook."""
         self._call(lambda: self.callback.run_begins(run))
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Pass the hook on; its time is not the next round's."""
+        """Call the callback's hook; its time does not count as part of the next round."""
         self._call(lambda: self.callback.round_ends(run, row), row)
         run.round_started = time.monotonic()
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Pass the hook on, and note a failure in the summary."""
+        """Call the callback's hook, and record a failure in the summary."""
         self._call(lambda: self.callback.run_ends(run, summary), summary)
         if self.failed:
             summary.setdefault("failed_callbacks", []).append(self.name)
 
     def close(self) -> None:
-        """Pass the hook on."""
+        """Call the callback's hook."""
         self._call(self.callback.close)
 
     def _call(self, hook: Callable[[], None], record: dict[str, Any] | None = None) -> None:
@@ -242,13 +243,13 @@ class SafeCallback(Callback):
             self.failed = True
             if record is not None:
                 _restore(record, before)
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{place.filename}, line {place.lineno}"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}, line {frame.lineno}"
             log.error(f"callback '{self.name}' is not called any more: {error!r} in {where}")
 
 
 def _check_values(record: dict[str, Any]) -> None:
-    """Raise `TypeError` with the key of the first value that a JSON file cannot hold."""
+    """Raise `TypeError` with the key of the first value that JSON cannot represent."""
     for key, value in record.items():
         if not _is_writable(value):
             raise TypeError(f"JSON cannot hold {key!r}, which is of type {type(value).__name__}")
@@ -263,7 +264,7 @@ def _is_writable(value: object) -> bool:
 
 
 def _restore(record: dict[str, Any], before: dict[str, Any]) -> None:
-    """Take back, or out, what cannot be written; other values that a hook added stay."""
+    """Restore the values that cannot be written, or remove them; other added values stay."""
     for key in [key for key, value in record.items() if not _is_writable(value)]:
         record.pop(key)
         if key in before:
@@ -271,6 +272,6 @@ def _restore(record: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 def _server_tensors(run: ActiveRun) -> dict[str, torch.Tensor]:
-    """Return what the server holds where models stay with the clients: prototypes, a header."""
-    held = {**run.arrays, **run.strategy.state()}
-    return {name: torch.from_numpy(array) for name, array in held.items()}
+    """Return the server's own tensors if clients keep their models: prototypes, a header."""
+    arrays = {**run.arrays, **run.strategy.state()}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,8 +1,8 @@
-"""The ClientApp: a node answers for the clients it hosts.
+"""The ClientApp: a node answers messages for the clients that it hosts.
 
-A real SuperNode hosts one client, a virtual one may host many; node p of P hosts the clients c with
-c mod P = p. The handlers build the NumPyClient of each client they were asked for, call it, and
-pack what it returns in named records. They are the same in a simulation and on real hosts.
+A real SuperNode hosts one client, a virtual one may host many: node p of P hosts the clients c with
+c mod P = p. The handlers build the NumPyClient of each client that a message names, call it, and
+pack its results in named records. Simulations and real hosts use the same handlers.
 """
 
 import traceback
@@ -47,7 +47,7 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say who this node is: its partition, its clients and their examples, versions, device."""
+    """Reply with the node's identity: partition, clients and their examples, versions, device."""
     try:
         identity = describe(context)
     except UserError as mistake:
@@ -57,8 +57,8 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the clients that the task names, and return their models or exact partial sum."""
-    process, task, received, inbox = _opened(message, context)
+    """Train the clients that the task names; reply with their models or exact partial sums."""
+    process, task, received, inbox = _unpack(message, context)
     state_dir = str(context.node_config.get("state-dir", ""))
     gathered = Gathered(received, task)
     for client in task.clients:
@@ -79,8 +79,8 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the received model, made personal, on the own test split of the task's clients."""
-    process, task, received, inbox = _opened(message, context)
+    """Evaluate the received model, personalised by each client of the task, on its test split."""
+    process, task, received, inbox = _unpack(message, context)
     state_dir = str(context.node_config.get("state-dir", ""))
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -107,33 +107,33 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query("labels")
 def labels(message: Message, context: Context) -> Message:
-    """Say how many training images of each class the clients have that the message names."""
+    """Reply with the number of training images per class of each client that the message names."""
     process = open_process(context.run_config, context.node_config)
-    asked: Any = message.content.config_records[TASK]["clients"]
+    clients: Any = message.content.config_records[TASK]["clients"]
     counts, _, _ = process.data.class_counts()
-    uploads = pack_uploads({client: {COUNTS: counts[client]} for client in asked})
+    uploads = pack_uploads({client: {COUNTS: counts[client]} for client in clients})
     return Message(RecordDict({UPLOADS: uploads}), reply_to=message)
 
 
 @app.query("forget")
 def forget(message: Message, context: Context) -> Message:
-    """Remove what this node's clients kept for a run that is over, or say why it is still there."""
+    """Remove the states of this node's clients after a run, or reply with the error."""
     key = str(message.content.config_records[TASK]["state_key"])
-    asked = context.node_config.get("state-dir") or context.run_config.get("state-dir", "")
-    root = state_folder(str(asked))
-    left: dict[str, Any] = {}
+    state_dir = context.node_config.get("state-dir") or context.run_config.get("state-dir", "")
+    root = state_folder(str(state_dir))
+    outcome: dict[str, Any] = {}
     try:
         with suppress(UnknownRun):  # another node of this machine has removed them already
             clean(root, key)
     except StateError as error:
-        left = {"error": str(error)}
-    return Message(RecordDict({"forgotten": ConfigRecord(left)}), reply_to=message)
+        outcome = {"error": str(error)}
+    return Message(RecordDict({"forgotten": ConfigRecord(outcome)}), reply_to=message)
 
 
-def _opened(
+def _unpack(
     message: Message, context: Context
 ) -> tuple[ProcessContext, Task, Arrays, dict[str, Arrays]]:
-    """Return the node that a message is for, its task, the shared arrays and the named extras."""
+    """Return this process's context, and the message's task, shared arrays and named extras."""
     return (
         open_process(context.run_config, context.node_config),
         Task.from_record(message.content.config_records[TASK]),
@@ -143,7 +143,7 @@ def _opened(
 
 
 class Gathered:
-    """The reply of one node as its clients finish, one after the other."""
+    """Collects the results of one node's clients into its reply, one client after the other."""
 
     def __init__(self, received: Arrays, task: Task) -> None:
         self.received, self.task = received, task
@@ -154,10 +154,11 @@ class Gathered:
         self._uploads: dict[int, Arrays] = {}
 
     def take(self, client: LocalClient, update: Update) -> None:
-        """Add a client's work to the reply, and let it remember its state.
+        """Store a client's state and add its update to the reply.
 
-        Raises `UpdateRefused` if the work cannot be averaged and `StateError` if the state cannot
-        be stored; neither has an effect on the reply or on the state, then.
+        Raises:
+            UpdateRefused: the update cannot be averaged; reply and state are unchanged.
+            StateError: the state cannot be stored; reply and state are unchanged.
         """
         task, model = self.task, update.shared
         if self._sums is None:
@@ -187,7 +188,7 @@ class Gathered:
 
 
 def _report_line(client: int, update: Update) -> ClientResult:
-    """Return what the report says of one client's work."""
+    """Return the line of the report about one client's training."""
     training = update.training
     return ClientResult(
         client,
@@ -204,14 +205,14 @@ def _report_line(client: int, update: Update) -> ClientResult:
 
 
 def _ordered(received: Arrays, client: LocalClient) -> Arrays:
-    """Return the received arrays in the client's order; raises UserError on other names."""
+    """Return the received arrays in the client's order; raises UserError if names differ."""
     if received.keys() != client.shared.keys():
         raise UserError(f"the server sent {sorted(received)}, not {sorted(client.shared)}")
     return {name: received[name] for name in client.shared}
 
 
 def _explain(error: Exception) -> str:
-    """Return the sentence of a user's mistake, or the traceback of anything else."""
+    """Return the sentence of a user's mistake, or the traceback of any other error."""
     if isinstance(error, torch.OutOfMemoryError):
         return out_of_memory(error)
     return str(error) if isinstance(error, UserError | StateError) else traceback.format_exc()

@@ -1,4 +1,4 @@
-"""Evaluating the global model on the global test set, class by class."""
+"""Evaluation of the global model on the global test set, in total and per class."""
 
 import math
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from clients.training.local_training import Batches
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracies are fractions of the test images; the loss is the logits' mean cross-entropy."""
+    """The result of one evaluation: accuracies in 0..1 and the mean cross-entropy of the logits."""
 
     accuracy: float
     loss: float
-    class_accuracy: list[float]  # NaN where the test set has no image of a class
+    class_accuracy: list[float]  # NaN for a class without test images
 
 
 def evaluate_classes(model: nn.Module, batches: Batches, num_classes: int) -> Evaluation:
     """Evaluate a model, in eval mode, on batches of images and labels."""
-    score, seen, correct = Score(), np.zeros(num_classes), np.zeros(num_classes)
+    score, counts, correct = Score(), np.zeros(num_classes), np.zeros(num_classes)
     for _, logits, labels in predict(model, batches):
         hits = labels[score.add(logits, labels)]
-        seen += np.bincount(labels.cpu().numpy(), minlength=num_classes)
+        counts += np.bincount(labels.cpu().numpy(), minlength=num_classes)
         correct += np.bincount(hits.cpu().numpy(), minlength=num_classes)
     with np.errstate(invalid="ignore"):
-        by_class = correct / seen
+        by_class = correct / counts
     return Evaluation(score.accuracy, score.loss, by_class.tolist())
 
 
 def at_chance(accuracy: float, labels: np.ndarray) -> bool:
-    """Return whether an accuracy on the test labels [m] is no better than a guess's.
+    """Return whether an accuracy on the test labels [m] is no better than chance.
 
-    A guess names the commonest class, and may be lucky by two standard deviations of m draws. A
-    model of dead features ends there: training has diverged, though its loss stays finite.
+    Chance is the share of the most frequent class plus two standard deviations of m draws. A model
+    with dead features ends there: its training has diverged although its loss is finite.
     """
     share = np.bincount(labels).max() / len(labels)
     return bool(accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)))

@@ -1,7 +1,7 @@
-"""The data of a run in one process: who has which images, and batches of them on the device.
+"""The data of a run in one process: the partition, and each client's batches on the device.
 
-Every client's batches are a function of the seed, the round and the client, so any process that has
-the data gives the same ones.
+A client's batches are a function of the seed, the round and the client. Every process that has the
+data therefore gives the same batches.
 """
 
 from collections.abc import Callable
@@ -28,19 +28,19 @@ EVALUATION_BATCH = 500
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How images become batches, apart from which images."""
+    """The settings that determine how a client's images become batches."""
 
     seed: int  # of the run
     size: int  # images in a training batch
     augmentation: str  # words of fedapp.data.batches
     drop_last: bool  # leave out a last batch that is not full
-    alone: bool  # with drop_last: a client with fewer images than a batch trains on what it has
-    shuffle: bool  # draw the order of every epoch
+    alone: bool  # whether a client's only image is a batch; with own models BatchNorm needs two
+    shuffle: bool  # whether every epoch has a new random order
     decode_threads: int
-    test_size: int  # images in a test batch whose own statistics normalise it; 0: no such model
-    dropped_every: int  # stochastic clients: a class is dropped in every so many rounds; 0: never
-    dropped_from: int  # the first round in which that happens
-    two_images: str = ""  # the model whose BatchNorm needs two images of every client; empty: none
+    test_size: int  # images in a test batch if BatchNorm normalises by the batch; 0: it does not
+    dropped_every: int  # stochastic clients: rounds until another class is dropped; 0: never
+    dropped_from: int  # the first round in which a class is dropped
+    two_images: str = ""  # name of the model if its BatchNorm needs 2 images per client; or empty
 
 
 class FederatedData:
@@ -49,7 +49,7 @@ class FederatedData:
     def __init__(
         self, dataset: Dataset, partition: Partition, batches: BatchSettings, device: torch.device
     ) -> None:
-        """Take a loaded data set; images are moved to the device when a client first needs them."""
+        """Keep a loaded data set; its images go to the device when a client first needs them."""
         self.dataset, self.partition, self.settings, self.device = (
             dataset, partition, batches, device,
         )  # fmt: skip
@@ -58,26 +58,26 @@ class FederatedData:
         self._everyone_tests = partition.everyone_tests()
 
     def client(self, client: int) -> ClientData:
-        """Return one client's examples, as functions that give batches."""
+        """Return one client's data as functions that return batches."""
         return ClientData(
             training=lambda server_round: self._epochs(client, server_round, Stream.BATCHES),
             tuning=lambda server_round: self._epochs(client, server_round, Stream.TUNING),
             examples=lambda: self.examples(client),
-            test=lambda: self.test_batches(self._tested(client)),
+            test=lambda: self.test_batches(self._test_members(client)),
             num_examples=len(self.partition.train[client]),
             class_counts=self._class_counts[client],
             seed=lambda r: torch_seed(self.settings.seed, Stream.LOCAL, r, client),
         )
 
     def examples(self, client: int) -> Batches:
-        """Give a client's training examples in order, without augmentation."""
+        """Return a client's training examples in order, without augmentation."""
         return plain_batches(
             self.dataset, "train", self.partition.train[client], EVALUATION_BATCH, self.device,
             threads=self.settings.decode_threads,
         )  # fmt: skip
 
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
-        """Give the whole global test set, or the listed part of it, in batches on the device."""
+        """Return batches of the global test set, or of its `members`, on the device."""
         members = self._everyone_tests if members is None else members
         size = self.settings.test_size
         return plain_batches(
@@ -91,7 +91,7 @@ class FederatedData:
         return labels if self._everyone_tests is None else labels[self._everyone_tests]
 
     def class_counts(self) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
-        """Return training images [clients, classes], the classes' names, and test images."""
+        """Return training counts [clients, classes], class names and test counts of that shape."""
         data, parts = self.dataset, self.partition
         train = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
         test = Partition(parts.test, []).class_counts(
@@ -109,24 +109,24 @@ class FederatedData:
 
     @cached_property
     def hash(self) -> str:
-        """What server and nodes compare of their data: `run_data.data_hash`, computed once."""
+        """The hash that server and nodes compare: `run_data.data_hash`, computed once."""
         return data_hash(self.dataset, self.partition)
 
     def _epochs(self, client: int, server_round: int, stream: Stream) -> Callable[[], Batches]:
-        """Return a function that gives one epoch of a client's batches after the other."""
+        """Return a function that returns the batches of a client's next epoch at every call."""
         batches = self._client_batches(client)
         generator = torch_rng(self.settings.seed, stream, server_round, client)
         members = self._present(client, server_round)
-        needing = self.settings.two_images
-        if needing and len(batches if members is None else members) == 1:
+        needs_two = self.settings.two_images
+        if needs_two and len(batches if members is None else members) == 1:
             raise UserError(
                 f"client {client} has one training image in round {server_round}, but model "
-                f"'{needing}' has BatchNorm, which needs 2 of these images or more"
+                f"'{needs_two}' has BatchNorm, which needs 2 of these images or more"
             )
         return lambda: batches.epoch(generator, members)
 
     def _present(self, client: int, server_round: int) -> torch.Tensor | None:
-        """Return the client's samples that it has in this round, by position; None: all."""
+        """Return the positions of the samples that the client has in this round; None: all."""
         dropped = self.dropped_class(client, server_round)
         if dropped is None:
             return None
@@ -136,7 +136,7 @@ class FederatedData:
     def _client_batches(self, client: int) -> ClientBatches | StreamedBatches:
         if client not in self._batches:
             settings = self.settings
-            # One image trains what it can, which BatchNorm in networks of the clients' own cannot.
+            # One image is a batch only if `alone`: BatchNorm in own networks cannot train on it.
             bounds = full_batch_bounds if settings.drop_last else batch_bounds
             self._batches[client] = training_batches(
                 self.dataset, self.partition.train[client], settings.size, settings.augmentation,
@@ -145,8 +145,8 @@ class FederatedData:
             )  # fmt: skip
         return self._batches[client]
 
-    def _tested(self, client: int) -> np.ndarray:
-        """Return a client's test images; a single one is none where BatchNorm needs two."""
+    def _test_members(self, client: int) -> np.ndarray:
+        """Return a client's test images; none if there is one and BatchNorm needs two."""
         members = self.partition.test[client]
-        alone = self.settings.two_images and self.settings.test_size and len(members) == 1
-        return members[:0] if alone else members
+        too_few = self.settings.two_images and self.settings.test_size and len(members) == 1
+        return members[:0] if too_few else members

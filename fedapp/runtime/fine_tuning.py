@@ -1,4 +1,4 @@
-"""How the clients of a run fine-tune: from configuration keys to local trainings."""
+"""Fine-tuning of a run's clients: from configuration keys to local trainings."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ TURN_EPOCHS, ROWS_LR, BOTTLENECK_LR = 3, 0.1, 0.05
 def tuning_of(
     config: RunConfig, row: Method, objective: Objective, settings: LocalSettings
 ) -> tuple[Tuning, ...]:
-    """Return how clients fine-tune, one way after the other; nothing if they do not."""
+    """Return the local trainings of fine-tuning in their order; empty without fine-tuning."""
     if not config.finetune_epochs:
         return ()
     turns = config.finetune_part == ALTERNATING
@@ -42,7 +42,7 @@ def _turn(settings: LocalSettings) -> tuple[Tuning, Tuning]:
 
 
 def _objective(config: RunConfig, row: Method, own: Objective) -> Objective:
-    """Return the loss of the second stage; a pull to the client's previous model has no place."""
+    """Return the loss of fine-tuning, which never has a pull to the client's previous model."""
     beta, plain = float(config.beta), Objective(row.loss.base, options=own.options)
     distilled = replace(plain, regulariser="fd", base_weight=beta, reg_weight=1.0 - beta)
     losses = {

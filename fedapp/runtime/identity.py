@@ -1,7 +1,7 @@
-"""Who a node is, and which clients it hosts.
+"""The identity of a node: its partition, the clients it hosts, its configuration and its data.
 
-The server asks every node before round 1 and refuses, by name, nodes that would train something
-else: another protocol, another configuration, another frozen head or another copy of the data.
+The server queries every node before round 1. It refuses, by name, nodes with another protocol,
+another configuration, another frozen head or another copy of the data.
 """
 
 import platform
@@ -17,33 +17,33 @@ from fedapp.models.initial import digest
 from fedapp.runtime.process import ProcessContext, open_process
 from strategies.rounds.records import PROTOCOL_VERSION
 
-IMAGES = "set of images"  # what a node says of its copy of the data
+IMAGES = "set of images"  # the name of the data hash in an identity
 
 
 def hosted_clients(context: Context, num_clients: int) -> list[int]:
-    """Return the clients of a process: node p of P hosts the clients c with c mod P = p.
+    """Return the clients that a node hosts: node p of P hosts the clients c with c mod P = p.
 
-    A virtual node with node-config `hosts="any"` has the data of all clients at hand.
+    A virtual node with node-config `hosts="any"` has all data and hosts every client.
     """
-    partition_id, num_partitions = _place(context.node_config)
+    partition_id, num_partitions = _partition_of(context.node_config)
     if hosts_any(context.node_config):
         return list(range(num_clients))
     return list(range(partition_id, num_clients, num_partitions))
 
 
 def hosts_any(node_config: Mapping[str, Any]) -> bool:
-    """Return whether a node can host any client; raises UserError for another wish."""
-    wish = node_config.get("hosts", "own")
-    if wish not in ("own", "any"):
-        raise UserError(f"node-config key 'hosts' is {wish!r} but must be own or any")
-    return bool(wish == "any")
+    """Return whether a node can host any client; raises UserError if `hosts` has another value."""
+    hosts = node_config.get("hosts", "own")
+    if hosts not in ("own", "any"):
+        raise UserError(f"node-config key 'hosts' is {hosts!r} but must be own or any")
+    return bool(hosts == "any")
 
 
 def describe(context: Context) -> dict[str, Any]:
-    """Return a node's identity as scalars and lists, the answer to the server's first question."""
+    """Return a node's identity as scalars and lists: its reply to the server's query."""
     import torch
 
-    partition_id, num_partitions = _place(context.node_config)
+    partition_id, num_partitions = _partition_of(context.node_config)
     if context.run_config.get("partition") == "own":
         _check_own(context)
     process = open_process(context.run_config, context.node_config)
@@ -66,8 +66,8 @@ def describe(context: Context) -> dict[str, Any]:
 
 
 def _check_own(context: Context) -> None:
-    """Raise UserError unless the node hosts one client, which has the node's number."""
-    partition_id, num_partitions = _place(context.node_config)
+    """Raise UserError unless the node hosts exactly the client with its own partition-id."""
+    partition_id, num_partitions = _partition_of(context.node_config)
     num_clients = int(context.run_config["num-clients"])
     if hosted_clients(context, num_clients) != [partition_id]:
         raise UserError(
@@ -77,9 +77,9 @@ def _check_own(context: Context) -> None:
 
 
 def form(process: ProcessContext) -> dict[str, str]:
-    """Return what the data of server and nodes must have in common, by names for a sentence.
+    """Return the properties of the data that server and nodes must share, by their display names.
 
-    Where every client has images of its own, these are the form of the images and their classes.
+    With partition 'own' every client has its own images; only their classes and form must agree.
     """
     data = process.data.dataset
     size = f"{data.image_size}x{data.image_size}, {data.channels} channels"
@@ -91,14 +91,14 @@ def form(process: ProcessContext) -> dict[str, str]:
     }
 
 
-def _place(node_config: Mapping[str, Any]) -> tuple[int, int]:
-    """Read which node of how many this is; raises UserError naming the missing or wrong key."""
+def _partition_of(node_config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return partition-id and num-partitions; raises UserError that names a missing or bad key."""
     try:
         partition_id = int(node_config["partition-id"])
         num_partitions = int(node_config["num-partitions"])
     except KeyError as missing:
         raise UserError(
-            f"this node does not know its place: start the SuperNode with --node-config "
+            f"this node has no partition: start the SuperNode with --node-config "
             f'"partition-id=0 num-partitions=4" ({missing} is missing)'
         ) from None
     if not 0 <= partition_id < num_partitions:

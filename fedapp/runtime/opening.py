@@ -1,7 +1,7 @@
-"""Opening the directory of a run: a new one, or an earlier one to go on from its last checkpoint.
+"""Opens the directory of a run: a new one, or that of an earlier run to resume.
 
-Nothing of an earlier run is replaced before it is clear that this one may go on from it, and no
-other process can come between: the directory is locked from before it is read until the run ends.
+No file of an earlier run is replaced before the checks of its configuration have passed. The
+directory is locked before it is read and until the run ends, so no other process can change it.
 """
 
 import logging
@@ -25,26 +25,30 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def opened_run(
-    config: RunConfig, asked: Mapping[str, Any]
+    config: RunConfig, unresolved: Mapping[str, Any]
 ) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
-    """Make the run's directory, or open the one to resume and read the checkpoint to go on from.
+    """Create the run's directory, or open the one to resume and read its last checkpoint.
 
-    Its config.toml says which values "auto" chose, where `asked` is the configuration unresolved.
-    Rounds that another configuration left there are refused before a file of theirs is replaced.
+    Its config.toml marks the values that "auto" chose; `unresolved` is the configuration before
+    that. A directory with rounds of another configuration is refused and stays unchanged.
 
     Raises:
-        UserError: there can be no such directory, another process is running in it, or it cannot be
-            resumed with this configuration.
+        UserError: the directory cannot be created, another process is running in it, or it cannot
+            be resumed with this configuration.
     """
-    parent, name = _place(config)
+    parent, name = _location(config)
     with ExitStack() as stack:
         if name:
             stack.enter_context(lock_run(parent / name))
-        saved = _earlier(parent / name, config) if config.resume else None
+        saved = _checkpoint(parent / name, config) if config.resume else None
         if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
             log.warning(note)
         run = RunDirectory.create(
-            parent, name, config.flat(), resume=bool(config.resume), chosen=config.chosen(asked)
+            parent,
+            name,
+            config.flat(),
+            resume=bool(config.resume),
+            chosen=config.chosen(unresolved),
         )
         if not name:
             stack.enter_context(lock_run(run.path))
@@ -52,14 +56,14 @@ def opened_run(
 
 
 def check_name(config: RunConfig) -> None:
-    """Raise UserError for a run-name that is taken, before data are read; writes nothing."""
-    parent, name = _place(config)
+    """Raise UserError if the run-name is taken, before any data are read; writes nothing."""
+    parent, name = _location(config)
     if name and not config.resume:
         check_free(parent / name)
 
 
-def _place(config: RunConfig) -> tuple[Path, str]:
-    """Return the folder of the run's directory and its name, which is empty if it is to be made."""
+def _location(config: RunConfig) -> tuple[Path, str]:
+    """Return the parent folder and the name of the run's directory; empty: still to be named."""
     if config.resume not in ("", "auto"):
         path = RunDirectory.load(config.resume).path
         return path.parent, path.name
@@ -68,14 +72,14 @@ def _place(config: RunConfig) -> tuple[Path, str]:
     return expanded(config.output_dir, "output-dir").resolve(), config.run_name
 
 
-def _earlier(path: Path, config: RunConfig) -> Checkpoint | None:
-    """Return the checkpoint to resume, or None where `resume` is "auto" and there is none yet."""
+def _checkpoint(path: Path, config: RunConfig) -> Checkpoint | None:
+    """Return the checkpoint to resume; None if `resume` is "auto" and there is none yet."""
     if config.resume != "auto" or checkpoint.newest(path):
         return checkpoint.load(path, config.fingerprint())
     if not RunDirectory(path).rounds():
         return None
-    made = parse_config(RunDirectory.load(path).config())
-    if made.fingerprint() != config.fingerprint():
+    earlier = parse_config(RunDirectory.load(path).config())
+    if earlier.fingerprint() != config.fingerprint():
         raise UserError(
             f"resume: {path.absolute()} holds a run with another configuration and without "
             "checkpoints; choose another run-name, or remove that run"
@@ -84,18 +88,18 @@ def _earlier(path: Path, config: RunConfig) -> Checkpoint | None:
 
 
 def changed_schedule(path: Path, config: RunConfig, done: int) -> str:
-    """Return what another num-rounds changes in a run of which `done` rounds are done.
+    """Return a warning if a new num-rounds would have changed the `done` rounds of a run.
 
-    Empty if its rounds so far are those of a run that had this number from the start.
+    Empty if these rounds equal those of a run with the new number from the start.
     """
     before = None
-    with suppress(UserError):  # config.toml is damaged: it will be replaced
+    with suppress(UserError):  # a damaged config.toml will be replaced
         before = RunDirectory.load(path).config().get("num-rounds")
     if not isinstance(before, int) or before == config.num_rounds:
         return ""
     earlier = config.model_copy(update={"num_rounds": before})
-    others = [r for r in range(1, done + 1) if earlier.lr_at(r) != config.lr_at(r)]
-    changes = [f"learning rate (lr-schedule '{config.lr_schedule}')"] if others else []
+    rates_differ = any(earlier.lr_at(r) != config.lr_at(r) for r in range(1, done + 1))
+    changes = [f"learning rate (lr-schedule '{config.lr_schedule}')"] if rates_differ else []
     changes += filter(None, [find_method(config.method).scheduled])
     if not changes:
         return ""

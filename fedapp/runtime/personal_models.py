@@ -1,9 +1,10 @@
-"""The models of a federation in which clients have their own: one per architecture, lent in turn.
+"""The models of a federation in which clients have different architectures.
 
-A process keeps one model of each architecture that its clients have, and loads each client's
-weights into it. Initial weights depend on the run's seed and the architecture alone: clients of one
-architecture start equal, so that their prototypes can be compared from the first round on. With
-`init-per-client` they depend on the client too; what clients share by construction still does not.
+A process keeps one model per architecture of its clients and loads each client's weights into it.
+Initial weights depend on the run's seed and the architecture only: clients of one architecture
+start with equal weights, which makes their prototypes comparable from round 1. With
+`init-per-client` the weights also depend on the client, except those that clients share by
+construction.
 """
 
 import zlib
@@ -28,7 +29,7 @@ from fedapp.models.personal_heads import PersonalHead, build_personal_head
 
 
 class PersonalModelSlots:
-    """The model slots of a process, one for each pair of an architecture and a head."""
+    """The model slots of a process, one per pair of architecture and head."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class PersonalModelSlots:
         device: torch.device,
         settings: LocalSettings,
     ) -> None:
-        """Prepare; models are built when the first client needs them."""
+        """Keep the settings; a model is built when the first client needs it."""
         if method.personal is None:
             raise ValueError("the method has one model for all clients")
         self.config, self.method, self.kind = config, method, method.personal
@@ -58,21 +59,21 @@ class PersonalModelSlots:
         return self._slots[key]
 
     def build(self, architecture: str, hidden: int, draw: int = 0) -> nn.Module:
-        """Build a model of one kind with the initial weights of a draw; 0 is everyone's."""
+        """Build a model with the initial weights of a draw; all clients share draw 0."""
         return self._model(architecture, hidden, draw).to(self.device)
 
     def _build_for(self, client: int) -> nn.Module:
-        """Build a client's model with initial weights of its own."""
+        """Build a client's model with initial weights for this client only."""
         group = self.group
         return self.build(group.architecture_of(client), group.hidden_of(client), 1 + client)
 
     def header(self, hidden: int) -> nn.Module:
-        """Build a head on its own, as a server trains it, with a seed of its own."""
+        """Build a head that a server trains, initialised from a separate seed."""
         seed = torch_seed(self.config.seed, Stream.SERVER, 0, hidden)
         return self._head(hidden, seed, self.config.head_final_relu)
 
     def shared(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the parameters that travel: those of the part that the method's row names."""
+        """Return the parameters that are sent: those of the part that the method's row names."""
         return {
             n: p
             for n, p in model.named_parameters()
@@ -80,17 +81,17 @@ class PersonalModelSlots:
         }
 
     def name(self, client: int) -> str:
-        """Return what a client's stored model is, to recognise a foreign one."""
+        """Return the kind of a client's model; stored models of another kind are refused."""
         hidden = self.group.hidden_of(client)
         return f"{self.group.architecture_of(client)}-{hidden}-{self.config.feature_dim}"
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The orthogonal rows W [C, K] at which heads without hidden layer start."""
+        """The orthogonal rows W [C, K] that initialise heads without a hidden layer."""
         return self.orthogonal(int(self.config.feature_dim), self._head_seed(0)).numpy()
 
     def orthogonal(self, width: int, seed: int) -> Tensor:
-        """Return orthogonal rows [C, width] of a seed."""
+        """Return orthogonal rows [C, width], drawn from a seed."""
         config = self.config
         return orthogonal_initialisation(
             self.data.num_classes, width, seed,
@@ -98,7 +99,7 @@ class PersonalModelSlots:
         )  # fmt: skip
 
     def bytes_of_all(self) -> int:
-        """Return the bytes of all clients' models together, without building them."""
+        """Return the total bytes of all clients' models without allocating them."""
         sizes: dict[tuple[str, int], int] = {}
         total = 0
         for client in range(self.config.num_clients):
@@ -113,7 +114,7 @@ class PersonalModelSlots:
     def _model(
         self, architecture: str, hidden: int, draw: int, orthogonal: bool | None = None
     ) -> Model | Pair:
-        """Build what a client keeps: its model, and those beside it; only the former has draws."""
+        """Build what a client keeps: its own model, and second models, which always use draw 0."""
         width = int(self.config.feature_dim)
         head = self._head(hidden, self._head_seed(hidden, draw), self.config.head_final_relu)
         if self.kind.orthogonal if orthogonal is None else orthogonal:
@@ -128,7 +129,7 @@ class PersonalModelSlots:
         return Pair(own, mentee, map_)
 
     def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:
-        """Build an extractor for a head, with weights by its role, architecture and draw."""
+        """Build an extractor for a head; its weights depend on role, architecture and draw."""
         config, data = self.config, self.data
         name = zlib.crc32(f"{role}{architecture}".encode())
         with seeded(torch_seed(config.seed, Stream.ARCHITECTURE, draw, name)):

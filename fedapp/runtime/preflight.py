@@ -1,8 +1,8 @@
-"""Asking every node who it is before round 1.
+"""Queries the identity of every node before round 1.
 
-Virtual nodes register one after the other and real ones start when they start, so the server waits
-until every client of the run has a node that answers. A node that would train something else than
-the server thinks is refused by name.
+Virtual nodes register one after the other, and real nodes start at any time. The server therefore
+waits until every client of the run has a node that answers. It refuses, by name, a node whose
+training would differ from the server's configuration.
 """
 
 import logging
@@ -23,7 +23,7 @@ from strategies.rounds.transport import exchange
 Identity = Mapping[str, Any]
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before a lost node is asked again
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds until a lost node is queried again
 _EQUAL_RUN = "both need the same app, run configuration and kind of data"
 _EQUAL_COPY = (
     "every host divides its own copy of the data among all clients, so copy the server's data "
@@ -37,53 +37,56 @@ def wait_for_nodes(
     expected: Mapping[str, str],
     timeout: float,
 ) -> Federation:
-    """Return the federation once every client has a node; raises UserError after `timeout` seconds.
+    """Wait until every client has a node, and return the federation.
 
-    `expected` holds the server's own hashes, of its configuration among others, by their names in
-    a node's identity; nodes must share them.
+    `expected` maps names of a node's identity to the server's own values, such as the hash of its
+    configuration. All nodes must have the same values.
+
+    Raises:
+        UserError: a node is refused, or a client has no node after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
-    met = _Met(num_clients, expected)
+    answered = _Answered(num_clients, expected)
     known: set[int] = set()
     lost = _Lost()
-    while not met.complete():
+    while not answered.complete():
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            raise UserError(met.missing(len(known)))
+            raise UserError(answered.missing(len(known)))
         new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
         if not new:
             time.sleep(0.05)
             continue
         known.update(new)
-        questions = [_question(node) for node in new]
-        for reply in exchange(grid, questions, remaining):
+        queries = [_query(node) for node in new]
+        for reply in exchange(grid, queries, remaining):
             if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
                 known.discard(reply.metadata.src_node_id)  # it may come back
                 lost.note(reply.metadata.src_node_id)
             else:
-                met.welcome(reply)
-    total = sum(met.examples.values())
+                answered.add(reply)
+    total = sum(answered.examples.values())
     log.info("%d nodes host %d clients with %d examples", len(known), num_clients, total)
-    pool = [met.pool[place] for place in sorted(met.pool)]
-    return Federation(met.nodes, met.examples, pool)
+    pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
+    return Federation(answered.nodes, answered.examples, pool)
 
 
-class _Met:
-    """The nodes that have answered, and what they host."""
+class _Answered:
+    """The nodes that have answered, and the clients that they host."""
 
     def __init__(self, num_clients: int, expected: Mapping[str, str]) -> None:
         self.num_clients, self.expected = num_clients, expected
-        self.nodes: dict[int, int] = {}
-        self.examples: dict[int, int] = {}
+        self.nodes: dict[int, int] = {}  # node by client
+        self.examples: dict[int, int] = {}  # number of training examples by client
         self.pool: dict[int, int] = {}  # nodes that host any client, by partition-id
         self.pool_size = 0
 
     def complete(self) -> bool:
-        """Return whether every client, and every node of a pool, is there."""
+        """Return whether every client has a node and every node of a pool has answered."""
         return len(self.nodes) == self.num_clients and len(self.pool) == self.pool_size
 
-    def welcome(self, reply: Message) -> None:
-        """Note the clients of one node, or refuse it with a sentence that names it."""
+    def add(self, reply: Message) -> None:
+        """Add one node and its clients; raises UserError that names the node if it is refused."""
         source = reply.metadata.src_node_id
         identity = _identity(reply)
         name = f"node {source} (partition {identity['partition-id']} on {identity['host']})"
@@ -101,7 +104,7 @@ class _Met:
             self.examples[client] = count
 
     def missing(self, answered: int) -> str:
-        """Return the sentence for those that did not come."""
+        """Return the error sentence about clients or nodes that are missing."""
         absent = [client for client in range(self.num_clients) if client not in self.nodes]
         late = "raise round-timeout if they need longer to start"
         if not absent:
@@ -114,10 +117,10 @@ class _Met:
 
 
 class _Lost:
-    """Nodes that did not answer, each asked again after a longer and longer pause.
+    """Nodes that did not answer; the pause before the next query doubles each time.
 
-    A node on a busy machine misses a heartbeat, and every question starts a process there: asked
-    again at once, it would only get busier.
+    A node on a busy machine can miss a heartbeat. Every query starts a process on that machine, so
+    an immediate second query would only add to its load.
     """
 
     def __init__(self) -> None:
@@ -139,40 +142,40 @@ def forget(
     state_key: str,
     timeout: float = 10.0,
 ) -> None:
-    """Tell every node that a run is over, so that it removes what its clients kept.
+    """Tell every node that a run is over, so that it removes its clients' states.
 
-    What stays is said, with the reason; the run itself has not failed.
+    A state that a node cannot remove is logged with the reason; it does not fail the run.
     """
     record = ConfigRecord({"state_key": state_key})
-    silent = {*federation.nodes.values(), *federation.pool}
+    pending = {*federation.nodes.values(), *federation.pool}
     messages = [
         Message(RecordDict({TASK: record}), dst_node_id=node, message_type="query.forget")
-        for node in sorted(silent)
+        for node in sorted(pending)
     ]
     for reply in exchange(grid, messages, timeout):
-        silent.discard(reply.metadata.src_node_id)
-        if reason := _left(reply):
-            kept = "node %d has not removed its clients' states: %s"
-            log.warning(kept, reply.metadata.src_node_id, reason)
-    if silent:
-        unknown = "%d nodes have not said in time whether they removed their clients' states"
-        log.warning(unknown, len(silent))
+        pending.discard(reply.metadata.src_node_id)
+        if reason := _failure(reply):
+            text = "node %d has not removed its clients' states: %s"
+            log.warning(text, reply.metadata.src_node_id, reason)
+    if pending:
+        text = "%d nodes have not reported in time whether they removed their clients' states"
+        log.warning(text, len(pending))
 
 
-def _left(reply: Message) -> str:
-    """Return why a node's clients still have their states; empty if they have none."""
+def _failure(reply: Message) -> str:
+    """Return why a node did not remove its clients' states; empty if it did."""
     if reply.has_error():
         return (reply.error.reason or "").strip() or "it gave no reason"
-    answers = reply.content.config_records
-    return str(answers["forgotten"].get("error", "")) if "forgotten" in answers else ""
+    records = reply.content.config_records
+    return str(records["forgotten"].get("error", "")) if "forgotten" in records else ""
 
 
-def _question(node: int) -> Message:
+def _query(node: int) -> Message:
     return Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
 
 
 def _identity(reply: Message) -> Identity:
-    """Return what a node says about itself; raises UserError when it cannot take part."""
+    """Return the identity in a node's reply; raises UserError if the node cannot take part."""
     source = reply.metadata.src_node_id
     if reply.has_error():
         raise UserError(f"node {source} cannot take part: {(reply.error.reason or '').strip()}")
@@ -183,7 +186,7 @@ def _identity(reply: Message) -> Identity:
 
 
 def _compare(identity: Identity, name: str, expected: Mapping[str, str]) -> None:
-    """Refuse a node that would train something else."""
+    """Raise UserError if a node's protocol or one of the `expected` values differs."""
     if identity["protocol"] != PROTOCOL_VERSION:
         raise UserError(
             f"{name} speaks protocol {identity['protocol']}, the server {PROTOCOL_VERSION}: "

@@ -1,8 +1,8 @@
 """What a process keeps between messages: its data, one model, and the method's objective.
 
-It is built once per process and configuration and reused by every message, whether the process is a
-worker of a simulation, a SuperNode's app or the server. Client models are loaded into the one model
-in place, and the data stays on the device.
+A process builds it once per configuration and reuses it for every message; the process may be a
+worker of a simulation, a SuperNode's app or the server. Client weights are loaded into the model in
+place, and the data stay on the device.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from fedapp.runtime.personal_models import PersonalModelSlots
 from fedapp.runtime.run_data import draw_partition, prepared
 from strategies.rounds.records import Task
 
-_opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # this process's, by what it is for
+_opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one, by the arguments of `_open`
 
 
 class ProcessContext:
@@ -45,7 +45,8 @@ class ProcessContext:
     def __init__(self, config: RunConfig, data_dir: str = "", own: int | None = None) -> None:
         """Load the data and build the model.
 
-        `data_dir` overrides the configuration's; `own` is the client whose own data lies there.
+        `data_dir` overrides the configuration's. With partition 'own', `own` is the client whose
+        data it contains.
         """
         keep_memory()
         self.config = config
@@ -91,7 +92,7 @@ class ProcessContext:
 
     @cached_property
     def slot(self) -> ModelSlot:
-        """The models of the first client, which are every client's unless they have their own."""
+        """The first client's models, and all clients' unless they have different architectures."""
         if self.personal is not None:
             return self.personal.slot(0)
         model = self.new_model()
@@ -105,7 +106,7 @@ class ProcessContext:
 
     @cached_property
     def personal(self) -> PersonalModelSlots | None:
-        """The models of clients with architectures of their own, if the method has such."""
+        """The models of clients with different architectures; None if the method has one model."""
         if self.method.personal is None:
             return None
         return PersonalModelSlots(
@@ -114,7 +115,7 @@ class ProcessContext:
 
     @cached_property
     def setup(self) -> MethodSetup:
-        """What the method's row takes to build strategy and clients."""
+        """What the method's row uses to build strategy and clients."""
         classes = self.data.dataset.num_classes
         return MethodSetup(self._values, classes, self.model, self.personal)
 
@@ -124,7 +125,7 @@ class ProcessContext:
         memory: Memory | None = None,
         inbox: Mapping[str, dict[str, np.ndarray]] | None = None,
     ) -> LocalClient:
-        """Return the NumPyClient of one client."""
+        """Return the NumPyClient of one client, with its state and the received extras."""
         data = self.data.client(client)
         return self.method.client.kind(
             self.slot_of(client), client, data,
@@ -135,7 +136,7 @@ class ProcessContext:
     def memory(
         self, client: int, task: Task, server_round: int, state_dir: str = ""
     ) -> Memory | None:
-        """Return what a client keeps, as `server_round` sees it; None if it keeps nothing."""
+        """Return a client's state as of the start of `server_round`; None if it keeps nothing."""
         if not self.keeps or not task.state_key:
             return None
         config, dataset = self.config, self.data.dataset
@@ -150,15 +151,16 @@ class ProcessContext:
         return Memory(state, server_round, client in task.known, config.state_missing)
 
     def state_bytes(self) -> int:
-        """Return how much disk the states of all clients take together, at most."""
+        """Return the largest number of bytes on disk that the states of all clients need."""
         if self.personal is not None:
             return expected_bytes(1, self.personal.bytes_of_all())
         return expected_bytes(self.config.num_clients, self.client(0).state_bytes())
 
     def head_hash(self) -> str:
-        """Return a hash of the rows that every process rebuilds from the seed: a frozen head's.
+        """Return a hash of the head's rows that every process rebuilds from the seed.
 
-        Or those at which the heads of clients with models of their own start; empty without any.
+        These are the rows of a frozen head, or the orthogonal rows that initialise the heads of
+        clients with their own models. Empty if there are none.
         """
         if self.personal is not None:
             rows = self.personal.rows if self.personal.kind.orthogonal else None
@@ -169,7 +171,7 @@ class ProcessContext:
 
 
 def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> BatchSettings:
-    """Return how a configuration's images become batches, for one model or one per client."""
+    """Return the batch settings of a configuration, for one model or for one per client."""
     own_statistics = one_model and BACKBONES[config.model].has_batch_norm and config.bn == "batch"
     needs_pairs = one_model and needs_two(config.model, image_size, config.bn)
     return BatchSettings(
@@ -191,15 +193,15 @@ def open_process(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
     """Return this process's context for a run configuration, building it at the first call."""
     data_dir = str(node_config.get("data-dir", ""))
     own = int(node_config["partition-id"]) if run_config.get("partition") == "own" else None
-    asked = tuple(sorted(run_config.items())), data_dir, own
-    if asked not in _opened:
-        close_process()  # its memory is needed
-        _opened[asked] = _open(*asked)
-    return _opened[asked]
+    key = tuple(sorted(run_config.items())), data_dir, own
+    if key not in _opened:
+        close_process()  # frees the memory of the previous configuration
+        _opened[key] = _open(*key)
+    return _opened[key]
 
 
 def close_process() -> None:
-    """Forget this process's context, with its data and models."""
+    """Drop this process's context with its data and models."""
     _opened.clear()
 
 

@@ -1,4 +1,4 @@
-"""From the strategy's rounds to callbacks: begin, end of a round, end of the run."""
+"""Calls the callbacks at the start of a run, after every round and at the end of the run."""
 
 import time
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ class Recorder:
         started: float,
         callbacks: Sequence[Callback],
     ) -> None:
-        """Note the partition; `started` is the monotonic time at which the ServerApp began."""
+        """Write the partition; `started` is the monotonic time at which the ServerApp started."""
         self.directory, self.config, self.process = directory, config, process
         self.started, self.callbacks = started, callbacks
         directory.write_partition(*process.data.class_counts())
 
     def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:
-        """Start the clock of the rounds, which start from the model `arrays`."""
+        """Start the clock of the rounds and call `run_begins`; `arrays` is the initial model."""
         now = time.monotonic()
         self.run = ActiveRun(
             self.config, self.directory, self.process, strategy, first_round,
@@ -43,7 +43,7 @@ class Recorder:
             callback.run_begins(self.run)
 
     def end_of_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Let the callbacks see the new model; returns its accuracy and loss, if evaluated."""
+        """Call `round_ends` with the new model; returns accuracy and loss if it was evaluated."""
         run = self.run
         run.arrays = from_array_record(arrays)
         row = round_row(run.strategy, server_round)
@@ -54,42 +54,40 @@ class Recorder:
         return MetricRecord({"accuracy": row["accuracy"], "loss": row["loss"]})
 
     def check_last(self) -> None:
-        """Raise `RoundFailed` if the last round left no figures to judge the run by.
+        """Raise `RoundFailed` if the last round's loss is not finite or no client was evaluated.
 
-        Its loss is not finite, or every client's evaluation failed. Clients that have no test
-        images are no failure.
+        Clients without test images are not a failure.
         """
         for row in self.run.rows()[-1:]:
-            if row["accuracy"] is not None and row["loss"] is None:  # what JSON has for NaN
+            if row["accuracy"] is not None and row["loss"] is None:  # JSON has null for NaN
                 raise RoundDiverged(f"the test loss is not finite after round {row['round']}")
             if row["accuracy"] is None and row.get("unevaluated"):
                 report = self.run.strategy.report
                 reason = f": {report.failures[-1].reason}" if report.failures else ""
-                known = report.server_round == row["round"]  # else this process saw no round
+                known = report.server_round == row["round"]  # False: this process ran no round
                 raise (report.failed if known else RoundFailed)(
                     f"no client could be evaluated after round {row['round']}{reason}"
                 )
 
     def finish(self, status: str, reason: str = "", diverged: bool = False) -> None:
-        """Summarise the run and let the callbacks write what is left.
+        """Summarise the run and call `run_ends`.
 
-        The status is "completed", "failed" (a round gave no model, or no finite loss at the end) or
-        "interrupted" (by anything else: an interruption, an error in the program). A failed run has
-        `diverged` if it ended because numbers were not finite: the same run again would end like
-        it.
+        The status is "completed", "failed" (a round gave no model, or the last loss is not finite)
+        or "interrupted" (an interruption or an error in the program). `diverged` marks a failed run
+        that ended because of numbers that are not finite: the same run would fail again.
         """
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
         for callback in self.callbacks:
             callback.run_ends(self.run, summary)
 
     def close(self) -> None:
-        """Let the callbacks release what they hold, however the run ended."""
+        """Call `close`, however the run ended."""
         for callback in self.callbacks:
             callback.close()
 
 
 def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
-    """Return a round's line of metrics.jsonl, without the figures of its evaluation."""
+    """Return a round's line of metrics.jsonl, without the results of its evaluation."""
     report = strategy.report
     row: dict[str, Any] = {
         "round": server_round,
@@ -112,7 +110,7 @@ def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
     if report.eval_bytes_down:
         row["eval_bytes_down"] = report.eval_bytes_down
         row["eval_bytes_up"] = report.eval_bytes_up
-    if afresh := [result.client for result in report.results if result.reinitialised]:
-        row["reinitialised"] = afresh
+    if reinitialised := [result.client for result in report.results if result.reinitialised]:
+        row["reinitialised"] = reinitialised
     row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
     return row | strategy.round_metrics()

@@ -1,8 +1,8 @@
 """The data of a run: read once per process, divided among the clients, compared between hosts.
 
-Every host draws the whole partition from its own copy of the data. One file more on one of them
-gives an unrelated draw, in which clients of two hosts share images, so copies are compared by a
-hash before round 1.
+Every host draws the whole partition from its own copy of the data. One additional file on a host
+changes its whole partition, so that clients of two hosts could share images. The server therefore
+compares the copies by a hash before round 1.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ def _dataset(name: str, data_dir: str, download: bool, class_list: str, classes:
 
 
 def forget_files() -> None:
-    """Forget what this process has read: what comes next reads the files as they are then."""
+    """Drop the data set that this process has read, so that the next load reads the files again."""
     _dataset.cache_clear()
 
 
@@ -33,9 +33,12 @@ def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
 
 
 def prepared(config: RunConfig, data_dir: str = "") -> Dataset:
-    """Load a configuration's data set, pooled and normalised as it asks for.
+    """Load a configuration's data set, pooled and normalised as configured.
 
-    `data_dir` overrides the configuration's; raises UserError as `load_dataset` does.
+    `data_dir` overrides the configuration's.
+
+    Raises:
+        UserError: as `load_dataset`.
     """
     folder = data_dir or config.data_dir
     data = _dataset(config.dataset, folder, config.download, config.class_list, config.classes)
@@ -45,10 +48,10 @@ def prepared(config: RunConfig, data_dir: str = "") -> Dataset:
 
 
 def draw_partition(config: RunConfig, data: Dataset, own: int | None = None) -> Partition:
-    """Draw a configuration's partition; `own` is the client whose own data these are.
+    """Draw a configuration's partition; `own` is the client to which all of `data` belongs.
 
     Raises:
-        UserError: a split that these labels do not allow.
+        UserError: these labels do not allow the split.
     """
     return make_partition(
         config.partition,
@@ -67,9 +70,9 @@ def draw_partition(config: RunConfig, data: Dataset, own: int | None = None) -> 
 
 
 def data_hash(data: Dataset, partition: Partition) -> str:
-    """Return a hash of all labels, of who has which samples, and of mean and deviation.
+    """Return a hash of all labels, of the partition, and of the images' mean and deviation.
 
-    Mean and deviation count to 6 digits: processors add numbers up in different orders.
+    Mean and deviation are rounded to 6 digits, because processors add in different orders.
     """
     hasher = hashlib.sha256()
     for parts in ([data.train_labels], [data.test_labels], partition.train, partition.test):

@@ -18,7 +18,7 @@ from strategies.rounds.records import to_array_record
 
 
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
-    """Meet the nodes and run the rounds that are left."""
+    """Wait for the nodes and run the remaining rounds."""
     config, process = recorder.config, recorder.process
     expected = {"configuration": config.fingerprint(), "head": process.head_hash(), **form(process)}
     federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
@@ -39,20 +39,20 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     except RoundFailed as reason:
         recorder.finish("failed", str(reason), diverged=isinstance(reason, RoundDiverged))
         raise UserError(str(reason)) from None
-    except BaseException as error:  # Ctrl-C too: what was trained until then is kept
+    except BaseException as error:  # Ctrl-C too: the model trained so far is kept
         recorder.finish("interrupted", repr(error))
         raise
     recorder.finish("completed")
-    if strategy.state_key and not config.keep_state:  # last, for it may be interrupted
+    if strategy.state_key and not config.keep_state:  # last, because it may be interrupted
         forget(grid, federation, strategy.state_key)
 
 
 def _state_key(
     grid: Grid, federation: Federation, recorder: Recorder, saved: Checkpoint | None
 ) -> str:
-    """Return the name of the clients' states: the resumed run's, or a new one from round 1 on.
+    """Return the key of the clients' states: that of a resumed run, or a new one.
 
-    What an attempt that is given up has left is removed: its clients have trained later rounds.
+    States of an abandoned attempt without checkpoint are removed: they are from later rounds.
     """
     run, config = recorder.directory, recorder.config
     if saved is not None:
@@ -66,7 +66,7 @@ def _state_key(
 def _starting_point(
     process: ProcessContext, strategy: ClientStrategy, run: RunDirectory, saved: Checkpoint | None
 ) -> tuple[ArrayRecord, int]:
-    """Return the model to start from and the first round: fresh, or from a checkpoint."""
+    """Return the initial model and the first round, both from a checkpoint if there is one."""
     run.truncate_rounds(saved.server_round if saved else 0)
     if saved is None:
         return to_array_record(to_arrays(process.slot.shared)), 1

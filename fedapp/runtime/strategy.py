@@ -1,4 +1,4 @@
-"""From a configuration to its Flower strategy, and the clients that a round samples."""
+"""Builds the Flower strategy of a configuration, and samples the clients of a round."""
 
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import sample_clients
@@ -12,9 +12,9 @@ from strategies.rounds.robust import Rule
 def build_strategy(
     config: RunConfig, process: ProcessContext, federation: Federation, state_key: str = ""
 ) -> ClientStrategy:
-    """Build the strategy that the method table names; clients store states under `state_key`."""
+    """Build the method's strategy; its clients store their states under `state_key`."""
     every = config.eval_every if process.method.accuracy != GLOBAL else 0
-    every = config.num_rounds if config.finetune_epochs else every  # a stage after the last round
+    every = config.num_rounds if config.finetune_epochs else every  # once, after the last round
     values = config.flat()
     return process.method.server.kind(
         federation,
@@ -33,7 +33,7 @@ def build_strategy(
 
 
 def _rule(config: RunConfig) -> dict[str, Rule]:
-    """Return the strategy's robust or private mean, if one is asked for."""
+    """Return the `rule` argument for a robust or private mean; empty if none is configured."""
     rule = Rule(
         config.aggregation, config.robust_malicious, config.robust_trim,
         config.dp_clip, config.dp_noise,
@@ -42,6 +42,6 @@ def _rule(config: RunConfig) -> dict[str, Rule]:
 
 
 def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
-    """Return the first `limit` clients (0: all) that train in a round."""
+    """Return the first `limit` clients of a round's cohort; 0: all of them."""
     cohort = sample_clients(config.seed, server_round, config.num_clients, config.participation)
     return cohort[: limit or None]

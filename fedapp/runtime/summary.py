@@ -1,4 +1,4 @@
-"""The figures of a whole run, which summary.json keeps and the console and the report show."""
+"""The summary of a whole run, for summary.json, the console and the report."""
 
 import importlib.metadata
 import shlex
@@ -24,7 +24,7 @@ _CHANCE = "the final accuracy is no better than chance"
 
 
 def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
-    """Return the figures of the whole run, a resumed run's earlier rounds included."""
+    """Return the summary of the whole run, including the earlier rounds of a resumed run."""
     config, process, rows = run.config, run.process, run.rows()
     evaluated = [row for row in rows if row["accuracy"] is not None]
     best = best_round(rows)
@@ -58,21 +58,21 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
 
 
 def _at_chance(process: ProcessContext, evaluated: list[dict[str, Any]]) -> bool:
-    """Return whether the global model ended no better than a guess, as a diverged one does."""
+    """Return whether the final global model is no better than chance, as after a divergence."""
     is_global = process.method.accuracy == GLOBAL
     labels = process.data.test_labels()
     return is_global and bool(evaluated) and at_chance(evaluated[-1]["accuracy"], labels)
 
 
 def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the clients' own test splits gave last, if they were asked."""
-    asked = [row for row in rows if "client_accuracy_mean" in row]
-    if not asked:
+    """Return the results of the last evaluation on the clients' own test splits, if any."""
+    evaluated = [row for row in rows if "client_accuracy_mean" in row]
+    if not evaluated:
         return {}
-    return {k: v for k, v in asked[-1].items() if k.startswith("client_") and "bytes" not in k}
+    return {k: v for k, v in evaluated[-1].items() if k.startswith("client_") and "bytes" not in k}
 
 
 def _versions() -> dict[str, str]:
     names = ("flwr", "torch", "numpy")
-    found = {name: importlib.metadata.version(name) for name in names}
-    return {"fedapp": fedapp.__version__, "python": sys.version.split()[0], **found}
+    installed = {name: importlib.metadata.version(name) for name in names}
+    return {"fedapp": fedapp.__version__, "python": sys.version.split()[0], **installed}

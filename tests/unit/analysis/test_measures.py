@@ -224,7 +224,7 @@ def test_command_measures_and_prints_json(run):
 
 
 def test_an_unknown_measure_is_refused_in_words():
-    with pytest.raises(UserError, match=r"'analyses' has the word 'alignmnt'.*alignment"):
+    with pytest.raises(UserError, match=r"'analyses' contains 'alignmnt'.*alignment"):
         parse_config(settings(analyses="alignmnt"))
     assert measures_of_models("forgetting alignment") == ["alignment"]
     assert set(MEASURES) < set(WORDS)
@@ -247,7 +247,7 @@ def store_form(entry):
 
 
 def test_a_method_without_a_global_model_is_refused_in_words():
-    with pytest.raises(UserError, match=r"looks at a global model, and method 'fedper' has none"):
+    with pytest.raises(UserError, match=r"needs a global model, but method 'fedper' has none"):
         parse_config(settings(method="fedper", analyses="four-factors"))
     parse_config(settings(method="scaffold", analyses="four-factors alignment forgetting"))
 

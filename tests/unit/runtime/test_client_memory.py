@@ -1,7 +1,7 @@
-"""What clients keep between rounds: for every method that keeps something, and in one round.
+"""The states that clients keep between rounds, for every method that keeps one.
 
-It must survive a round trip through its file, another process, and rounds without the client; and a
-run that goes on from a checkpoint must give the bits of one that was never interrupted.
+A state must survive a round trip through its file, another process, and rounds without the client.
+A run resumed from a checkpoint must give the bits of a run that was never interrupted.
 """
 
 import uuid
@@ -45,25 +45,25 @@ def task(server_round, client=3, known=()):
 
 
 def watched(config):
-    """The client that these tests look at: 3, or the only one."""
+    """Return the client that these tests use: 3, or the only one."""
     return min(3, config.num_clients - 1)
 
 
-def trained_client(node, server_round, known=False, remember=True):
+def trained_client(process, server_round, known=False, remember=True):
     """Let a client train one round from the initial model, as a ClientApp does."""
-    number = watched(node.config)
-    asked = task(server_round, number, (number,) if known else ())
-    client = node.client(number, node.memory(number, asked, server_round))
-    update = work(client, server_round, asked.lr)
+    number = watched(process.config)
+    round_task = task(server_round, number, (number,) if known else ())
+    client = process.client(number, process.memory(number, round_task, server_round))
+    update = work(client, server_round, round_task.lr)
     if remember:
         client.remember(update)
     return client, update
 
 
 def recalled(config, server_round):
-    """What a new process remembers of that client when `server_round` begins."""
-    node, number = ProcessContext(config), watched(config)
-    return node.memory(number, task(server_round, number, (number,)), server_round).load()
+    """Return that client's state as a new process loads it at the start of `server_round`."""
+    process, number = ProcessContext(config), watched(config)
+    return process.memory(number, task(server_round, number, (number,)), server_round).load()
 
 
 @pytest.mark.parametrize("method", STATEFUL)
@@ -116,18 +116,18 @@ def test_a_state_of_the_same_classes_in_another_order_is_refused():
 
 
 def resumed(run, rounds, more, nodes=3):
-    """Train `rounds`, then go on for `more` with new nodes and a strategy that was restored."""
+    """Train `rounds` rounds, then `more` rounds with new nodes and a restored strategy."""
     config, key = parse_config(run), uuid.uuid4().hex
 
     def part(first_round, last_round, arrays, saved):
         process_module.close_process()
-        node = ProcessContext(config)
+        process = ProcessContext(config)
         grid = InProcessGrid(run, nodes)
         federation = wait_for_nodes(grid, config.num_clients, {}, 5)
-        strategy = build_strategy(config, node, federation, key)
+        strategy = build_strategy(config, process, federation, key)
         if saved is not None:
             strategy.restore(saved)
-        arrays = arrays or {n: t.detach().numpy() for n, t in node.slot.shared.items()}
+        arrays = arrays or {n: t.detach().numpy() for n, t in process.slot.shared.items()}
         result = strategy.start(
             grid, to_array_record(arrays), last_round, 60, first_round=first_round
         )
@@ -151,8 +151,10 @@ def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_diverging_run_ends_with_the_name_of_the_round(method):
     run = settings(**method, lr=1e9)
-    asked = len(sample_clients(0, 1, parse_config(run).num_clients, 0.5))
-    with pytest.raises(RoundFailed, match=f"round 1 has 0 usable updates of {asked} and needs 1"):
+    cohort_size = len(sample_clients(0, 1, parse_config(run).num_clients, 0.5))
+    with pytest.raises(
+        RoundFailed, match=f"round 1 has 0 usable updates of {cohort_size} and needs 1"
+    ):
         federate(run)
 
 
@@ -163,7 +165,7 @@ def test_checkpoints_that_states_cannot_follow_are_refused(method):
         parse_config(settings(**method, checkpoint_every=5))
 
 
-def test_the_disk_that_states_take_is_said_at_the_start(tmp_path, capsys):
+def test_the_disk_space_of_states_is_logged_at_the_start(tmp_path, capsys):
     run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="kept",
                    keep_state=True)  # fmt: skip
     assert run_in_process(ROOT, run, Resources()) == 0
@@ -172,7 +174,7 @@ def test_the_disk_that_states_take_is_said_at_the_start(tmp_path, capsys):
 
 
 def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
-    """A control variate that moved with a model the server never got would steer all later ones."""
+    """A control variate updated with a model that the server refused would bias later rounds."""
     run = settings(method="scaffold", num_rounds=2, participation=1.0, lr=0.05)
     original = ProcessContext.client
 
@@ -191,20 +193,22 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
     monkeypatch.setattr(ProcessContext, "client", wild)
     _, strategy, _ = federate(run, state_key="run")
     assert [failure.client for failure in strategy.report.failures] == [4]
-    node = ProcessContext(parse_config(run))
-    assert node.memory(4, task(3, client=4), 3).load() is None
-    assert node.memory(5, task(3, client=5), 3).load() is not None
+    process = ProcessContext(parse_config(run))
+    assert process.memory(4, task(3, client=4), 3).load() is None
+    assert process.memory(5, task(3, client=5), 3).load() is not None
 
 
 @pytest.mark.parametrize(
-    ("problem", "said"),
+    ("problem", "warning"),
     [
         (StateError("states/0 cannot be cleaned: denied"), "states: states/0 cannot be cleaned"),
         (RuntimeError("a bug"), "states: RuntimeError('a bug')"),
         (UnknownRun("there is no run"), ""),
     ],
 )
-def test_states_that_a_node_could_not_remove_are_said(tmp_path, monkeypatch, capsys, problem, said):
+def test_states_that_a_node_could_not_remove_are_logged(
+    tmp_path, monkeypatch, capsys, problem, warning
+):
     def refuse(*arguments):
         raise problem
 
@@ -212,15 +216,15 @@ def test_states_that_a_node_could_not_remove_are_said(tmp_path, monkeypatch, cap
     run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="one")
     assert run_in_process(ROOT, run, Resources()) == 0
     text = capsys.readouterr().out
-    assert said in text
-    assert ("has not removed its clients' states" in text) == bool(said)
+    assert warning in text
+    assert ("has not removed its clients' states" in text) == bool(warning)
 
 
-def test_nodes_that_are_silent_at_the_end_are_counted(monkeypatch, capsys):
+def test_nodes_that_do_not_answer_at_the_end_are_counted(monkeypatch, capsys):
     values = settings(method="scaffold")
     grid = InProcessGrid(values, 3)
     monkeypatch.setattr(grid, "pull_messages", lambda ids: [])
     federation = Federation({client: 100 + client % 3 for client in range(10)}, {})
     forget(grid, federation, "run", 0.05)
-    said = "3 nodes have not said in time whether they removed their clients' states\n"
-    assert capsys.readouterr().out == said
+    expected = "3 nodes have not reported in time whether they removed their clients' states\n"
+    assert capsys.readouterr().out == expected
