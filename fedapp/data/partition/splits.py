@@ -93,10 +93,10 @@ def lda(
 ) -> Partition:
     """Split each class by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
-    With `balance_cap` a client that already has an average share gets no samples of the
-    following classes (as in the released code of MOON, FedNTD and others). The draw is repeated until every
-    client has `min_size` samples, or half an average share if that is less. The search ends
-    after `TRIAL_DRAWS` draws if they make success unlikely, and at the latest after `MAX_DRAWS`. A
+    With `balance_cap` a client that already has an average share gets no samples of the following
+    classes (as in the released code of MOON, FedNTD and others). The draw is repeated until every
+    client has `min_size` samples, or half an average share if that is less. The search ends after
+    `TRIAL_DRAWS` draws if they make success unlikely, and at the latest after `MAX_DRAWS`. A
     client's test part has the class proportions of its training part; the test parts of two
     clients may overlap.
 
