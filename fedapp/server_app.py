@@ -17,7 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.analysis.callback import Measures
-from fedapp.config.resolve import parse_config
+from fedapp.config.resolve import parse_config, rate_note
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.log import configure
@@ -51,6 +51,8 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     """Train and write the whole run directory, also if the rounds end early."""
     configure()
     config = parse_config(run_config)
+    if note := rate_note(run_config, config):
+        log.info(note)
     check_name(config)
     own = user_callbacks(config.callbacks)
     try:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import AsJson, Overrides, Project, show, write_png
+from fedapp.cli.options import AsJson, Overrides, Project, say, show, write_png
 from fedapp.config.overrides import read_overrides
 from fedapp.config.project import default_config
 from fedapp.engines.launch import run as simulate
@@ -45,22 +45,38 @@ def run(
     raise SystemExit(simulate(*task, engine))
 
 
-def config(config: Overrides = None, project: Project = Path("."), as_json: AsJson = False) -> None:
-    """List every configuration key with its resolved value and its meaning.
+def config(
+    key: Annotated[
+        str, typer.Argument(help="A key to explain; default: list all that apply.")
+    ] = "",
+    config: Overrides = None,
+    project: Project = Path("."),
+    everything: Annotated[
+        bool, typer.Option("--all", help="List also the keys that do not apply here.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the configuration keys that apply, with their values and origins, or explain one key.
 
     Example: fedapp config -c "dataset='cifar10' method='fedntd'"
     """
-    from fedapp.config.resolve import parse_config  # imports PyTorch
-    from fedapp.config.run_config import RunConfig  # imports PyTorch
-    from fedapp.config.run_keys import kebab  # imports pydantic
+    from fedapp.cli import config_pages as pages  # imports PyTorch
 
-    resolved = parse_config({**default_config(project), **read_overrides(config or [])})
-    fields = {kebab(name): field for name, field in RunConfig.model_fields.items()}
-    rows = [
-        {"key": key, "value": value, "meaning": fields[key].description}
-        for key, value in resolved.flat().items()
-    ]
-    show("Configuration", rows, as_json)
+    rows = pages.rows(project, config or [])
+    if key:
+        show("", pages.page(key, rows), as_json)
+    elif as_json:
+        show("", rows, True)
+    else:
+        listed = [row for row in rows if everything or row["applies"]]
+        for group, members in pages.by_group(listed).items():
+            show(group, members, False)
+        more = (
+            f"{len(rows) - len(listed)} keys that do not apply here: --all. "
+            if len(rows) > len(listed)
+            else ""
+        )
+        say(f"{more}fedapp config KEY explains a key.")
 
 
 def partition(

@@ -23,6 +23,10 @@ Protocol = tuple[object, object]  # local epochs and augmentation
 FEDNTD_TEST_BATCH, FEDBABU_TEST_BATCH = 50, 128
 
 
+# Where a learning rate comes from.
+PUBLISHED, TUNED, GUESS = "published", "tuned here", "not published"
+
+
 @dataclass(frozen=True)
 class Setting:
     """The protocol for one data set and model."""
@@ -37,6 +41,9 @@ class Setting:
     extras: dict[str, dict[str, float]] = field(default_factory=dict)  # by method, then key
     other_lr_of: dict[Protocol, dict[str, float]] = field(default_factory=dict)  # of other papers
     source: str = ""
+    origin: str = PUBLISHED  # of `lr`
+    own_origin: str = PUBLISHED  # of `lr_of`
+    guessed: tuple[str, ...] = ()  # methods of `lr_of` whose rate is another data set's
 
     def rate(self, method: str, local_epochs: object, augmentation: object) -> float:
         """Return a method's learning rate, another paper's if epochs and augmentation are its own.
@@ -45,6 +52,17 @@ class Setting:
         """
         others = self.other_lr_of.get((local_epochs, augmentation), {})
         return others.get(method, self.lr_of.get(method, self.lr))
+
+    def rate_origin(self, method: str, ordinary: bool) -> str:
+        """Return where a method's learning rate comes from: PUBLISHED, TUNED or GUESS.
+
+        `ordinary`: the method trains with cross-entropy on a plain head, as `lr` assumes.
+        """
+        if method in self.guessed:
+            return GUESS
+        if method in self.lr_of:
+            return self.own_origin
+        return self.origin if ordinary else GUESS
 
 
 MODEL_OF = {
@@ -92,7 +110,9 @@ _FEDNTD_CNN = Setting(
     extras={"fedprox": {"mu": 0.1}, "fedntd": {"beta": 1.0, "tau": 1.0}},
     test_batch_size=FEDNTD_TEST_BATCH,
     source=_FEDNTD_SOURCE,
+    own_origin=TUNED,
 )  # fmt: skip
+_BORROWED: dict[str, Any] = {"origin": GUESS, "own_origin": GUESS}  # rates of another data set
 _FEDDR_EXTRAS = {  # FedDr+ tables 8-10
     "fedprox": {"mu": 0.001},
     "fedntd": {"beta": 1.0, "tau": 3.0},
@@ -102,17 +122,22 @@ _FEDDR_EXTRAS = {  # FedDr+ tables 8-10
 # trains VGG11 for 15 epochs and MobileNet for 5, with flips only: its presets set this.
 SETTINGS: dict[tuple[str, str], Setting] = {
     ("digits", "cnn"): Setting(
-        1, 0.05, _DIGITS_RATES, "step", "none", 10, source="chosen here, see docs/methods.md"
+        1, 0.05, _DIGITS_RATES, "step", "none", 10, source="chosen here, see docs/methods.md",
+        origin=TUNED, own_origin=TUNED,
     ),
-    ("mnist", "cnn"): replace(_FEDNTD_CNN, local_epochs=3),
-    ("fashion-mnist", "cnn"): replace(_FEDNTD_CNN, local_epochs=3, source="as MNIST in FedNTD"),
+    ("mnist", "cnn"): replace(_FEDNTD_CNN, local_epochs=3, own_origin=GUESS),
+    ("fashion-mnist", "cnn"): replace(
+        _FEDNTD_CNN, local_epochs=3, source="as MNIST in FedNTD", **_BORROWED
+    ),
     ("cifar10", "cnn"): _FEDNTD_CNN,
-    ("cifar100", "cnn"): _FEDNTD_CNN,
-    ("cinic10", "cnn"): replace(_FEDNTD_CNN, augmentation="crop-reflect flip"),
-    ("cifar10", "resnet10"): replace(
-        _FEDNTD_CNN, source="FedNTD appendix G.3; DR and FN rates are ours"
+    ("cifar100", "cnn"): replace(_FEDNTD_CNN, own_origin=GUESS),
+    ("cinic10", "cnn"): replace(
+        _FEDNTD_CNN, augmentation="crop-reflect flip", own_origin=GUESS
     ),
-    ("images", "cnn"): replace(_FEDNTD_CNN, source="as CIFAR-10 in FedNTD"),
+    ("cifar10", "resnet10"): replace(
+        _FEDNTD_CNN, source="FedNTD appendix G.3; DR and FN rates are ours", own_origin=GUESS
+    ),
+    ("images", "cnn"): replace(_FEDNTD_CNN, source="as CIFAR-10 in FedNTD", **_BORROWED),
     ("cifar10", "vgg11"): Setting(
         10, 0.01, _VGG_RATES, "step", "crop flip", extras=_FEDDR_EXTRAS,
         source="FedDr+ tables 7 and 8; FedFN section 5.1 for fedfn",
@@ -128,25 +153,28 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ),
     ("imagenet100", "resnet18"): Setting(
         5, 0.1, _RESNET_RATES, "step", "rrc flip", extras=_FEDDR_EXTRAS,
-        source="FedDr+ tables 7 and 10; FN rates are ours",
+        source="FedDr+ tables 7 and 10; FN rates are ours", guessed=tuple(_rates(0.0)),
     ),
     ("tiny-imagenet", "resnet18"): Setting(
         5, 0.1, _RESNET_RATES, "step", "crop flip",
-        source="as ImageNet-100: no paper trains one model for all on it",
+        source="as ImageNet-100: no paper trains one model for all on it", **_BORROWED,
     ),
     ("flowers102", "resnet18"): Setting(
         5, 0.1, _RESNET_RATES, "step", "rrc flip", 10,
         source="as ImageNet-100, in smaller batches: no paper trains one model for all on it",
+        **_BORROWED,
     ),
 }  # fmt: skip
 
 _GENERAL = Setting(
     5, 0.01, _VGG_RATES, "step", "crop flip",
-    source="no published setting for this pair: VGG11's rates",
+    source="no published setting for this pair: VGG11's rates", **_BORROWED,
 )  # fmt: skip
 
 _PHOTOS = replace(
-    SETTINGS["imagenet100", "resnet18"], source="no published setting for this pair: ResNet-18's"
+    SETTINGS["imagenet100", "resnet18"],
+    source="no published setting for this pair: ResNet-18's",
+    **_BORROWED,
 )
 
 

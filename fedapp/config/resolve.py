@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedapp.config.auto import (
+    GUESS,
     blend_settings,
     find_setting,
     group_settings,
@@ -23,8 +24,9 @@ from fedapp.config.fine_tuning import stage_settings
 from fedapp.config.overrides import read_overrides
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
-from fedapp.config.run_keys import kebab, sentence
+from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
+from fedapp.methods.row import Method
 from fedapp.methods.table import FALLBACKS, check_regulariser, find_method
 
 
@@ -44,8 +46,21 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     try:
         unresolved = RunConfig(**values)
     except ValidationError as error:
-        raise UserError(sentence(RunConfig, error)) from None
+        raise UserError(_sentence(error)) from None
     return resolve(unresolved.model_copy(update=find_method(unresolved.method).fixed))
+
+
+def _sentence(error: ValidationError) -> str:
+    """Return one sentence about the first error of a configuration."""
+    first = error.errors()[0]
+    key = str(first["loc"][0])
+    value = first["input"]
+    message = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    if (limit := first.get("ctx", {}).get("le")) is not None:
+        message = f"less than or equal to {limit:g}"  # pydantic prints all digits of 1e30
+    auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
+    help_text = RunConfig.model_fields[key.replace("-", "_")].description
+    return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"
 
 
 def with_extension_keys(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,31 +91,63 @@ def resolve(config: RunConfig) -> RunConfig:
     row = find_method(config.method)
     if config.regulariser not in ("auto", "none"):
         check_regulariser(config.method, config.regulariser)
+    values = {key: value for _, layer in auto_layers(config, row) for key, value in layer.items()}
+    autos = {key: value for key, value in values.items() if getattr(config, key) == "auto"}
+    resolved = config.model_copy(update=autos)
+    resolved = resolved.model_copy(update=stage_settings(resolved, row))
+    check_config(resolved)
+    return resolved
+
+
+def auto_layers(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
+    """Return what "auto" may mean, as values with their source; a later layer wins."""
     dataset, name = usual_name(config.dataset), row.settings_of or config.method
     model = usual_model(config.dataset, row.models) if config.model == "auto" else config.model
     setting = find_setting(dataset, model)
     own = config.regulariser in ("auto", row.loss.regulariser)
     added = "none" if own else config.regulariser
-    auto_values: dict[str, Any] = {
-        **FALLBACKS,
-        **blend_settings(name, added, (dataset, model), config.partition),
-        **row.defaults,
-        **setting.extras.get(name, {}),
-        "model": model,
-        **partition_settings(config),
-        "local_epochs": row.defaults.get("local_epochs", setting.local_epochs),
+    protocol = {
+        "local_epochs": setting.local_epochs,
         "batch_size": setting.batch_size,
         "test_batch_size": setting.test_batch_size,
-        "lr": setting.rate(name, config.local_epochs, config.augmentation),
         "lr_schedule": setting.lr_schedule,
         "augmentation": setting.augmentation,
-        "regulariser": row.loss.regulariser or "none",
-        "model_group": "",
-        "drop_last": row.personal is not None,
-        **group_settings(config, row),
     }
-    autos = {key: value for key, value in auto_values.items() if getattr(config, key) == "auto"}
-    resolved = config.model_copy(update=autos)
-    resolved = resolved.model_copy(update=stage_settings(resolved, row))
-    check_config(resolved)
-    return resolved
+    rate = {"lr": setting.rate(name, config.local_epochs, config.augmentation)}
+    parts = {"model_group": "", "regulariser": row.loss.regulariser or "none"}
+    blend = blend_settings(name, added, (dataset, model), config.partition)
+    return [
+        ("fedapp", FALLBACKS),
+        (setting.source, protocol),
+        ("FedDr+ table 12", blend),
+        (row.source, row.defaults),
+        (setting.source, setting.extras.get(name, {})),
+        (f"{setting.rate_origin(name, is_ordinary(row))}; {setting.source}", rate),
+        ("usual for the data set", {"model": model}),
+        ("the partition", partition_settings(config)),
+        ("the method", {**parts, "drop_last": row.personal is not None}),
+        ("FedDOR", group_settings(config, row)),
+    ]
+
+
+def is_ordinary(row: Method) -> bool:
+    """Return whether a method trains with cross-entropy on a head without normalised features."""
+    return row.loss.base == "ce" and row.head.name in ("linear", "frozen-random")
+
+
+def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
+    """Return a sentence for a learning rate that "auto" had to guess; empty: it did not.
+
+    `asked` is the configuration before it was resolved.
+    """
+    row = find_method(config.method)
+    setting = find_setting(usual_name(config.dataset), config.model)
+    origin = setting.rate_origin(row.settings_of or config.method, is_ordinary(row))
+    if asked.get("lr", "auto") != "auto" or origin != GUESS or row.personal is not None:
+        return ""
+    lr = float(config.lr)
+    return (
+        f"no published learning rate for {config.method} on {config.dataset} with {config.model}: "
+        f"{lr:g} is a guess; compare others with fedapp sweep --vary "
+        f'"lr={lr / 3:.2g},{lr:g},{lr * 3:.2g}"'
+    )

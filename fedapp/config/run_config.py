@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, create_model
 
 from fedapp.config import extensions  # noqa: F401  (extensions may add methods with keys)
-from fedapp.config.run_keys import KEEPING, LOCAL, RunKeys, kebab, marked_keys
+from fedapp.config.run_keys import GROUPS, KEEPING, LOCAL, RunKeys, kebab, marked_keys
 from fedapp.methods.table import method_keys
 
 if TYPE_CHECKING:
@@ -63,3 +63,9 @@ class RunConfig(_AllKeys):
             passed = (before >= max(half, 1)) + (before >= max(three_quarters, 1))
             return float(self.lr) * 0.1**passed
         return float(self.lr)
+
+
+def group_of(key: str) -> str:
+    """Return the group of a run-config key; the own keys of methods are in "method"."""
+    fields = {kebab(name): group for group, cls in GROUPS.items() for name in cls.model_fields}
+    return fields.get(key, "method")

@@ -5,7 +5,7 @@ The row of a method declares the method's own keys. A field's description is the
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedapp.core.keys import Auto, Count, Positive, Threads, Unsigned, Weight
 
@@ -22,8 +22,8 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-class RunKeys(BaseModel):
-    """Keys for data, clients, local training, evaluation, files and failures."""
+class Keys(BaseModel):
+    """What all groups of keys share: kebab-case aliases, strict types, no change after creation."""
 
     model_config = ConfigDict(
         alias_generator=kebab,
@@ -34,7 +34,38 @@ class RunKeys(BaseModel):
         allow_inf_nan=False,
     )
 
+
+class MethodKeys(Keys):
+    """The method and what every method may be combined with."""
+
     method: str = Field("feddr+", description="name of a method, see `fedapp methods`")
+    regulariser: str = Field(
+        "auto",
+        description="none, prox, kd, ntd, ntd-mse, kd-ntd, ld, moon, fd or norm, added to a base "
+        "method; auto: the method's own",
+    )
+    beta: Weight | Auto = Field(
+        "auto",
+        description="beta * base loss + (1 - beta) * regulariser; in methods that add the "
+        "regulariser: its weight",
+    )
+    mu: Weight | Auto = Field(
+        "auto", description="weight of the regulariser of fedprox, moon or fedfr"
+    )
+    tau: Positive | Auto = Field(
+        "auto", description="temperature of the regulariser; in spherefed-ce: scale of the logits"
+    )
+    weights: Literal["size", "uniform"] = Field(
+        "size", description="mean of client models: weighted by numbers of examples, or uniform"
+    )
+    extension_keys: str = Field(
+        "", description="with flwr run: keys of installed extensions: 'own-mu=0.1 own-part=3'"
+    )
+
+
+class DataKeys(Keys):
+    """The data set and how its images reach the model."""
+
     dataset: str = Field("digits", description="name of a data set, see `fedapp datasets`")
     data_dir: Place[str] = Field("", description="folder that holds the data set")
     download: Keeping[bool] = Field(
@@ -50,27 +81,20 @@ class RunKeys(BaseModel):
     decode_threads: Keeping[Threads] = Field(
         0, description="threads per process that decode imagenet100; 0: one per core, at most 8"
     )
-    model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
-    bn: Literal["batch", "running", "group"] = Field(
-        "batch",
-        description="batch: BatchNorm by batch statistics, also in tests; running: tests use "
-        "running statistics; group: GroupNorm",
-    )
-    bottleneck: Unsigned = Field(
-        0, description="number of features of a linear layer before the head; 0: no such layer"
-    )
-    bottleneck_layers: Literal[1, 2] = Field(
-        1, description="1: the bottleneck; 2: a hidden layer and ReLU before it, as in MOON's code"
-    )
-    initial_model: str = Field(
-        "",
-        description="initial weights: a file, a run directory, or imagenet; empty: random",
-    )
     normalisation: Literal["auto", "dataset", "symmetric"] = Field(
         "auto",
         description="normalisation of the images: dataset: by the data set's statistics; "
         "symmetric: to -1..1; auto: symmetric for pooled data, else dataset",
     )
+    augmentation: str = Field(
+        "auto", description="none, or one or more of: crop crop-reflect rrc flip cutout"
+    )
+
+
+class PartitionKeys(Keys):
+    """How the images are divided among the clients."""
+
+    num_clients: Count = Field(20, description="number of clients (not of nodes)")
     partition: str = Field(
         "shards",
         description="how the images are divided among the clients: shards, lda, iid, stratified, "
@@ -101,11 +125,36 @@ class RunKeys(BaseModel):
         0, description="rounds after which every client lacks another of its classes; 0: never"
     )
     stochastic_from: Count = Field(1, description="first round in which clients lack a class")
-    num_clients: Count = Field(20, description="number of clients (not of nodes)")
+
+
+class ModelKeys(Keys):
+    """The model that the clients train."""
+
+    model: str = Field("auto", description="backbone; auto: the papers' choice for the data set")
+    bn: Literal["batch", "running", "group"] = Field(
+        "batch",
+        description="batch: BatchNorm by batch statistics, also in tests; running: tests use "
+        "running statistics; group: GroupNorm",
+    )
+    bottleneck: Unsigned = Field(
+        0, description="number of features of a linear layer before the head; 0: no such layer"
+    )
+    bottleneck_layers: Literal[1, 2] = Field(
+        1, description="1: the bottleneck; 2: a hidden layer and ReLU before it, as in MOON's code"
+    )
+    initial_model: str = Field(
+        "",
+        description="initial weights: a file, a run directory, or imagenet; empty: random",
+    )
+
+
+class TrainingKeys(Keys):
+    """Rounds, local training and the machine."""
+
+    num_rounds: Local[Count] = Field(120, description="number of rounds")
     participation: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="fraction of the clients that train in each round"
     )
-    num_rounds: Local[Count] = Field(120, description="number of rounds")
     local_epochs: Count | Auto = Field("auto", description="epochs of a client per round")
     batch_size: Count | Auto = Field("auto", description="images per local training batch")
     drop_last: bool | Auto = Field(
@@ -126,28 +175,6 @@ class RunKeys(BaseModel):
         "auto", description="weight decay of local SGD; auto: 1e-5, or 0 if clients have own models"
     )
     clip_norm: Weight = Field(0.0, description="largest norm of local gradients; 0: no limit")
-    augmentation: str = Field(
-        "auto", description="none, or one or more of: crop crop-reflect rrc flip cutout"
-    )
-    regulariser: str = Field(
-        "auto",
-        description="none, prox, kd, ntd, ntd-mse, kd-ntd, ld, moon, fd or norm, added to a base "
-        "method; auto: the method's own",
-    )
-    beta: Weight | Auto = Field(
-        "auto",
-        description="beta * base loss + (1 - beta) * regulariser; in methods that add the "
-        "regulariser: its weight",
-    )
-    mu: Weight | Auto = Field(
-        "auto", description="weight of the regulariser of fedprox, moon or fedfr"
-    )
-    tau: Positive | Auto = Field(
-        "auto", description="temperature of the regulariser; in spherefed-ce: scale of the logits"
-    )
-    weights: Literal["size", "uniform"] = Field(
-        "size", description="mean of client models: weighted by numbers of examples, or uniform"
-    )
     seed: Unsigned = Field(0, description="seed of the run's random numbers")
     device: Local[str] = Field("auto", description="device that trains: auto, cpu, cuda or cuda:N")
     precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
@@ -156,6 +183,11 @@ class RunKeys(BaseModel):
     threads: Place[Threads] = Field(
         1, description="CPU threads of a client process; 0: PyTorch's default"
     )
+
+
+class EvaluationKeys(Keys):
+    """What is tested and measured, and when."""
+
     eval_every: Local[Count] = Field(
         1, description="rounds between evaluations on the global test set"
     )
@@ -167,19 +199,6 @@ class RunKeys(BaseModel):
     client_eval_every: Local[Unsigned] = Field(
         0, description="rounds between evaluations on all clients' own test splits; 0: never"
     )
-    checkpoint_every: Keeping[Unsigned] = Field(
-        0, description="rounds between checkpoints; 0: none"
-    )
-    checkpoint_keep: Keeping[Unsigned] = Field(
-        2, description="number of newest checkpoints to keep; 0: all"
-    )
-    resume: Keeping[str] = Field(
-        "", description="run directory to continue; auto: the one that run-name names"
-    )
-    output_dir: Keeping[str] = Field("runs", description="parent folder of run directories")
-    run_name: Keeping[str] = Field(
-        "", description="name of the run directory; empty: method, data set and time"
-    )
     analyses: Keeping[str] = Field(
         "", description="the papers' measures, separated by spaces; see `fedapp measures`"
     )
@@ -189,15 +208,39 @@ class RunKeys(BaseModel):
     analysis_clients: Keeping[Unsigned] = Field(
         10, description="largest number of a round's clients that measures train again; 0: all"
     )
+
+
+class OutputKeys(Keys):
+    """What a run writes, and where."""
+
+    output_dir: Keeping[str] = Field("runs", description="parent folder of run directories")
+    run_name: Keeping[str] = Field(
+        "", description="name of the run directory; empty: method, data set and time"
+    )
+    checkpoint_every: Keeping[Unsigned] = Field(
+        0, description="rounds between checkpoints; 0: none"
+    )
+    checkpoint_keep: Keeping[Unsigned] = Field(
+        2, description="number of newest checkpoints to keep; 0: all"
+    )
+    resume: Keeping[str] = Field(
+        "", description="run directory to continue; auto: the one that run-name names"
+    )
     tracker: Keeping[Literal["none", "tensorboard", "wandb", "mlflow"]] = Field(
         "none", description="tracker that also receives the metrics; metrics.jsonl always has them"
     )
     callbacks: Keeping[str] = Field(
         "", description="own callbacks, separated by spaces: installed names or module:Class"
     )
-    extension_keys: str = Field(
-        "", description="with flwr run: keys of installed extensions: 'own-mu=0.1 own-part=3'"
+    state_dir: Keeping[str] = Field(
+        "", description="folder of the clients' states; empty: the user's cache folder"
     )
+    keep_state: Keeping[bool] = Field(False, description="keep the clients' states after the run")
+
+
+class RobustnessKeys(Keys):
+    """Failures, malicious clients and privacy."""
+
     round_timeout: Keeping[Positive] = Field(
         3600.0, description="seconds that a round waits for its nodes"
     )
@@ -205,10 +248,6 @@ class RunKeys(BaseModel):
         1, description="smallest number of usable client updates that a round needs"
     )
     tolerate_failures: Local[bool] = Field(False, description="continue without clients that fail")
-    state_dir: Keeping[str] = Field(
-        "", description="folder of the clients' states; empty: the user's cache folder"
-    )
-    keep_state: Keeping[bool] = Field(False, description="keep the clients' states after the run")
     state_missing: Local[Literal["error", "reinit"]] = Field(
         "error", description="if a client's state is lost: the client fails, or starts afresh"
     )
@@ -226,22 +265,35 @@ class RunKeys(BaseModel):
     dp_noise: Weight = Field(0.0, description="differential privacy: noise multiplier")
 
 
+GROUPS: dict[str, type[Keys]] = {
+    "method": MethodKeys,
+    "data": DataKeys,
+    "partition": PartitionKeys,
+    "model": ModelKeys,
+    "training": TrainingKeys,
+    "evaluation": EvaluationKeys,
+    "output": OutputKeys,
+    "robustness": RobustnessKeys,
+}
+
+
+# Pydantic lists the fields of the last base class first.
+class RunKeys(
+    RobustnessKeys,
+    OutputKeys,
+    EvaluationKeys,
+    TrainingKeys,
+    ModelKeys,
+    PartitionKeys,
+    DataKeys,
+    MethodKeys,
+):
+    """All keys that do not belong to one method, in the order of `GROUPS`."""
+
+
 def marked_keys(cls: type[BaseModel], *marks: str) -> frozenset[str]:
     """Return the run-config keys that carry one of the marks."""
     fields = cls.model_fields.items()
     return frozenset(
         kebab(name) for name, field in fields if any(mark in field.metadata for mark in marks)
     )
-
-
-def sentence(cls: type[BaseModel], error: ValidationError) -> str:
-    """Return one sentence about the first error of a configuration."""
-    first = error.errors()[0]
-    key = str(first["loc"][0])
-    value = first["input"]
-    message = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    if (limit := first.get("ctx", {}).get("le")) is not None:
-        message = f"less than or equal to {limit:g}"  # pydantic prints all digits of 1e30
-    auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
-    help_text = cls.model_fields[key.replace("-", "_")].description
-    return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"
