@@ -1,4 +1,4 @@
-"""Whole rounds of clients with models of their own, and what each server makes of their uploads."""
+"""Whole rounds of clients with different models, and what each server computes from uploads."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ ANY_HEADS = [name for name in PERSONAL if name not in ("fedgen", "lg-fedavg")]
 
 
 @pytest.mark.parametrize("method", PERSONAL)
-def test_a_training_that_is_asked_for_twice_changes_no_bit(method, monkeypatch):
-    """As after a lost reply: the client has stored its model, and starts from the one before."""
+def test_a_repeated_training_request_changes_no_bit(method, monkeypatch):
+    """As after a lost reply: the client has stored a new model but starts from the previous one."""
     config = run(method=method, participation=0.5)
     once, _ = outcome(config, nodes=2)
     answer, again = InProcessGrid.answer, []
@@ -54,18 +54,18 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
     _, strategy = outcome(config, nodes=2, state_key="hidden")
     assert [result.client for result in strategy.report.results] == [0, 1, 2, 3]
     assert strategy.report.client_accuracy["client-count"] == 4
-    node = ProcessContext(parse_config(config))
+    process = ProcessContext(parse_config(config))
     for client, width in ((1, 24), (2, 12), (3, 6)):
         task = Task(1, (client,), 0.0, "size", 1, state_key="hidden")
-        built = node.client(client, node.memory(client, task, 2))
+        built = process.client(client, process.memory(client, task, 2))
         (name,) = (n for n in built.recalled if n.endswith("head.hidden.weight"))
         assert built.recalled[name].shape == (width, 16)
-        start = node.slot_of(client).model.state_dict()[name].numpy()
+        start = process.slot_of(client).model.state_dict()[name].numpy()
         assert not np.array_equal(built.recalled[name], start)
 
 
 def upload(client: int, rows: list, classes: list, counts: list | None = None) -> Upload:
-    """One client's prototypes."""
+    """Return one client's prototypes."""
     number = None if counts is None else np.array(counts)
     return Upload(client, np.array(rows, np.float32), np.array(classes), number)
 
@@ -120,9 +120,9 @@ class Steep(PairClient):
 
 def test_each_model_of_a_pair_has_its_own_gradients_clipped_to_ten():
     model = Pair(nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(2, 2))
-    place = ModelSlot(model, {}, LocalSettings(1), lambda: model)
+    slot = ModelSlot(model, {}, LocalSettings(1), lambda: model)
     fields: dict[str, Any] = dict.fromkeys(ClientData.__dataclass_fields__)
-    client = Steep(place, 0, ClientData(**fields), Objective())
+    client = Steep(slot, 0, ClientData(**fields), Objective())
     step = Step(torch.tensor([0]), torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(3, 2))
     client.gradients(lambda: step, Objective())
     own, other = model.personal.weight.grad, model.mentee.weight.grad
