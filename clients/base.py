@@ -117,7 +117,7 @@ class LocalClient(NumPyClient):
         """
         self.set_parameters(list(received.values()))
         self.prepare(server_round)
-        self.keep_start()
+        self.copy_to_teacher()
         result = self.run(server_round, lr)
         update = Update(to_arrays(self.shared), result, self.data.num_examples)
         check_finite(update.shared, "the model", result.steps)
@@ -185,7 +185,7 @@ class LocalClient(NumPyClient):
         return previous_model.split((self.memory.load() if self.memory else None) or {})
 
     @property
-    def recalled(self) -> Arrays:
+    def stored_state(self) -> Arrays:
         """The method's state when this round began, {} if there is none; raises `StateError`."""
         return self._stored[0]
 
@@ -195,11 +195,11 @@ class LocalClient(NumPyClient):
         return self.memory is not None and self.memory.known and not any(self._stored)
 
     @property
-    def evaluated_afresh(self) -> bool:
+    def evaluated_without_state(self) -> bool:
         """Whether the evaluation needed the client's state, and that state was lost."""
         return "_stored" in vars(self) and self.reinitialised
 
-    def remember(self, update: Update) -> None:
+    def save_state(self, update: Update) -> None:
         """Store the update's state, once the update is known to be usable; raises `StateError`."""
         if self.memory is not None and update.state:
             self.memory.save(update.state)
@@ -241,7 +241,7 @@ class LocalClient(NumPyClient):
             self.velocity,
         )
 
-    def keep_start(self) -> None:
+    def copy_to_teacher(self) -> None:
         """Copy the model to the teacher: the received part and the client's own part.
 
         This must happen before any training on an objective with a regulariser. It must also happen

@@ -20,7 +20,7 @@ class CentralisedClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Load the velocity at the end of the last round, or zeros."""
-        stored = self.recalled
+        stored = self.stored_state
         zeros = [torch.zeros_like(tensor) for tensor in self.trained.values()]
         self.velocity = self.on_device(stored) if stored else zeros
 

@@ -68,17 +68,17 @@ class DittoClient(LocalClient):
     def personalise(self, server_round: int, lr: float) -> None:
         """Load the personal model; train it first if the client has never trained."""
         if not self._recall():
-            self.keep_start()
+            self.copy_to_teacher()
             self._train_own(self.data.tuning(server_round), lr, _copies(self.model))
         self.model = self.slot.copy("own")
 
     def _recall(self) -> bool:
         """Load the personal model into the process's model "own"; return False for a new client."""
         own = self.slot.copy("own")
-        if not self.recalled:
+        if not self.stored_state:
             copy_weights(self.slot.copy("initial"), own)
             return False
-        load_arrays(floating(own), self.recalled)
+        load_arrays(floating(own), self.stored_state)
         return True
 
     def _train_own(self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]) -> None:

@@ -55,7 +55,7 @@ class FedCurvClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
-        self._round, own = server_round, self.recalled
+        self._round, own = server_round, self.stored_state
         counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
         self._own = own if counted else {}  # its part of the sums
         self._pulls = bool(self.inbox) and self.weight > 0

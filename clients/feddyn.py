@@ -31,7 +31,7 @@ class FedDynClient(LocalClient):
     def prepare(self, server_round: int) -> None:
         """Compute g_i + alpha w_g, the constant part of the terms' gradient."""
         zeros = {name: np.zeros(tensor.shape, np.float32) for name, tensor in self.trained.items()}
-        self._own = self.recalled or zeros
+        self._own = self.stored_state or zeros
         self._constant = self.on_device(self._own)
         torch._foreach_add_(self._constant, self._parameters(), alpha=self.alpha)
 

@@ -16,7 +16,7 @@ from clients.update import Update
 
 # The same names as in strategies.fedgen; neither package imports the other.
 INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
-UNHEARD = "unheard"
+MISSING_COUNTS = "unheard"
 
 
 class FedGenClient(PersonalClient):
@@ -68,6 +68,6 @@ class FedGenClient(PersonalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Store the model; upload label counts if the server lacks them."""
-        if self.client in self.inbox[INBOX].get(UNHEARD, ()):
+        if self.client in self.inbox[INBOX].get(MISSING_COUNTS, ()):
             update.uploads = {COUNTS: self.data.class_counts.cpu().numpy().copy()}
         super().finish(received, update, lr)

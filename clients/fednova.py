@@ -30,7 +30,7 @@ class FedNovaClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Load the client's last mean gradient; there is none before its first training."""
-        self._correction = self.on_device(self.recalled) if self.recalled else []
+        self._correction = self.on_device(self.stored_state) if self.stored_state else []
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch and subtract the correction, if there is one."""

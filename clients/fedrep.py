@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from clients.personal import PersonalPartClient
 from clients.training.local_training import Batches, LocalSettings, TrainingResult, train
-from clients.training.parts import BODY, HEAD, still_statistics, training_only
+from clients.training.parts import BODY, HEAD, frozen_statistics, training_only
 
 
 class FedRepClient(PersonalPartClient):
@@ -21,11 +21,11 @@ class FedRepClient(PersonalPartClient):
     def personalise(self, server_round: int, lr: float) -> None:
         """Do one local update from the new body; its result is discarded after the evaluation."""
         super().personalise(server_round, lr)
-        self.keep_start()
+        self.copy_to_teacher()
         self._update(self.data.tuning(server_round), lr)
 
     def _update(self, epoch: Callable[[], Batches], lr: float) -> TrainingResult:
-        with still_statistics(self.model):
+        with frozen_statistics(self.model):
             head = self._phase(HEAD, epoch, lr, self.settings)
         body = self._phase(BODY, epoch, lr, replace(self.settings, epochs=1))
         steps = head.steps + body.steps

@@ -15,7 +15,7 @@ from clients.base import LocalClient
 from clients.training.displacement import displaced
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
-from clients.training.parts import in_part, still_statistics
+from clients.training.parts import frozen_statistics, in_part
 
 
 class FedSOLClient(LocalClient):
@@ -49,7 +49,7 @@ class FedSOLClient(LocalClient):
         moves = perturbation(weights, anchors, self.rho, self.adaptive)
         for parameter in step.parameters:
             parameter.grad = None
-        with displaced(weights, moves), still_statistics(self.model):
+        with displaced(weights, moves), frozen_statistics(self.model):
             loss = objective.base_loss(forward(watched=False))
             loss.backward()
         return loss.detach()

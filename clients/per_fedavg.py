@@ -75,7 +75,7 @@ class PerFedAvgClient(LocalClient):
     def personalise(self, server_round: int, lr: float) -> None:
         """Adapt a copy of the received model on the client's training data."""
         own, epoch = self.slot.copy("own"), self.data.tuning(server_round)
-        self.keep_start()
+        self.copy_to_teacher()
         copy_weights(self.model, own)
         plain = replace(
             self.settings, epochs=self.adapt_epochs or 1, momentum=0.0, weight_decay=0.0

@@ -35,4 +35,4 @@ class PersonalPartClient(LocalClient):
     def _recall(self) -> None:
         initial = self.slot.copy("initial").state_dict()
         private = self.slot.private
-        load_arrays(private, self.recalled or to_arrays({n: initial[n] for n in private}))
+        load_arrays(private, self.stored_state or to_arrays({n: initial[n] for n in private}))

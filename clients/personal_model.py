@@ -64,8 +64,8 @@ class PersonalClient(LocalClient):
         tensors = self.own_tensors()
         if keep_received:
             tensors = {name: t for name, t in tensors.items() if name not in self.shared}
-        if self.recalled:
-            load_arrays(tensors, self.recalled)
+        if self.stored_state:
+            load_arrays(tensors, self.stored_state)
             return
         initial = self.slot.initial(self.client).state_dict()
         with torch.no_grad():

@@ -81,7 +81,7 @@ class ExactSum:
                     f"{self._bounds[name]:.3g} for one round"
                 )
 
-    def farthest(self, names: Iterable[str]) -> float:
+    def max_squared_distance(self, names: Iterable[str]) -> float:
         """Return a bound of ||w - r||^2 over these tensors for every model w that `add` accepts.
 
         r is the reference. The bound is loose: it assumes twice the largest value everywhere.

@@ -42,10 +42,10 @@ class FedAvg(ClientStrategy):
         """Turn the mean of the clients' models into the next global model."""
         return mean
 
-    def take_means(self, means: dict[str, Arrays]) -> None:
+    def use_means(self, means: dict[str, Arrays]) -> None:
         """Use the uniform means of the groups of `averaged`; called before `server_update`."""
 
-    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+    def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Reset the sums, or the list of models if the rule needs separate models."""
         if self.separate:
             self._separate = SeparateModels(received)
@@ -67,11 +67,11 @@ class FedAvg(ClientStrategy):
         else:
             self._sums.add(model, groups, weight)
 
-    def close_round(self, received: Arrays) -> Arrays:
+    def end_round(self, received: Arrays) -> Arrays:
         """Return the next global model: the method's update with the mean."""
         if self.separate:
             mean = self.rule.combine(self.server_round, received, self._separate)
         else:
-            self.take_means({name: group.mean() for name, group in self._sums.groups.items()})
+            self.use_means({name: group.mean() for name, group in self._sums.groups.items()})
             mean = self._sums.model.mean()
         return self.server_update(received, mean)

@@ -34,7 +34,7 @@ class FedCurv(FedAvg):
         shapes = {name: np.zeros_like(self._global[name]) for name in self.trained}
         return {IMPORTANCE: shapes, WEIGHTED: shapes}
 
-    def take_means(self, means: dict[str, Arrays]) -> None:
+    def use_means(self, means: dict[str, Arrays]) -> None:
         """Keep the sums for the next round, or add them to those of earlier rounds."""
         clients = np.array([result.client for result in self.report.results], np.int64)
         sums = {

@@ -67,12 +67,12 @@ class FedExP(FedAvg):
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add models with plausible distances; raises `UpdateRefused` otherwise."""
-        farthest = self._sums.model.farthest(self.trained)
+        max_squared_distance = self._sums.model.max_squared_distance(self.trained)
         for result in results:
-            if result.squared_distance > farthest:
+            if result.squared_distance > max_squared_distance:
                 raise UpdateRefused(
                     f"its squared distance is {result.squared_distance:.3g}, more than the "
-                    f"{farthest:.3g} of any model that could be averaged"
+                    f"{max_squared_distance:.3g} of any model that could be averaged"
                 )
         super().take(content, task, results)
 

@@ -23,7 +23,7 @@ from strategies.rounds.records import TASK, UPLOADS, ClientResult, Task, unpack_
 from strategies.rounds.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
-UNHEARD = "unheard"  # ids of clients whose label counts are missing
+MISSING_COUNTS = "unheard"  # ids of clients whose label counts are missing
 _STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
 
 
@@ -58,7 +58,7 @@ class FedGen(FedAvg):
         self._heard: dict[int, np.ndarray] = {}
         self._sent: Arrays = {}
 
-    def ask_first(self, grid: Grid, timeout: float) -> None:
+    def query_clients(self, grid: Grid, timeout: float) -> None:
         """Query the label counts; a client without a valid answer sends them with its upload."""
         unheard = sorted(self.federation.nodes.keys() - self._heard.keys())
         if not self.label_query or not unheard:
@@ -79,16 +79,16 @@ class FedGen(FedAvg):
                         reply.content, clients_by_node[reply.metadata.src_node_id]
                     )
 
-    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+    def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Store the generator and the label distribution, which every client of the round gets."""
-        super().open_round(received, total_weight, cohort)
+        super().begin_round(received, total_weight, cohort)
         self._sent = {**module_arrays(self.generator), LABELS: self._distribution()}
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the generator, the label distribution and the clients with missing label counts."""
         sent = dict(self._sent)
         if unheard := sorted(set(clients) - self._heard.keys()):
-            sent[UNHEARD] = np.array(unheard, np.int64)
+            sent[MISSING_COUNTS] = np.array(unheard, np.int64)
         return {EXTRA: sent}
 
     def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:

@@ -55,7 +55,7 @@ class FedKD(UploadRounds[Arrays]):
                 )
         return mentee
 
-    def close_round(self, received: Arrays) -> Arrays:
+    def end_round(self, received: Arrays) -> Arrays:
         """Average in the order of the client ids and compress the mean for the next round."""
         if uploads := self.uploads():
             mean: Arrays = {}

@@ -30,7 +30,7 @@ class Scaffold(FedAvg):
         """Request the changes of the clients' control variates."""
         return {CONTROL: {name: np.zeros_like(self._global[name]) for name in self.trained}}
 
-    def take_means(self, means: dict[str, Arrays]) -> None:
+    def use_means(self, means: dict[str, Arrays]) -> None:
         """Update c; the factor is M / N because other clients' control variates do not change."""
         share = len(self.report.results) / len(self.federation.nodes)
         self._control = {

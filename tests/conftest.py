@@ -1,4 +1,4 @@
-"""What all tests share: folders of their own, one thread, and no two federations at a time."""
+"""Fixtures of all tests: separate folders, one thread, one federation of processes at a time."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-# How long an example takes says more about the machine's other work than about the code.
+# No deadline: the duration of an example depends more on the machine's load than on the code.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
 
@@ -32,7 +32,7 @@ def data_cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def client_states(tmp_path, monkeypatch):
-    """Let every test's clients keep their states in a folder of that test."""
+    """Store the states of clients in a folder of the test."""
     monkeypatch.setenv("FEDAPP_STATE", str(tmp_path / "client-states"))
 
 
@@ -46,7 +46,7 @@ def one_thread():
 
 @pytest.fixture(scope="session", autouse=True)
 def console():
-    """Show what is logged, as the entry points of processes do."""
+    """Show log lines on the console, as the entry points of processes do."""
     from fedapp.core.log import configure
 
     configure()
@@ -54,7 +54,7 @@ def console():
 
 @pytest.fixture
 def handlers():
-    """Put the handlers of signals back after a test that changes them."""
+    """Restore the signal handlers after a test that changes them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

@@ -1,7 +1,7 @@
-"""A Flower grid without processes: nodes answer in this one, in an order drawn from a seed.
+"""A Flower grid without other processes: nodes answer in this process, in an order from a seed.
 
-It runs the real ServerApp pieces, strategies, messages and ClientApp handlers, so a federation of
-any shape takes milliseconds to start. What only processes can show is tested in tests/simulation.
+It runs the real ServerApp parts, strategies, messages and ClientApp handlers. A federation of any
+shape starts in milliseconds. The tests in tests/simulation use real processes.
 """
 
 import random
@@ -37,7 +37,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 class ShuffledGrid(InProcessGrid):
-    """Replies come in an order drawn from a seed, and may be tampered with on the way."""
+    """A grid whose replies arrive in an order drawn from a seed; `tamper` may change them."""
 
     def __init__(
         self, run_config: dict[str, Any], nodes: int, seed: int = 0, tamper: Tamper | None = None
@@ -48,9 +48,9 @@ class ShuffledGrid(InProcessGrid):
         self.log: list[Message] = []
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        kept = list(messages)
-        self.log += kept
-        return super().push_messages(kept)
+        pushed = list(messages)
+        self.log += pushed
+        return super().push_messages(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         ready = [message_id for message_id in message_ids if message_id in self.waiting]
@@ -68,16 +68,16 @@ def federate(
 ) -> tuple[dict[str, np.ndarray], ClientStrategy, list[dict[str, np.ndarray]]]:
     """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
     config = parse_config(run_config)
-    node = ProcessContext(config)
+    process = ProcessContext(config)
     grid = ShuffledGrid(run_config, nodes, seed, tamper)
     for context in grid.contexts.values():
         context.node_config["hosts"] = hosts
-    expected = {"configuration": config.fingerprint(), "head": node.head_hash()}
+    expected = {"configuration": config.fingerprint(), "head": process.head_hash()}
     federation = wait_for_nodes(grid, config.num_clients, expected, 5)
     key = state_key or uuid.uuid4().hex
-    strategy = build_strategy(config, node, federation, key)
+    strategy = build_strategy(config, process, federation, key)
     history: list[dict[str, np.ndarray]] = []
-    initial = {n: t.detach().numpy() for n, t in node.slot.shared.items()}
+    initial = {n: t.detach().numpy() for n, t in process.slot.shared.items()}
     strategy.start(
         grid, to_array_record(initial), config.num_rounds, 60,
         evaluate_fn=lambda r, arrays: history.append(from_array_record(arrays)),
@@ -86,7 +86,7 @@ def federate(
 
 
 def break_client(monkeypatch: Any, clients: set[int], error: Exception) -> None:
-    """Let the NumPyClients of some client ids raise."""
+    """Make the NumPyClients of some client ids raise an error."""
     original = ProcessContext.client
 
     def broken(self: ProcessContext, client: int, *more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The project's own files, for the tests that hold them to the rules."""
+"""The project's own files, for the tests that check rules on them."""
 
 import ast
 import functools
@@ -16,9 +16,9 @@ NOT_SOURCE = {".git", ".venv", "runs", "dist", "build", "htmlcov", "__pycache__"
 
 @functools.cache
 def project_files() -> list[Path]:
-    """Every file that is, or is about to be, part of the project.
+    """Return every file that is part of the project, or will be with the next commit.
 
-    Git knows them best; a copy without git, such as an unpacked archive, is walked instead.
+    Git lists them. In a copy without git, such as an unpacked archive, the folders are walked.
     """
     if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -26,33 +26,33 @@ def project_files() -> list[Path]:
         if listed.returncode == 0:
             paths = {ROOT / name for name in listed.stdout.split("\0") if name}
             return sorted(path for path in paths if path.is_file())
-    found = []
+    paths = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in NOT_SOURCE]
-        found += [Path(folder, name) for name in names]
-    return sorted(found)
+        paths += [Path(folder, name) for name in names]
+    return sorted(paths)
 
 
 def name_of(path: Path) -> str:
-    """The path inside the project, with forward slashes."""
+    """Return the path inside the project, with forward slashes."""
     return path.relative_to(ROOT).as_posix()
 
 
 @functools.cache
 def texts() -> dict[str, str]:
-    """Content of every project file that is text, by name."""
-    found = {}
+    """Return the content of every text file of the project, by name."""
+    contents = {}
     for path in project_files():
         try:
-            found[name_of(path)] = path.read_text(encoding="utf-8")
+            contents[name_of(path)] = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-    return found
+    return contents
 
 
 @functools.cache
 def modules() -> dict[str, ast.Module]:
-    """Syntax trees of the three packages, by dotted name."""
+    """Return the syntax trees of the three packages' modules, by dotted name."""
     return {
         name.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): ast.parse(text)
         for name, text in texts().items()

@@ -1,4 +1,4 @@
-"""Clients and strategies with a model of one vector, for hand-checked steps of the methods."""
+"""Clients and strategies whose model is one vector, for hand-checked steps of the methods."""
 
 from dataclasses import fields
 from functools import partial
@@ -33,7 +33,7 @@ class Inner(Objective):
 
 
 class VectorClient:
-    """A client of the project around a vector: its hooks, one after the other."""
+    """A client of the project whose model is one vector; tests call its hooks one by one."""
 
     def __init__(
         self, kind: type[LocalClient], w: Any, state: Any = None, inbox: Any = None,
@@ -42,10 +42,10 @@ class VectorClient:
         """Receive `w`, recall `state`, and prepare."""
         model = VectorModel(w)
         self.settings = settings or LocalSettings(1, momentum=0.0)
-        place = ModelSlot(model, dict(model.named_parameters()), self.settings,
+        slot = ModelSlot(model, dict(model.named_parameters()), self.settings,
                           lambda: VectorModel(w))  # fmt: skip
         data = ClientData(**dict.fromkeys(field.name for field in fields(ClientData)))
-        self.client = kind(place, 0, data, Inner(), None, _single(inbox or {}), **options)
+        self.client = kind(slot, 0, data, Inner(), None, _single(inbox or {}), **options)
         self.client.__dict__["_stored"] = (_single({"": state or {}})[""], {})
         self.received = np.array(w, np.float32)
         self.client.prepare(server_round)

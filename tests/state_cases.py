@@ -1,4 +1,4 @@
-"""What the tests of the client state share: a small state, and a second process that uses it."""
+"""Helpers for tests of the client state: a small state, and a second process that uses it."""
 
 import subprocess
 import sys
@@ -38,12 +38,12 @@ def in_a_child(root: Path, body: str, status: int = 0) -> str:
     return done.stdout.strip()
 
 
-def same(found: dict[str, np.ndarray] | None, expected: dict[str, np.ndarray]) -> bool:
+def same(actual: dict[str, np.ndarray] | None, expected: dict[str, np.ndarray]) -> bool:
     return (
-        found is not None
-        and found.keys() == expected.keys()
+        actual is not None
+        and actual.keys() == expected.keys()
         and all(
-            (found[n].dtype, found[n].shape, found[n].tobytes())
+            (actual[n].dtype, actual[n].shape, actual[n].tobytes())
             == (array.dtype, array.shape, array.tobytes())
             for n, array in expected.items()
         )

@@ -47,7 +47,7 @@ def training_only(model: nn.Module, part: str) -> Iterator[None]:
 
 
 @contextmanager
-def still_statistics(model: nn.Module) -> Iterator[None]:
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Keep BatchNorm's running statistics unchanged; the normalisation of batches is as usual."""
     layers = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
     kept = [[buffer.clone() for buffer in layer.buffers()] for layer in layers]

@@ -108,7 +108,7 @@ def _of_client(
     task = Task(last, (client,), 0.0, "size", 1, state_key=key)
     numpy_client = process.client(client, process.memory(client, task, last + 1))
     try:
-        stored = numpy_client.recalled
+        stored = numpy_client.stored_state
     except StateError as error:
         raise UserError(f"client {client}'s model cannot be read: {error}") from None
     if not stored:

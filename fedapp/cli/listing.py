@@ -43,7 +43,7 @@ def markdown_table() -> str:
 
 def kept(row: Method) -> str:
     """Return what the clients of a method keep between rounds, and with which key; "-": nothing."""
-    key, value = row.exchange.keeps_with
+    key, value = row.exchange.keeps_if
     words = row.kept(row.loss.regulariser, {key: value}) or "-"
     return f"{words} ({key}={value})" if key else words
 

@@ -178,7 +178,7 @@ _PHOTOS = replace(
 )
 
 
-def usual_name(dataset: str) -> str:
+def settings_name(dataset: str) -> str:
     """Return the name of a data set in the settings; a hub data set has its name's last part.
 
     hub:uoft-cs/cifar10 is cifar10, and hub:zalando-datasets/fashion_mnist is fashion-mnist.
@@ -186,12 +186,12 @@ def usual_name(dataset: str) -> str:
     return dataset.partition("/")[2].partition(":")[0].replace("_", "-") or dataset
 
 
-def usual_model(dataset: str, fitting: Sequence[str] = ()) -> str:
+def default_model(dataset: str, fitting: Sequence[str] = ()) -> str:
     """Return the papers' backbone for a data set, or the first fitting one if it does not fit.
 
     `fitting` lists the backbones that a method can train; empty: all.
     """
-    usual = MODEL_OF.get(usual_name(dataset), "cnn")
+    usual = MODEL_OF.get(settings_name(dataset), "cnn")
     return usual if usual in fitting or not fitting else fitting[0]
 
 
@@ -262,7 +262,7 @@ def partition_settings(config: RunConfig) -> dict[str, Any]:
         pools = pools_data(config.partition)
     return {
         "normalisation": "symmetric" if pools else "dataset",
-        "classes_per_client": CLASSES_PER_CLIENT.get(usual_name(config.dataset), 2),
+        "classes_per_client": CLASSES_PER_CLIENT.get(settings_name(config.dataset), 2),
         "pool_data": pools,
         "partition_seed": PARTITION_SEED if pools else config.seed,
     }

@@ -6,7 +6,7 @@ tables of methods, models, data sets and partitions.
 
 from __future__ import annotations
 
-from fedapp.config.fine_tuning import check_stage
+from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
 from fedapp.config.model_checks import (
@@ -14,7 +14,7 @@ from fedapp.config.model_checks import (
     check_head,
     check_initial,
     check_model,
-    check_personal,
+    check_model_keys,
 )
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -45,9 +45,9 @@ def check_config(config: RunConfig) -> None:
     _check_blend(config, row)
     check_head(config, row)
     check_model(config, row)
-    check_personal(config, row)
+    check_model_keys(config, row)
     check_initial(config)
-    check_stage(config, row)
+    check_fine_tuning(config, row)
     check_group(config, row)
     _check_sampling(config)
     _check_device(config)

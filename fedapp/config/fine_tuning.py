@@ -37,7 +37,7 @@ PROTOCOLS = {
 }
 
 
-def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
+def fine_tuning_settings(config: RunConfig, row: Method) -> dict[str, Any]:
     """Return what "auto" means for the finetune-* keys; the other keys are already resolved."""
     chosen: str = config.finetune_protocol
     name = row.fine_tuning.protocol if chosen == "auto" else chosen
@@ -56,7 +56,7 @@ def stage_settings(config: RunConfig, row: Method) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if getattr(config, key) == "auto"}
 
 
-def check_stage(config: RunConfig, row: Method) -> None:
+def check_fine_tuning(config: RunConfig, row: Method) -> None:
     """Raise UserError if the clients of a method cannot fine-tune as configured."""
     if row.fine_tuned and not config.finetune_epochs:
         raise UserError(

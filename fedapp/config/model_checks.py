@@ -1,6 +1,6 @@
 """Checks of combinations of model, data set and method; each error is one sentence."""
 
-from fedapp.config.auto import usual_model
+from fedapp.config.auto import default_model
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import find_dataset
@@ -60,7 +60,7 @@ def check_model(config: RunConfig, row: Method) -> None:
         )
     side = find_dataset(config.dataset).image_size
     if side is not None and not config.model_group:  # otherwise checked once the data are loaded
-        check_one_pixel(config, side)
+        check_single_image_batches(config, side)
 
 
 def check_initial(config: RunConfig) -> None:
@@ -87,7 +87,7 @@ def check_head(config: RunConfig, row: Method) -> None:
         )
 
 
-def check_personal(config: RunConfig, row: Method) -> None:
+def check_model_keys(config: RunConfig, row: Method) -> None:
     """Raise UserError for keys about models that the method does not use.
 
     A method trains either one model for all clients or a model per client.
@@ -100,7 +100,7 @@ def check_personal(config: RunConfig, row: Method) -> None:
             "leave them at their defaults"
         )
     defaults = {
-        "model": (usual_model(config.dataset, row.models), "set 'model-group' instead"),
+        "model": (default_model(config.dataset, row.models), "set 'model-group' instead"),
         "bn": ("batch", "leave it at 'batch', which every 'model-group' has"),
         "bottleneck": (0, "set 'feature-dim' instead"),
         "bottleneck-layers": (1, "leave it at 1"),
@@ -115,7 +115,7 @@ def check_personal(config: RunConfig, row: Method) -> None:
             )
 
 
-def check_one_pixel(config: RunConfig, image_size: int) -> None:
+def check_single_image_batches(config: RunConfig, image_size: int) -> None:
     """Raise UserError for batches of one image if a BatchNorm sees one value per image."""
     if needs_two(config.model, image_size, config.bn):
         images = f"{image_size}x{image_size} images"

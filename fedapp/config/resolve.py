@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from fedapp.config.auto import (
     GUESS,
     blend_settings,
+    default_model,
     find_setting,
     group_settings,
     partition_settings,
-    usual_model,
-    usual_name,
+    settings_name,
 )
 from fedapp.config.checks import check_config
-from fedapp.config.fine_tuning import stage_settings
+from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.overrides import read_overrides
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
@@ -94,15 +94,15 @@ def resolve(config: RunConfig) -> RunConfig:
     values = {key: value for _, layer in auto_layers(config, row) for key, value in layer.items()}
     autos = {key: value for key, value in values.items() if getattr(config, key) == "auto"}
     resolved = config.model_copy(update=autos)
-    resolved = resolved.model_copy(update=stage_settings(resolved, row))
+    resolved = resolved.model_copy(update=fine_tuning_settings(resolved, row))
     check_config(resolved)
     return resolved
 
 
 def auto_layers(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
     """Return what "auto" may mean, as values with their source; a later layer wins."""
-    dataset, name = usual_name(config.dataset), row.settings_of or config.method
-    model = usual_model(config.dataset, row.models) if config.model == "auto" else config.model
+    dataset, name = settings_name(config.dataset), row.settings_of or config.method
+    model = default_model(config.dataset, row.models) if config.model == "auto" else config.model
     setting = find_setting(dataset, model)
     own = config.regulariser in ("auto", row.loss.regulariser)
     added = "none" if own else config.regulariser
@@ -141,7 +141,7 @@ def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
     `asked` is the configuration before it was resolved.
     """
     row = find_method(config.method)
-    setting = find_setting(usual_name(config.dataset), config.model)
+    setting = find_setting(settings_name(config.dataset), config.model)
     origin = setting.rate_origin(row.settings_of or config.method, is_ordinary(row))
     if asked.get("lr", "auto") != "auto" or origin != GUESS or row.personal is not None:
         return ""

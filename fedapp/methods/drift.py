@@ -53,7 +53,7 @@ DRIFT: dict[str, Method] = {
         client=ClientSpec(FedNovaClient, options={"correction": "fednova-correction"}),
         server=ServerSpec(FedNova, options={"epochs": "local-epochs", "momentum": "momentum"}),
         exchange=Exchange(
-            also_sends="a_i", keeps="mean gradient", keeps_with=("fednova-correction", "own")
+            also_sends="a_i", keeps="mean gradient", keeps_if=("fednova-correction", "own")
         ),
         keys={
             "fednova-correction": Key(

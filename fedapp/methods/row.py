@@ -123,7 +123,7 @@ class Exchange:
     sends: str = ""  # model, body (without head), head, mentee, nothing; empty: depends on the head
     also_sends: str = ""  # what clients and server send in addition
     keeps: str = ""  # what a client keeps in its state between rounds
-    keeps_with: tuple[str, Value | str] = ("", "")  # key and value that `keeps` depends on
+    keeps_if: tuple[str, Value | str] = ("", "")  # key and value that `keeps` depends on
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Method:
 
         `values` holds the values of the configuration by key.
         """
-        key, value = self.exchange.keeps_with
+        key, value = self.exchange.keeps_if
         keeps = self.exchange.keeps
         own = [keeps] if keeps and (not key or values.get(key) == value) else []
         needs_previous = Objective(self.loss.base, regulariser).needs_previous

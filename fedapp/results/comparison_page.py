@@ -62,18 +62,18 @@ def _measures(runs: Sequence[RunDirectory]) -> str:
     """Plot the measures that some of the runs have, with all runs in one plot."""
     named = zip(comparison.run_labels(runs), runs, strict=True)
     measured = [(label, entries) for label, run in named if (entries := store.read(run))]
-    pictured = measure_plots.pictured(measured) if len(measured) > 1 else {}
+    plots_by_name = measure_plots.plots_by_name(measured) if len(measured) > 1 else {}
     return page.beside(
         *(
             page.plot(svg(measure_plots.draw(word, some), f"{name}: {_in_words(word, some)}"))
-            for name, (word, some) in pictured.items()
+            for name, (word, some) in plots_by_name.items()
         )
     )
 
 
 def _in_words(word: str, measured: Sequence[measure_plots.Run]) -> str:
     return "; ".join(
-        f"{label}: {measure_plots.in_words(word, entries)}" for label, entries in measured
+        f"{label}: {measure_plots.describe_choice(word, entries)}" for label, entries in measured
     )
 
 

@@ -175,7 +175,7 @@ def _measures(run: RunDirectory, rows: Rows) -> str:
     entries = store.read(run)
     figures = measure_plots.of_run(run, entries, rows)
     plotted = [
-        page.plot(svg(figure, measure_plots.in_words(word, entries)))
+        page.plot(svg(figure, measure_plots.describe_choice(word, entries)))
         for word, figure in figures.items()
     ]
     return page.beside(*plotted)

@@ -1,1 +1,1 @@
-"""One run: its server, its clients, the process that they share, and what is written down."""
+"""One run: its server, its clients, the context of its processes, and its callbacks."""

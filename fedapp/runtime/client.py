@@ -92,7 +92,7 @@ def evaluate(message: Message, context: Context) -> Message:
             loss, count, scores = numpy_client.evaluate(
                 list(_ordered(received, numpy_client).values()), config
             )
-            scores[REINITIALISED] = int(numpy_client.evaluated_afresh)
+            scores[REINITIALISED] = int(numpy_client.evaluated_without_state)
         except LossDiverged as reason:
             failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
@@ -164,7 +164,7 @@ class Gathered:
         if self._sums is None:
             self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
         self._sums.check(model, update.groups)
-        client.remember(update)
+        client.save_state(update)
         if task.separate:
             self._uploads[client.client] = model
         elif len(task.clients) == 1:

@@ -40,7 +40,9 @@ class BatchSettings:
     test_size: int  # images in a test batch if BatchNorm normalises by the batch; 0: it does not
     dropped_every: int  # stochastic clients: rounds until another class is dropped; 0: never
     dropped_from: int  # the first round in which a class is dropped
-    two_images: str = ""  # name of the model if its BatchNorm needs 2 images per client; or empty
+    needs_two_images: str = (
+        ""  # name of the model if its BatchNorm needs 2 images per client; or empty
+    )
 
 
 class FederatedData:
@@ -55,7 +57,7 @@ class FederatedData:
         )  # fmt: skip
         self._batches: dict[int, ClientBatches | StreamedBatches] = {}
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(device)
-        self._everyone_tests = partition.everyone_tests()
+        self._global_test_set = partition.global_test_set()
 
     def client(self, client: int) -> ClientData:
         """Return one client's data as functions that return batches."""
@@ -78,7 +80,7 @@ class FederatedData:
 
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Return batches of the global test set, or of its `members`, on the device."""
-        members = self._everyone_tests if members is None else members
+        members = self._global_test_set if members is None else members
         size = self.settings.test_size
         return plain_batches(
             self.dataset, "test", members, size or EVALUATION_BATCH, self.device,
@@ -88,7 +90,7 @@ class FederatedData:
     def test_labels(self) -> np.ndarray:
         """Return the labels of the whole global test set."""
         labels = self.dataset.test_labels
-        return labels if self._everyone_tests is None else labels[self._everyone_tests]
+        return labels if self._global_test_set is None else labels[self._global_test_set]
 
     def class_counts(self) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
         """Return training counts [clients, classes], class names and test counts of that shape."""
@@ -117,7 +119,7 @@ class FederatedData:
         batches = self._client_batches(client)
         generator = torch_rng(self.settings.seed, stream, server_round, client)
         members = self._present(client, server_round)
-        needs_two = self.settings.two_images
+        needs_two = self.settings.needs_two_images
         if needs_two and len(batches if members is None else members) == 1:
             raise UserError(
                 f"client {client} has one training image in round {server_round}, but model "
@@ -148,5 +150,5 @@ class FederatedData:
     def _test_members(self, client: int) -> np.ndarray:
         """Return a client's test images; none if there is one and BatchNorm needs two."""
         members = self.partition.test[client]
-        too_few = self.settings.two_images and self.settings.test_size and len(members) == 1
+        too_few = self.settings.needs_two_images and self.settings.test_size and len(members) == 1
         return members[:0] if too_few else members

@@ -117,7 +117,7 @@ class _Answered:
 
 
 class _Lost:
-    """Nodes that did not answer; the pause before the next query doubles each time.
+    """Nodes that did not answer; the pause before the next query doubles, up to a limit.
 
     A node on a busy machine can miss a heartbeat. Every query starts a process on that machine, so
     an immediate second query would only add to its load.

@@ -20,7 +20,7 @@ from clients.state.memory import Memory
 from clients.state.store import ClientState
 from clients.training.local_training import LocalSettings
 from clients.training.model_slot import ModelSlot
-from fedapp.config.model_checks import check_one_pixel
+from fedapp.config.model_checks import check_single_image_batches
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.hardware import choose_device, keep_memory, set_float32_precision
@@ -59,7 +59,7 @@ class ProcessContext:
         partition = draw_partition(config, dataset, own)
         one_model = self.method.personal is None
         if one_model:
-            check_one_pixel(config, dataset.image_size)
+            check_single_image_batches(config, dataset.image_size)
         self.data = FederatedData(
             dataset, partition, batch_settings(config, one_model, dataset.image_size), self.device
         )
@@ -185,7 +185,7 @@ def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> Batch
         test_size=int(config.test_batch_size) if own_statistics else 0,
         dropped_every=config.stochastic_every,
         dropped_from=config.stochastic_from,
-        two_images=config.model if needs_pairs else "",
+        needs_two_images=config.model if needs_pairs else "",
     )
 
 

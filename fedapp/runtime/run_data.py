@@ -21,7 +21,7 @@ def _dataset(name: str, data_dir: str, download: bool, class_list: str, classes:
     return load_dataset(name, data_dir, download, class_list, classes)
 
 
-def forget_files() -> None:
+def clear_data_cache() -> None:
     """Drop the data set that this process has read, so that the next load reads the files again."""
     _dataset.cache_clear()
 

@@ -56,7 +56,7 @@ class PrototypeRounds(UploadRounds[Upload]):
         limit = self.passes * self.federation.examples[client] if self.counted else None
         return read_upload(client, arrays, self.num_classes, self.width, limit)
 
-    def close_round(self, received: Arrays) -> Arrays:
+    def end_round(self, received: Arrays) -> Arrays:
         """Compute the next table; without any prototype keep the old one.
 
         Raises `RoundDiverged` if the server's training gave non-finite numbers.
@@ -134,9 +134,9 @@ class TrainedPrototypes(PrototypeRounds):
         )  # fmt: skip
         return Table.full(self.made())
 
-    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+    def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Reset the uploads and the number of epochs of the previous round."""
-        super().open_round(received, total_weight, cohort)
+        super().begin_round(received, total_weight, cohort)
         self.epochs_taken = 0
 
     def round_metrics(self) -> dict[str, float]:

@@ -38,7 +38,7 @@ class ClientStrategy(FlowerFedAvg):
     """Runs the rounds; each method defines how it reduces the replies."""
 
     separate = False  # whether a node sends each client's model separately, not their sum
-    goes_on_empty = False  # whether the run continues after a round without results
+    continues_without_results = False  # whether the run continues after a round without results
     uniform = False  # whether the method ignores `weights` and uses equal weights
 
     def __init__(
@@ -84,10 +84,10 @@ class ClientStrategy(FlowerFedAvg):
 
     # -- what a method may override -------------------------------------------------------------
 
-    def ask_first(self, grid: Grid, timeout: float) -> None:
+    def query_clients(self, grid: Grid, timeout: float) -> None:
         """Query the nodes for what the method must know before its first round."""
 
-    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+    def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Prepare for the replies of a cohort that starts from the shared arrays `received`."""
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
@@ -102,7 +102,7 @@ class ClientStrategy(FlowerFedAvg):
         """Reduce a node's reply; on `UpdateRefused` or another error nothing may be kept."""
         raise NotImplementedError
 
-    def close_round(self, received: Arrays) -> Arrays:
+    def end_round(self, received: Arrays) -> Arrays:
         """Return the next shared arrays, after all replies."""
         raise NotImplementedError
 
@@ -147,7 +147,7 @@ class ClientStrategy(FlowerFedAvg):
         cohort = self.cohort(server_round)
         total = sum(weight_of(self.weights, self.federation.examples[c]) for c in cohort)
         self._global = from_array_record(arrays)
-        self.open_round(self._global, total, len(cohort))
+        self.begin_round(self._global, total, len(cohort))
         self._tasks_sent = self._tasks(cohort, total)
         messages = self._messages(MessageType.TRAIN, self._tasks_sent, arrays, self.extras)
         self.report.asked = len(cohort)
@@ -169,9 +169,9 @@ class ClientStrategy(FlowerFedAvg):
         for task in waiting.values():
             self._fail(task.clients, "its node did not answer in time")
         self.report.sort()
-        self.report.check(self.min_replies, self.tolerate_failures, self.goes_on_empty)
+        self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self._known |= {result.client for result in self.report.results}
-        arrays = self.close_round(self._global)
+        arrays = self.end_round(self._global)
         check_finite(arrays, server_round)
         return to_array_record(arrays), MetricRecord({"train_loss": self.report.train_loss})
 
@@ -229,7 +229,7 @@ class ClientStrategy(FlowerFedAvg):
         config = train_config or ConfigRecord()
         evaluation_config = evaluate_config or ConfigRecord()
         self.last_round = num_rounds
-        self.ask_first(grid, timeout)
+        self.query_clients(grid, timeout)
         for server_round in range(first_round, num_rounds + 1):
             messages = self.configure_train(server_round, arrays, config, grid)
             replies = exchange(grid, messages, timeout)

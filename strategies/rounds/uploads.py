@@ -28,7 +28,7 @@ class UploadRounds(ClientStrategy, Generic[U]):
     A round without any upload continues too, because the server can wait for the next uploads.
     """
 
-    goes_on_empty = True
+    continues_without_results = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,7 +42,7 @@ class UploadRounds(ClientStrategy, Generic[U]):
         """Return this round's uploads, ordered by client."""
         return [self._read[client] for client in sorted(self._read)]
 
-    def open_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
+    def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Discard the uploads of the previous round."""
         self._read = {}
 

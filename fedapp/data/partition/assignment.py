@@ -23,7 +23,7 @@ class Partition:
     pooled: bool = False  # whether both index one pool of all samples
     notes: tuple[str, ...] = ()  # remarks for the user about this draw
 
-    def everyone_tests(self) -> Indices | None:
+    def global_test_set(self) -> Indices | None:
         """Return the samples of the global test set; None means the whole published test set.
 
         In a pool the global test set is the union of the clients' test parts, because all other

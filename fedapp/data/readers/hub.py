@@ -24,10 +24,10 @@ from fedapp.core.paths import absolute, cache_folder
 from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.images import (
     channel_statistics,
-    one_form,
     square_side,
     stack_photos,
     to_bytes,
+    unify_channels,
 )
 from fedapp.data.readers.sources import Origin
 
@@ -153,7 +153,7 @@ def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
     names = getattr(train.features[label], "names", None)
     labels = {s: _labels(root, s, rows, label, names) for s, rows in splits.items()}
     side = square_side(*next(_photos(root, "train", train, image)))
-    pixels = one_form(
+    pixels = unify_channels(
         {
             split: stack_photos(_photos(root, split, rows, image), len(rows), side)
             for split, rows in splits.items()

@@ -127,7 +127,7 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 def _decode(root: Path, classes: Sequence[str], splits: dict[str, ImageFiles]) -> Arrays:
     first = root / splits["train"].names[0]
     side = square_side(first, read_image(first))
-    pixels = one_form(
+    pixels = unify_channels(
         {split: read_images(root, files.names, side) for split, files in splits.items()}
     )
     mean, std = channel_statistics(pixels["train"])
@@ -183,7 +183,7 @@ def stack_photos(
     return images, grey
 
 
-def one_form(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> Arrays:
+def unify_channels(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> Arrays:
     """Return each split's images, as uint8 [n, H, W, 1] if all images are greyscale.
 
     `pixels` has the results of `stack_photos` by split. Otherwise images keep three channels.

@@ -17,10 +17,10 @@ from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.images import (
     SPLITS,
     image_entries,
-    one_form,
     read_image,
     read_images,
     square_side,
+    unify_channels,
 )
 
 LAYOUT = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
@@ -84,7 +84,7 @@ def _decode(root: Path, classes: Sequence[str], files: dict[str, list[tuple[str,
     first = root / next(name for split in files.values() for name, _ in split)
     side = square_side(first, read_image(first))
     names = {split: [name for name, _ in listed] for split, listed in files.items()}
-    pixels = one_form({split: read_images(root, names[split], side) for split in files})
+    pixels = unify_channels({split: read_images(root, names[split], side) for split in files})
     half = np.full(pixels["train"].shape[-1], 0.5)
     arrays = {"classes": np.array(classes), "mean": half, "std": half}
     for split, images in pixels.items():

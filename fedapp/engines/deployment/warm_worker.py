@@ -67,11 +67,11 @@ def _handle(message: Message, context: Context) -> tuple[bytes, bytes]:
 
     from fedapp.runtime.client import app
     from fedapp.runtime.process import close_process
-    from fedapp.runtime.run_data import forget_files
+    from fedapp.runtime.run_data import clear_data_cache
 
     if message.metadata.message_type == MessageType.QUERY:
         close_process()  # a new run begins, and the host's images may have changed
-        forget_files()
+        clear_data_cache()
     try:
         return ANSWER, message_to_proto(app(message, context)).SerializeToString()
     except UserError as error:

@@ -189,11 +189,11 @@ def class_shares(rows: Sequence[Row]) -> Figure:
 
 
 def drawn(runs: Sequence[Run]) -> dict[str, Figure]:
-    """Return a plot of every measure of any run, by the names of `pictured`."""
-    return {name: draw(word, some) for name, (word, some) in pictured(runs).items()}
+    """Return a plot of every measure of any run, by the names of `plots_by_name`."""
+    return {name: draw(word, some) for name, (word, some) in plots_by_name(runs).items()}
 
 
-def pictured(runs: Sequence[Run]) -> dict[str, tuple[str, Sequence[Run]]]:
+def plots_by_name(runs: Sequence[Run]) -> dict[str, tuple[str, Sequence[Run]]]:
     """Return each plot's measure and runs, by the plot's name.
 
     The name is the measure's name. A measure whose plot can show only one run has a plot for each
@@ -224,7 +224,7 @@ def of_run(run: RunDirectory, entries: Sequence[Row], rows: Sequence[Row]) -> di
     return figures
 
 
-def in_words(word: str, entries: Sequence[Row]) -> str:
+def describe_choice(word: str, entries: Sequence[Row]) -> str:
     """Describe a measure's last numbers, for readers who cannot see the plot."""
     measured = [entry for entry in entries if word in entry["measures"]]
     if not measured:

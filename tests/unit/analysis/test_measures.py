@@ -162,8 +162,8 @@ def test_pictures_are_measured_and_drawn(saved):
     both = measure_plots.drawn([("x/a", [entry]), ("b", [entry])])
     assert set(both) == {"t-sne x/a", "t-sne b", "landscape"}
     assert "b" in both["t-sne b"].get_suptitle()
-    pictured = measure_plots.pictured([("x/a", [entry]), ("b", [entry])])
-    assert pictured["t-sne b"] == ("t-sne", [("b", [entry])])
+    plots_by_name = measure_plots.plots_by_name([("x/a", [entry]), ("b", [entry])])
+    assert plots_by_name["t-sne b"] == ("t-sne", [("b", [entry])])
     paths = measure_plots.write_figures({"t-sne x/a": both["t-sne x/a"]}, saved.run.path / "all")
     assert [path.name for path in paths] == ["t-sne_x_a.png"]
 

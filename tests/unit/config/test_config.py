@@ -1,4 +1,4 @@
-"""RunConfig: the same keys as pyproject.toml, every mistake one clear sentence."""
+"""RunConfig: the same keys as pyproject.toml, and one clear sentence for every mistake."""
 
 import tomllib
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_auto_takes_the_method_and_the_papers_values():
     assert (ntd.lr, ntd.local_epochs, ntd.lr_schedule) == (0.01, 5, "exponential")
     assert (ntd.beta, ntd.tau, ntd.augmentation) == (1.0, 1.0, "crop flip cutout")
     left = {key for key, value in ntd.flat().items() if value == "auto"}
-    criterion = "feddor-server-epochs"  # is "auto" in a run, too
+    criterion = "feddor-server-epochs"  # stays "auto" in a run
     assert left == {"device", "feature-dim", "eval-rule", "finetune-lr", criterion}
 
 
@@ -164,7 +164,7 @@ def test_the_cosine_schedule_is_torchs_over_the_rounds():
     assert reference.get_last_lr()[0] == pytest.approx(0)
 
 
-def test_fingerprint_is_about_the_training_and_not_the_place():
+def test_fingerprint_depends_on_the_training_and_not_on_the_machine():
     base = parse_config(DEFAULTS)
     elsewhere = parse_config({**DEFAULTS, "output-dir": "/tmp/x", "device": "cpu", "run-name": "a"})
     kept = parse_config({**DEFAULTS, "keep-state": True, "tracker": "mlflow", "threads": 2})

@@ -1,7 +1,7 @@
-"""Options of methods with one model for all: other readings of their papers and codes.
+"""Options of methods with one model for all clients: variants from their papers and code.
 
-Each has its value, where there is one against the numbers of the specification, and arrives from
-the configuration where it counts.
+Losses are compared with the test vectors that exist. Every option must reach the training from the
+configuration.
 """
 
 import json
@@ -38,7 +38,7 @@ COSINES = Head(ETF, normalise=True)(FEATURES)
 
 
 def loss_of(name: str, logits: Tensor, **options) -> float:
-    """The value of a base loss or regulariser on the vectors' batch, with options."""
+    """Return a base loss or regulariser on the batch of the test vectors, with options."""
     step = Step(
         LABELS, FEATURES, logits, W, global_logits=Z_GLOBAL, class_counts=COUNTS.double(),
         tau=3.0, options=LossOptions(**options),
@@ -77,22 +77,22 @@ def test_the_head_of_fedfn_with_a_bias_has_the_published_loss():
     assert loss.item() == pytest.approx(PUBLISHED["FedFN_CE_withbias"], rel=1e-9)
 
 
-def node_of(method: str, **keys) -> ProcessContext:
+def process_of(method: str, **keys) -> ProcessContext:
     return ProcessContext(parse_config(settings(method=method, **keys)))
 
 
 @pytest.mark.parametrize("method", ["fedfn", "fedexp+fn", "scaffold+fn", "fedfn-ft"])
 def test_a_bias_of_fedfns_head_is_trained_and_sent(method):
-    plain, other = (node_of(method, fedfn_bias=bias) for bias in (False, True))
+    plain, other = (process_of(method, fedfn_bias=bias) for bias in (False, True))
     assert "head.bias" not in plain.slot.shared
     assert other.slot.shared["head.bias"].requires_grad
     assert torch.equal(plain.model.head.weight, other.model.head.weight)
 
 
 def test_fedetfs_scale_can_be_fixed_and_start_elsewhere():
-    learned = node_of("fedetf", fedetf_scale_init=10.0)
+    learned = process_of("fedetf", fedetf_scale_init=10.0)
     assert learned.slot.shared["head.scale"].item() == 10.0
-    fixed = node_of("fedetf", fedetf_scale_init=10.0, fedetf_learn_scale=False)
+    fixed = process_of("fedetf", fedetf_scale_init=10.0, fedetf_learn_scale=False)
     assert fixed.model.head.scale == 10.0
     assert "head.scale" not in fixed.slot.shared
     images = torch.rand(3, 1, 8, 8)
@@ -101,24 +101,24 @@ def test_fedetfs_scale_can_be_fixed_and_start_elsewhere():
 
 
 def test_fedgela_can_normalise_features():
-    head = node_of("fedgela", fedgela_normalise=True).model.head
+    head = process_of("fedgela", fedgela_normalise=True).model.head
     features = torch.rand(3, head.weight.shape[1])
     torch.testing.assert_close(head(5 * features), head(features))
     assert head.frozen
-    assert not node_of("fedgela").model.head.normalise
+    assert not process_of("fedgela").model.head.normalise
 
 
 def test_the_etf_of_clients_alone_can_be_trained():
-    frozen, trained = (node_of("local-etf", local_etf_frozen=keeps) for keeps in (True, False))
+    frozen, trained = (process_of("local-etf", local_etf_frozen=keeps) for keeps in (True, False))
     start = frozen.model.head.weight.detach().clone()
     assert torch.equal(trained.model.head.weight, start)
     assert trained.head_hash() == ""
-    for node, moves in ((frozen, False), (trained, True)):
-        client = node.client(0)
+    for process, moves in ((frozen, False), (trained, True)):
+        client = process.client(0)
         update = work(client)
-        assert torch.equal(node.model.head.weight, start) != moves
+        assert torch.equal(process.model.head.weight, start) != moves
         assert ("head.weight" in update.state) == moves
-    assert node_of("local-dr", local_etf_frozen=False).model.head.frozen
+    assert process_of("local-dr", local_etf_frozen=False).model.head.frozen
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_an_option_arrives_from_the_configuration_and_changes_the_training(metho
     assert differ(changed, usual), option
 
 
-def test_a_method_that_an_option_is_not_of_ignores_it():
+def test_a_method_ignores_options_of_other_methods():
     keys = {
         "ntd_tau_squared": False, "spherefed_reduction": "sum-classes", "fedfn_bias": True,
         "fedetf_missing": "exclude", "fedetf_learn_scale": False, "fedetf_scale_init": 10.0,
@@ -182,7 +182,7 @@ def test_a_bad_value_is_one_sentence(keys, words):
 def test_tau_of_spherefed_ce_is_its_scale_and_a_regulariser_keeps_its_own(method, scale):
     expected = 1.0 if scale == "auto" else scale
     for regulariser, tau in (("moon", 0.5), ("kd", 3.0), ("ntd", 3.0)):
-        node = node_of(method, regulariser=regulariser, tau=scale)
-        assert (node.objective.regulariser, node.objective.tau) == (regulariser, tau)
-        assert node.model.head.scale == expected
-    assert node_of("spherefed", regulariser="moon", tau=15.0).objective.tau == 15.0
+        process = process_of(method, regulariser=regulariser, tau=scale)
+        assert (process.objective.regulariser, process.objective.tau) == (regulariser, tau)
+        assert process.model.head.scale == expected
+    assert process_of("spherefed", regulariser="moon", tau=15.0).objective.tau == 15.0

@@ -1,4 +1,4 @@
-"""A run's config.toml repeats the run, and changed it is the run that was asked for so."""
+"""A run's config.toml alone repeats the run; with later overrides "auto" chooses again."""
 
 import pytest
 from in_process import ROOT
@@ -20,17 +20,17 @@ def resolved(*texts, more=False):
 
 @pytest.fixture
 def record(tmp_path):
-    """Return a function that opens a run of `-c` texts, and gives its config.toml."""
+    """Return a function that opens a run of `-c` texts and returns its config.toml."""
 
     def opened(*texts):
-        asked = {**DEFAULTS, **read_overrides(texts), "output-dir": str(tmp_path)}
-        with opened_run(parse_config(asked), asked) as (run, _):
+        unresolved = {**DEFAULTS, **read_overrides(texts), "output-dir": str(tmp_path)}
+        with opened_run(parse_config(unresolved), unresolved) as (run, _):
             return str(run.path / "config.toml")
 
     return opened
 
 
-def test_alone_it_has_the_values_that_were_chosen(record):
+def test_alone_it_has_the_values_that_auto_chose(record):
     given = read_overrides([record("method='fedavg' seed=3 lr=0.7")])
     assert (given["partition-seed"], given["lr"], given["regulariser"]) == (3, 0.7, "none")
     assert "auto" not in (given[key] for key in ("local-epochs", "batch-size", "model"))
@@ -39,14 +39,14 @@ def test_alone_it_has_the_values_that_were_chosen(record):
 @pytest.mark.parametrize(
     "change", ["seed=4", "method='feddr+'", "method='fedntd' beta=0.5", "dataset='mnist'"]
 )
-def test_changed_it_is_as_if_no_value_had_been_written_down(record, change):
+def test_with_changes_auto_values_are_chosen_again(record, change):
     first = "method='fedavg' seed=3 num-rounds=7"
-    places = {"output-dir": ""}
-    changed = resolved(record(first), change).flat() | places
-    assert changed == resolved(first, change).flat() | places
+    same_folder = {"output-dir": ""}
+    changed = resolved(record(first), change).flat() | same_folder
+    assert changed == resolved(first, change).flat() | same_folder
 
 
-def test_what_the_user_had_chosen_stays_whatever_follows(record):
+def test_values_that_the_user_set_stay_with_later_overrides(record):
     first = "method='dr' partition-seed=9 lr=0.7 regulariser='ntd'"
     again = resolved(record(first), "method='fedavg' seed=1")
     assert (again.partition_seed, again.lr, again.regulariser) == (9, 0.7, "ntd")
@@ -58,7 +58,7 @@ def test_a_sweep_chooses_again_for_what_it_varies(record):
     assert read_overrides([config])["lr"] != "auto"
 
 
-def test_a_string_that_ends_like_a_mark_is_none(record):
+def test_a_string_that_ends_like_a_mark_is_not_a_mark(record):
     config = record("run-name='x  # auto'")
     assert read_overrides([config], more=True)["run-name"] == "x  # auto"
 
@@ -72,7 +72,7 @@ def test_a_real_run_marks_what_was_chosen(tmp_path):
     assert "num-rounds = 1" in lines
 
 
-def test_what_is_neither_file_nor_pairs_is_one_sentence():
+def test_text_that_is_neither_file_nor_pairs_is_refused_in_one_sentence():
     assert is_file("mine.toml")
     assert is_file("fedntd-cifar10-shards")
     assert not is_file("lr=0.1")

@@ -1,4 +1,4 @@
-"""How published settings become run keys where the paper says little or something of its own."""
+"""Run keys of published settings where a paper is incomplete or differs from its code."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ from fedapp.experiments.papers.tables import find_paper
 
 
 def cell(paper: str, table: str, words: str):
-    found = find_paper(paper)
-    return select(cells_of(found, found.table(table)), words)
+    tables = find_paper(paper)
+    return select(cells_of(tables, tables.table(table)), words)
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,10 @@ def cell(paper: str, table: str, words: str):
 @pytest.mark.parametrize("table", ["table1-sharding", "table7-lda"])
 def test_fedntds_tables_have_the_methods_of_its_authors_code(table, method, key, value, words):
     split = "s=5" if table.endswith("sharding") else "alpha=0.1"
-    found, plain = (cell("fedntd", table, f"{m} cifar10 {split}") for m in (method, "fedavg"))
-    assert found.config[key] == value
-    assert any(note.startswith(words) for note in found.notes)
-    overrides = PlannedRun(found, 0, Request(Path("runs"))).overrides
+    published, plain = (cell("fedntd", table, f"{m} cifar10 {split}") for m in (method, "fedavg"))
+    assert published.config[key] == value
+    assert any(note.startswith(words) for note in published.notes)
+    overrides = PlannedRun(published, 0, Request(Path("runs"))).overrides
     assert overrides["checkpoint-every"] == 1  # clients keep states, which follow no earlier round
     assert key not in plain.config
     assert not any(note.startswith(words) for note in plain.notes)
@@ -45,12 +45,15 @@ def test_fedntds_tables_have_the_methods_of_its_authors_code(table, method, key,
     ],
 )
 def test_fedexp_goes_as_far_as_in_the_code_of_its_published_numbers(paper, table, words):
-    found = cell(paper, table, words)
-    assert (found.config["fedexp-step"], found.config["fedexp-evaluate"]) == ("feddr+", "last")
-    assert any("step length of at most 1" in note for note in found.notes)
+    published = cell(paper, table, words)
+    assert (published.config["fedexp-step"], published.config["fedexp-evaluate"]) == (
+        "feddr+",
+        "last",
+    )
+    assert any("step length of at most 1" in note for note in published.notes)
 
 
-def test_what_a_number_is_decides_how_it_is_read_from_a_run():
+def test_the_measure_of_a_cell_decides_which_value_of_a_run_it_reads():
     summary = {
         "accuracy_final": 0.5, "accuracy_best": 0.6,
         "measures": {"weight-alignment/last_hidden": 0.7},
@@ -89,7 +92,7 @@ def test_fine_tuned_rows_take_their_papers_protocol_and_rates():
     assert MEASURES[before.measure].read({"client_accuracy_mean": 0.25}) == 25
 
 
-def test_what_papers_leave_open_is_filled_in_and_said():
+def test_values_that_papers_leave_open_are_set_and_noted():
     alone = cell("feddr+", "table5-pfl", "local-ce cifar100 s=10")
     assert alone.config["num-rounds"] == 160
     assert any("alone" in note for note in alone.notes)
@@ -99,7 +102,7 @@ def test_what_papers_leave_open_is_filled_in_and_said():
 
 
 def test_models_are_averaged_as_the_code_did_that_made_the_table():
-    """The FedBABU code takes the plain mean: all of FedDr+ but tables 3 and 4, FedFN's personal."""
+    """FedBABU's code (plain mean) made FedDr+'s tables except 3 and 4, FedFN's tables 9 and 10."""
     by_size = {"table3-sharding", "table3-lda", "table4-elapsed", "arxiv-table9-elapsed"}
     personal = {"appendix-table9-pfl", "appendix-table10-finetune-lr"}
     for paper in (find_paper("feddr+"), find_paper("fedfn"), find_paper("fedntd")):
@@ -127,7 +130,7 @@ def test_cinic_10_is_cropped_as_in_the_code_that_made_its_numbers():
 
 
 def test_clients_own_models_are_not_evaluated_in_every_round():
-    """FedRep's clients train before an evaluation, all of them, ten times as many as in a round."""
+    """All of FedRep's clients train before an evaluation: ten times as many as in a round."""
     for name, every in (("fedrep", 80), ("ditto", 80), ("local-ce", 20), ("fedavg-ft", None)):
         assert cell("feddr+", "table5-pfl", f"{name} s=10").config.get("eval-every") == every
 
@@ -149,12 +152,12 @@ def test_networks_without_batchnorm_need_no_test_batches():
     assert "test-batch-size" not in cell("fedntd", "table1-sharding", "fedavg mnist s=2").config
 
 
-def test_training_in_one_place_takes_its_own_row_and_says_what_the_paper_leaves_out():
-    found = cell("fedfn", "appendix-table12-spherefed-reproduction", "centralized")
-    keys = parse_config(found.config)
+def test_centralised_training_takes_its_own_row_and_notes_missing_settings():
+    published = cell("fedfn", "appendix-table12-spherefed-reproduction", "centralized")
+    keys = parse_config(published.config)
     assert (keys.method, keys.model, keys.num_clients) == ("centralised", "mobilenetv2", 1)
     assert (keys.num_rounds, keys.local_epochs, keys.lr) == (500, 1, 0.1)
     assert keys.lr_schedule == "cosine"
-    assert sum("not stated" in note for note in found.notes) == 5
+    assert sum("not stated" in note for note in published.notes) == 5
     beside = cell("fedfn", "appendix-table12-spherefed-reproduction", "fedfn alpha=0.1 lr=0.3")
     assert beside.detail == "clients not stated"

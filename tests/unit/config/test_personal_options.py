@@ -1,4 +1,4 @@
-"""Options of clients with models of their own: other readings of their papers and codes."""
+"""Options of methods with different client models: variants from their papers and code."""
 
 from dataclasses import fields
 from typing import Any
@@ -80,25 +80,25 @@ def test_label_counts_that_the_server_refused_are_sent_again():
 
 
 def step_of(features: list, logits: list, labels: list) -> Step:
-    """A batch of features [B, 2] and logits [B, 3] of two-dimensional features."""
-    seen = torch.tensor(logits, requires_grad=True)
-    return Step(torch.tensor(labels), torch.tensor(features), seen, torch.zeros(3, 2))
+    """Return the step of a batch with features [B, 2] and logits [B, 3]."""
+    outputs = torch.tensor(logits, requires_grad=True)
+    return Step(torch.tensor(labels), torch.tensor(features), outputs, torch.zeros(3, 2))
 
 
 def trained_on(kind: type[PrototypeClient], batches: list, **options: Any) -> PrototypeClient:
-    """A client of three classes that has seen batches, each as `step_of` takes it."""
+    """Return a client of three classes after its gradients on batches for `step_of`."""
     model, counts = nn.Linear(2, 3), torch.tensor([2, 0, 1])
-    place = ModelSlot(model, {}, LocalSettings(1), lambda: model)
+    slot = ModelSlot(model, {}, LocalSettings(1), lambda: model)
     nothing = dict.fromkeys(field.name for field in fields(ClientData))
     client = kind(
-        place, 0, ClientData(**{**nothing, "class_counts": counts}), Objective(), **options
+        slot, 0, ClientData(**{**nothing, "class_counts": counts}), Objective(), **options
     )
     for batch in batches:
         client.gradients(lambda batch=batch: step_of(*batch), Objective())
     return client
 
 
-SEEN = [  # of two epochs, between which the model has moved
+SEEN = [  # batches of two epochs; the model has changed between them
     ([[2.0, 0.0], [4.0, 0.0]], [[1.0, 0.0, 0.0], [0.0, 0.0, 5.0]], [0, 2]),
     ([[4.0, 2.0]], [[3.0, 0.0, 2.0]], [0]),
 ]
@@ -128,10 +128,10 @@ def test_collecting_during_training_gives_other_prototypes_and_the_same_bits_on_
 
 @pytest.mark.parametrize("method", ["feddor", "fedkd"])
 def test_clients_of_one_architecture_can_start_from_weights_of_their_own(method):
-    node = ProcessContext(parse_config(run(method=method, init_per_client=True)))
-    place = node.slot_of(0)
-    assert place is node.slot_of(2)
-    first, again, third = (dict(place.initial(c).named_parameters()) for c in (0, 0, 2))
+    process = ProcessContext(parse_config(run(method=method, init_per_client=True)))
+    slot = process.slot_of(0)
+    assert slot is process.slot_of(2)
+    first, again, third = (dict(slot.initial(c).named_parameters()) for c in (0, 0, 2))
     equal = {name for name, value in first.items() if torch.equal(value, third[name])}
     assert all(torch.equal(value, again[name]) for name, value in first.items())
     common = {"head.weight", "head.scale"} if method == "feddor" else set()
@@ -148,14 +148,14 @@ def test_clients_with_initial_weights_of_their_own_end_with_the_same_bits_on_any
 
 
 def first_epoch(**changes: Any) -> tuple[list[int], list[int], list[int]]:
-    """The first client's batch sizes, labels in the order of an epoch, and in their own."""
-    node = ProcessContext(parse_config(run(**changes)))
-    served = [labels for _, labels in node.client(0).data.training(1)()]
-    own = node.data.dataset.train_labels[node.data.partition.train[0]].tolist()
+    """Return the first client's batch sizes, its labels in an epoch's order and in stored order."""
+    process = ProcessContext(parse_config(run(**changes)))
+    served = [labels for _, labels in process.client(0).data.training(1)()]
+    own = process.data.dataset.train_labels[process.data.partition.train[0]].tolist()
     return [len(labels) for labels in served], torch.cat(served).tolist(), own
 
 
-def test_incomplete_batches_are_left_out_where_models_are_personal_unless_told_otherwise():
+def test_incomplete_batches_are_dropped_by_default_where_models_are_personal():
     full, mixed, own = first_epoch(method="feddor")
     assert full == [32] * (len(own) // 32)
     assert mixed != own[: len(mixed)]
@@ -185,7 +185,7 @@ def test_fedgen_can_ask_all_clients_for_their_labels_before_the_first_round():
         federate({**config, "fedgen-label-query": True}, nodes=nodes, tamper=watch)[1]
         for nodes in (1, 4)
     )
-    assert sent == [set(), set()]  # what was told once is not sent again
+    assert sent == [set(), set()]  # counts that the reply had are not sent again
     for strategy in (one, many):
         np.testing.assert_array_equal([strategy._heard[c] for c in range(4)], counts)
         assert len(strategy.report.results) == 1
@@ -194,7 +194,7 @@ def test_fedgen_can_ask_all_clients_for_their_labels_before_the_first_round():
     assert heard == one.report.results[0].client
 
 
-def test_a_client_whose_answer_is_no_good_is_heard_when_it_uploads():
+def test_label_counts_missing_from_a_reply_come_with_the_first_upload():
     def tamper(reply):
         if reply.metadata.message_type == "query.labels":
             reply.content = RecordDict()
@@ -239,20 +239,20 @@ def test_fedorgp_can_add_its_losses_up():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_feddors_embedding_starts_at_the_rows_of_all_or_at_orthogonal_ones_of_its_own(shared):
-    strategy, node = strategy_of(run(method="feddor", feddor_oi_shared_seed=shared))
+    strategy, process = strategy_of(run(method="feddor", feddor_oi_shared_seed=shared))
     embedding = strategy.maker.embedding.detach().numpy()
-    np.testing.assert_array_equal(strategy.table.rows, node.personal.rows)
+    np.testing.assert_array_equal(strategy.table.rows, process.personal.rows)
     np.testing.assert_allclose(embedding @ embedding.T, 16 * np.eye(10), atol=1e-4)
     np.testing.assert_allclose(strategy.made(), embedding / 4, atol=1e-5)
-    assert np.array_equal(embedding, 4 * node.personal.rows) == shared
+    assert np.array_equal(embedding, 4 * process.personal.rows) == shared
 
 
 def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():
     with pytest.raises(UserError, match="those of model group 'tiny' are alike"):
         parse_config(run(method="fedproto", head_final_relu=True))
     config = run(method="fml", model_group="MHMG8-HtC4", head_final_relu=True, num_clients=1)
-    node = ProcessContext(parse_config(config))
-    pair, features = node.slot_of(0).model, torch.randn(20, 16)
+    process = ProcessContext(parse_config(config))
+    pair, features = process.slot_of(0).model, torch.randn(20, 16)
     assert float(pair.head(features).detach().min()) == 0.0
     assert float(pair.mentee.head(features).detach().min()) < 0.0
-    assert float(node.personal.header(0)(features).detach().min()) == 0.0
+    assert float(process.personal.header(0)(features).detach().min()) == 0.0

@@ -1,4 +1,4 @@
-"""Presets and settings: every protocol of the papers resolves, and to the papers' numbers."""
+"""Presets and settings: every protocol of the papers resolves to the papers' numbers."""
 
 import json
 import re
@@ -67,8 +67,8 @@ def test_presets_that_go_on_top_of_a_protocol_leave_its_data_as_it_is():
     for name in ON_TOP:
         assert not read_overrides([name]).keys() & {"dataset", "partition", "lr", "seed"}
         run = resolve("feddor-cifar100-dirichlet", name)
-        place = (run.dataset, run.partition, run.num_clients, run.num_rounds, run.model_group)
-        assert place == ("cifar100", "dirichlet", 20, 100, "MHMG8")
+        protocol = (run.dataset, run.partition, run.num_clients, run.num_rounds, run.model_group)
+        assert protocol == ("cifar100", "dirichlet", 20, 100, "MHMG8")
     theirs = resolve("feddor-cifar100-dirichlet", "htfllib")
     assert (theirs.method, theirs.lr, theirs.local_epochs) == ("fedproto", 0.01, 1)
     assert (theirs.batch_size, theirs.drop_last, theirs.local_shuffle) == (10, True, False)
@@ -145,14 +145,14 @@ def test_every_pair_of_base_and_regulariser_runs_from_one_preset(partition, base
     for beta, regulariser in zip(BETAS[partition][base], ORDER, strict=True):
         if regulariser not in REGULARISERS:
             continue
-        asked = f"method='{base}' regulariser='{regulariser}'"
-        resolved = resolve(f"feddr+-synergy-{partition}", asked)
+        override = f"method='{base}' regulariser='{regulariser}'"
+        resolved = resolve(f"feddr+-synergy-{partition}", override)
         assert (resolved.beta, resolved.regulariser) == (beta, regulariser)
-        assert resolve(f"feddr+-synergy-{partition}", f"{asked} beta=0.9").beta == 0.9
+        assert resolve(f"feddr+-synergy-{partition}", f"{override} beta=0.9").beta == 0.9
 
 
 def test_the_tuned_weights_are_the_published_ones():
-    """The papers' tables are in the project as data, read independently of `tuned`."""
+    """Compare `BETAS` with the paper's table, which the project has as data."""
     paper = json.loads((ROOT / "fedapp/experiments/papers/data/feddr_plus.json").read_text())
     [table] = [t for t in paper["tables"] if t["id"] == "table12-synergy-beta"]
     seen = 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.config.auto import usual_name
+from fedapp.config.auto import settings_name
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
@@ -277,9 +277,9 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch, cache):
 
 
 def test_the_papers_settings_know_hub_names():
-    assert usual_name("hub:uoft-cs/cifar10") == "cifar10"
-    assert usual_name("hub:zalando-datasets/fashion_mnist") == "fashion-mnist"
-    assert usual_name("hub:ylecun/mnist:mnist") == "mnist"
-    assert usual_name("cifar100") == "cifar100"
+    assert settings_name("hub:uoft-cs/cifar10") == "cifar10"
+    assert settings_name("hub:zalando-datasets/fashion_mnist") == "fashion-mnist"
+    assert settings_name("hub:ylecun/mnist:mnist") == "mnist"
+    assert settings_name("cifar100") == "cifar100"
     config = parse_config({"method": "feddr+", "dataset": "hub:uoft-cs/cifar10"})
     assert (config.model, config.lr) == ("vgg11", 0.35)

@@ -71,7 +71,7 @@ def test_a_pool_is_cut_75_to_25_for_every_client(kind):
         assert len(train) == int(0.75 * (len(train) + len(test)))
     everything = np.concatenate(parts.train + parts.test)
     assert np.array_equal(np.sort(everything), np.arange(4000))
-    held_out = parts.everyone_tests()
+    held_out = parts.global_test_set()
     assert held_out is not None
     assert not np.isin(np.concatenate(parts.train), held_out).any()
     assert len(held_out) == sum(map(len, parts.test))
@@ -81,7 +81,7 @@ def test_without_a_pool_test_parts_follow_the_training_proportions():
     train, test = labels_of([300] * 10), labels_of([100] * 10)
     parts = make_partition("pathological", train, test, num_clients=10, seed=1)
     assert not parts.pooled
-    assert parts.everyone_tests() is None
+    assert parts.global_test_set() is None
     for own, tested in zip(parts.train, parts.test, strict=True):
         assert set(test[tested]) <= set(train[own])
 

@@ -1,4 +1,4 @@
-"""Training in one place: the plain PyTorch loop it stands for, whatever the keys of clients say."""
+"""Centralised training: equal to a plain PyTorch loop, whatever the keys of clients are."""
 
 import numpy as np
 import pytest
@@ -18,11 +18,11 @@ RUN = {"num_rounds": 2, "weight_decay": 1e-3, "lr": 0.01, "local_epochs": "auto"
 def plain_loop(run, keep_momentum=True):
     """Train with torch.optim.SGD, one optimiser for all epochs, on the batches of the run.
 
-    The kernel is the app's: the last bits of another one grow within a few epochs.
+    It uses the app's fused kernel: rounding differences of another one grow within a few epochs.
     """
     config = parse_config(run)
-    node = ProcessContext(config)
-    model = node.new_model().train()
+    process = ProcessContext(config)
+    model = process.new_model().train()
     trained = [p for p in model.parameters() if p.requires_grad]
     for epoch in range(1, config.num_rounds + 1):
         if epoch == 1 or not keep_momentum:
@@ -30,7 +30,7 @@ def plain_loop(run, keep_momentum=True):
                 trained, 1.0, config.momentum, weight_decay=config.weight_decay, fused=True
             )
         optimiser.param_groups[0]["lr"] = config.lr_at(epoch)
-        batches = node.client(0).data.training(epoch)
+        batches = process.client(0).data.training(epoch)
         for _ in range(config.local_epochs):
             for images, labels in batches():
                 optimiser.zero_grad()
@@ -64,8 +64,10 @@ def test_one_client_of_fedavg_is_a_loop_with_a_new_optimiser_in_every_epoch():
 
 @pytest.mark.parametrize("method", CENTRALISED)
 def test_keys_of_clients_and_partition_do_not_apply(method):
-    asked = {"partition": "lda", "num_clients": 100, "participation": 0.1, "stochastic_every": 10}
-    config = parse_config(settings(method=method, **asked, local_epochs="auto", dataset="cifar10"))
+    changes = {"partition": "lda", "num_clients": 100, "participation": 0.1, "stochastic_every": 10}
+    config = parse_config(
+        settings(method=method, **changes, local_epochs="auto", dataset="cifar10")
+    )
     assert (config.num_clients, config.participation, config.stochastic_every) == (1, 1.0, 0)
     assert (config.partition, config.pool_data, config.local_epochs) == ("iid", False, 1)
     assert parse_config(config.flat()) == config
@@ -73,9 +75,9 @@ def test_keys_of_clients_and_partition_do_not_apply(method):
 
 
 def test_the_one_client_has_every_image_once():
-    node = ProcessContext(parse_config(settings(method="centralised", partition="shards")))
-    assert [sorted(part) for part in node.data.partition.train] == [list(range(1438))]
-    assert [sorted(part) for part in node.data.partition.test] == [list(range(359))]
+    process = ProcessContext(parse_config(settings(method="centralised", partition="shards")))
+    assert [sorted(part) for part in process.data.partition.train] == [list(range(1438))]
+    assert [sorted(part) for part in process.data.partition.test] == [list(range(359))]
 
 
 def test_a_regulariser_pulls_to_the_model_of_the_epochs_start():

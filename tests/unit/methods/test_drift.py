@@ -1,4 +1,4 @@
-"""FedNova, FedDyn and FedCurv: their vectors, neutral settings, and what is special to each."""
+"""FedNova, FedDyn and FedCurv: test vectors, neutral settings and special cases."""
 
 import json
 from dataclasses import replace
@@ -196,8 +196,8 @@ def test_fedcurv_round_one_is_fedavgs_bit_for_bit():
 
 
 def test_fedcurv_importance_is_the_mean_squared_mini_batch_gradient():
-    node = ProcessContext(parse_config(settings(method="fedcurv", fedcurv_samples=60, **RUN)))
-    client = node.client(3)
+    process = ProcessContext(parse_config(settings(method="fedcurv", fedcurv_samples=60, **RUN)))
+    client = process.client(3)
     update = work(client)
     batches = list(client.data.training(1)())[:2]  # 2 x 48 examples are the first 60 or more
     squares = []
@@ -214,7 +214,7 @@ def test_fedcurv_importance_is_the_mean_squared_mini_batch_gradient():
 
 @pytest.mark.parametrize("bn", ["", "batch", "group"])
 def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
-    """Without BatchNorm examples are alone; with it the others of the batch are looked at."""
+    """Without BatchNorm an example's gradient is its own; with it the batch's others matter."""
     keys = {**RUN, "batch_size": 5, "fedcurv_samples": 6, "fedcurv_per_sample": True}
     keys |= {"model": "resnet10", "bn": bn, "num_clients": 100} if bn else {}
     client = ProcessContext(parse_config(settings(method="fedcurv", **keys))).client(3)
@@ -233,23 +233,23 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
 
 
 def sums_and_states(run):
-    """Return a strategy at its end, and what each client keeps then by its number."""
+    """Return a strategy after its last round, and the final states by client."""
     strategy = federate(run, state_key="run")[1]
-    node = ProcessContext(parse_config(run))
-    asked = Task(1, (), 0.05, "size", 1, 1, "run")
+    process = ProcessContext(parse_config(run))
+    task = Task(1, (), 0.05, "size", 1, 1, "run")
     later = run["num-rounds"] + 1
-    states = {c: node.memory(c, asked, later).load() for c in range(run["num-clients"])}
+    states = {c: process.memory(c, task, later).load() for c in range(run["num-clients"])}
     return strategy, {client: state for client, state in states.items() if state}
 
 
 def assert_sums(strategy, states, rtol):
-    """The server's sums are those of these clients' u and u w."""
+    """Assert that the server's sums are those of these clients' u and u w."""
     assert strategy.state()[f"{OF}/clients"].tolist() == sorted(states)
     for kind, group in (("u", IMPORTANCE), ("v", WEIGHTED)):
         for name in strategy.trained:
             expected = sum(own[f"{kind}/{name}"].astype(np.float64) for own in states.values())
-            found = strategy.state()[f"{group}/{name}"]
-            np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-7 * found.max())
+            summed = strategy.state()[f"{group}/{name}"]
+            np.testing.assert_allclose(summed, expected, rtol=rtol, atol=1e-7 * summed.max())
 
 
 def test_fedcurv_sums_what_the_rounds_clients_sent():
@@ -260,7 +260,7 @@ def test_fedcurv_sums_what_the_rounds_clients_sent():
 
 
 def test_fedcurv_can_sum_the_latest_importance_of_every_client_so_far():
-    """Also of those that were not asked in the last round, and once of those asked twice."""
+    """Includes clients outside the last cohort, and counts clients of several rounds once."""
     run = settings(method="fedcurv", **{**RUN, **ACCUMULATE, "num_rounds": 4})
     strategy, states = sums_and_states(run)
     trained = [result.client for result in strategy.report.results]
@@ -285,7 +285,7 @@ def test_fedcurv_accumulated_differs_from_round_three_on():
 def test_fedcurv_sends_the_change_of_what_the_accumulated_sums_have(
     monkeypatch, counted, options, sent
 ):
-    """A client whose first training was lost on its way has a state, but is in no sum."""
+    """A client whose first reply was lost has a state but is in no sum."""
     monkeypatch.setattr(FedCurvClient, "importance", lambda self: {"w": np.full(1, 2.0, "f4")})
     sums = {IMPORTANCE: {"w": [4.0]}, WEIGHTED: {"w": [4.0]}, OF: {"clients": counted}}
     client = VectorClient(FedCurvClient, [1.0], state={"u/w": [0.5], "v/w": [0.5]}, inbox=sums,

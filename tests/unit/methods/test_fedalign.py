@@ -1,4 +1,4 @@
-"""FedAlign: the stretch of a block, its part width, and its place in the table."""
+"""FedAlign: the Lipschitz estimate of a block, its reduced width, and its models."""
 
 import pytest
 import torch
@@ -19,11 +19,11 @@ def test_the_stretch_is_the_spectral_norm_and_has_its_gradient():
     pooled = torch.nn.functional.adaptive_avg_pool2d(inputs, 3).flatten(2)
     exact = torch.linalg.matrix_norm(pooled @ outputs.flatten(2).transpose(1, 2) / 9, 2)
     exact = exact * 64 / (4 * 5) ** 0.5
-    found = stretch(inputs, outputs)
-    torch.testing.assert_close(found, exact, rtol=1e-4, atol=0)
-    wanted = torch.autograd.grad(exact.sum(), outputs, retain_graph=True)[0]
-    given = torch.autograd.grad(found.sum(), outputs)[0]
-    torch.testing.assert_close(given, wanted, rtol=1e-2, atol=1e-4)
+    estimate = stretch(inputs, outputs)
+    torch.testing.assert_close(estimate, exact, rtol=1e-4, atol=0)
+    expected = torch.autograd.grad(exact.sum(), outputs, retain_graph=True)[0]
+    gradient = torch.autograd.grad(estimate.sum(), outputs)[0]
+    torch.testing.assert_close(gradient, expected, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("bn", ["batch", "running", "group"])

@@ -1,4 +1,4 @@
-"""FedETF's own fine-tuning: the fixed rows and the layer before them are trained in turn."""
+"""FedETF's fine-tuning: turns that train the head's fixed rows and the layer before them."""
 
 import pytest
 import torch
@@ -16,13 +16,13 @@ ETF = {"method": "fedetf-ft", "finetune_protocol": "fedetf", "bottleneck": 12}
 def test_fedetf_trains_the_rows_and_the_layer_before_them_in_turn():
     """A local update of all but the rows, then turns of plain cross-entropy, written out."""
     run = settings(**ETF, finetune_turns=2, finetune_lr=0.02, fedetf_scale_init=4.0)
-    node = ProcessContext(parse_config(run))
-    client = node.client(3)
+    process = ProcessContext(parse_config(run))
+    client = process.client(3)
     client.evaluate(client.get_parameters({}), {"server_round": 2, "lr": 0.1})
-    model, epoch = node.new_model(), client.data.tuning(2)
+    model, epoch = process.new_model(), client.data.tuning(2)
     rows, layer = model.head.weight, list(model.bottleneck.parameters())
     whole = [parameter for parameter in model.parameters() if parameter is not rows]
-    counts = node.data._class_counts[3].clamp(min=1)
+    counts = process.data._class_counts[3].clamp(min=1)
 
     def train(parameters, epochs, prior, lr, **more):
         for parameter in model.parameters():
@@ -42,10 +42,10 @@ def test_fedetf_trains_the_rows_and_the_layer_before_them_in_turn():
         train(layer, 3, 0.0, 0.05, **momentum)
     for name, own in client.model.state_dict().items():
         torch.testing.assert_close(own, model.state_dict()[name], msg=name)
-    before = node.new_model().state_dict()
+    before = process.new_model().state_dict()
     changed = {n for n, t in client.model.state_dict().items() if not torch.equal(t, before[n])}
     assert changed == set(before)  # the scale and the rows too
-    assert torch.equal(node.model.head.weight, before["head.weight"])  # of the global model
+    assert torch.equal(process.model.head.weight, before["head.weight"])  # of the global model
 
 
 def test_turns_of_fedetf_are_the_same_on_any_nodes_and_from_a_saved_model(tmp_path):
@@ -56,10 +56,10 @@ def test_turns_of_fedetf_are_the_same_on_any_nodes_and_from_a_saved_model(tmp_pa
     once = settings(**plain, num_rounds=1, output_dir=str(tmp_path), run_name="plain")
     assert federate(once)[1].report.client_accuracy != few
     server_app.run(InProcessGrid(once, 3), once, "", 0.0)
-    asked = {"finetune-protocol": "fedetf", "finetune-turns": 1}
-    found = personalise(tmp_path / "plain", asked)
-    assert found["client_accuracy_mean"] == few["client-accuracy-mean"]
-    assert found["finetune-part"] == "alternating"
+    overrides = {"finetune-protocol": "fedetf", "finetune-turns": 1}
+    result = personalise(tmp_path / "plain", overrides)
+    assert result["client_accuracy_mean"] == few["client-accuracy-mean"]
+    assert result["finetune-part"] == "alternating"
     again = personalise(tmp_path / "plain", {"finetune-protocol": "feddr+"})
     assert (again["finetune-part"], again["finetune-turns"]) == ("body", 20)
 
@@ -78,6 +78,6 @@ def test_turns_of_fedetf_are_the_same_on_any_nodes_and_from_a_saved_model(tmp_pa
         ({**ETF, "finetune_loss": "dr"}, "trains no head, but 'finetune-part' is 'alternating'"),
     ],
 )
-def test_turns_that_cannot_be_are_refused_in_words(keys, words):
+def test_impossible_turns_are_refused_with_a_reason(keys, words):
     with pytest.raises(UserError, match=words):
         parse_config(settings(**keys))

@@ -1,4 +1,4 @@
-"""FedSOL: its perturbation, and that it is a two-pass rule and nothing else."""
+"""FedSOL: its perturbation, and its step compared with the rule in plain PyTorch."""
 
 import json
 from pathlib import Path
@@ -64,11 +64,11 @@ def test_the_first_step_of_a_round_is_fedavgs(adaptive):
 
 
 def test_one_step_is_the_rule_written_in_plain_pytorch():
-    node = ProcessContext(parse_config(settings(method="fedsol", lr=0.05, momentum=0.0)))
-    client = node.client(0)
+    process = ProcessContext(parse_config(settings(method="fedsol", lr=0.05, momentum=0.0)))
+    client = process.client(0)
     received = client.get_parameters({})
-    own, teacher = node.new_model(), node.new_model()
-    for model in (node.model, own):
+    own, teacher = process.new_model(), process.new_model()
+    for model in (process.model, own):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.01 * torch.cos(torch.arange(parameter.numel())).view_as(parameter)
@@ -88,16 +88,16 @@ def test_one_step_is_the_rule_written_in_plain_pytorch():
     cross_entropy(own(images)[1], labels).backward()
     expected = [w - 0.05 * (p.grad + 1e-5 * w) for w, p in zip(kept, own.parameters(), strict=True)]
     objective = client.objective
-    for anchor, array in zip(node.slot.teacher.parameters(), received, strict=True):
+    for anchor, array in zip(process.slot.teacher.parameters(), received, strict=True):
         assert np.array_equal(anchor.numpy(), array)
     client.data.__dict__["training"] = lambda server_round: lambda: [(images, labels)]
     client.train(1, 0.05, objective)
-    for parameter, value in zip(node.model.parameters(), expected, strict=True):
+    for parameter, value in zip(process.model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.detach(), value, rtol=2e-3, atol=2e-6)
 
 
 @pytest.mark.parametrize("keys", [{"fedsol_adaptive": False}, {"fedsol_part": "head"}])
-def test_the_switches_matter(keys):
+def test_its_options_change_the_model(keys):
     run = {"method": "fedsol", "lr": 0.05, "num_rounds": 1}
     assert differ(federate(settings(**run))[0], federate(settings(**run, **keys))[0])
 
@@ -107,7 +107,7 @@ def test_another_regulariser_is_refused():
         parse_config(settings(method="fedsol", regulariser="fd"))
 
 
-def test_without_the_pull_it_moves_along_it_cannot_run():
+def test_it_is_refused_without_its_regulariser():
     with pytest.raises(UserError, match=r"'none' but .* along 'kd'; .* 'fedsol-rho' to 0"):
         parse_config(settings(method="fedsol", regulariser="none"))
 

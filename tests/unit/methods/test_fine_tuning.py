@@ -44,9 +44,9 @@ def test_fine_tuning_gives_the_same_for_any_number_of_nodes_and_is_not_the_globa
     assert federate(on_base)[1].report.client_accuracy == few
 
 
-def node_of(method, **keys):
-    node = ProcessContext(parse_config(settings(method=method, **keys)))
-    return node, list(node.client(0).get_parameters({}))
+def process_of(method, **keys):
+    process = ProcessContext(parse_config(settings(method=method, **keys)))
+    return process, list(process.client(0).get_parameters({}))
 
 
 @pytest.mark.parametrize(
@@ -57,24 +57,24 @@ def node_of(method, **keys):
     ],
 )  # fmt: skip
 def test_the_paper_says_which_part_is_trained_and_the_global_model_stays(method, moved):
-    node, received = node_of(method)
-    before = {name: tensor.clone() for name, tensor in node.model.state_dict().items()}
-    client = node.client(0)
+    process, received = process_of(method)
+    before = {name: tensor.clone() for name, tensor in process.model.state_dict().items()}
+    client = process.client(0)
     client.evaluate(received, {"server_round": 2, "lr": 0.1})
     changed = {n for n, t in client.model.state_dict().items() if not torch.equal(t, before[n])}
     assert {n for n in before if n.startswith("extractor.")} <= changed
     head = {n for n in before if n.startswith("head.")}
     assert changed & head == (head if moved == "all" else set())
-    assert all(torch.equal(t, before[n]) for n, t in node.model.state_dict().items())
-    again = node.client(0).evaluate(received, {"server_round": 2, "lr": 0.1})
+    assert all(torch.equal(t, before[n]) for n, t in process.model.state_dict().items())
+    again = process.client(0).evaluate(received, {"server_round": 2, "lr": 0.1})
     assert again == client.evaluate(received, {"server_round": 2, "lr": 0.1})
 
 
 def test_fine_tuning_is_plain_sgd_on_the_training_data():
-    node, received = node_of("fedavg-ft", finetune_epochs=2, finetune_lr=0.02)
-    client = node.client(3)
+    process, received = process_of("fedavg-ft", finetune_epochs=2, finetune_lr=0.02)
+    client = process.client(3)
     client.evaluate(received, {"server_round": 2, "lr": 0.1})
-    model, epoch = node.new_model(), client.data.tuning(2)
+    model, epoch = process.new_model(), client.data.tuning(2)
     optimiser = torch.optim.SGD(model.parameters(), 0.02, 0.9, weight_decay=1e-5, fused=True)
     for _ in range(2):
         for images, labels in epoch():
@@ -87,7 +87,7 @@ def test_fine_tuning_is_plain_sgd_on_the_training_data():
 
 def test_losses_of_the_second_stage():
     def losses(method, **keys):
-        (tuning,) = node_of(method, **keys)[0].slot.tuning
+        (tuning,) = process_of(method, **keys)[0].slot.tuning
         return tuning.objective
 
     dr, plus = losses("dr-ft"), losses("feddr+-ft")
@@ -100,17 +100,17 @@ def test_losses_of_the_second_stage():
     assert (distilled.base, distilled.regulariser) == ("ce", "fd")
     assert distilled.reg_weight == pytest.approx(0.3)
     assert losses("fedbabu-ft", finetune_loss="dr", finetune_part="body") == dr
-    for asked in ("own", "base", "base+fd"):
-        kept = losses("spherefed-ft", finetune_loss=asked, spherefed_reduction="sum-classes")
+    for loss_name in ("own", "base", "base+fd"):
+        kept = losses("spherefed-ft", finetune_loss=loss_name, spherefed_reduction="sum-classes")
         assert kept.options.reduction == "sum-classes"
 
 
 def test_the_teacher_of_the_second_stage_is_the_received_model():
-    node, received = node_of("dr-ft", finetune_loss="dr+")
+    process, received = process_of("dr-ft", finetune_loss="dr+")
     shifted = [array + 0.01 for array in received]
-    node.client(0).evaluate(shifted, {"server_round": 1, "lr": 0.1})
-    for name, array in zip(node.slot.shared, shifted, strict=True):
-        np.testing.assert_array_equal(node.slot.teacher.state_dict()[name], array)
+    process.client(0).evaluate(shifted, {"server_round": 1, "lr": 0.1})
+    for name, array in zip(process.slot.shared, shifted, strict=True):
+        np.testing.assert_array_equal(process.slot.teacher.state_dict()[name], array)
 
 
 def test_without_fine_tuning_its_rate_is_left_open():
@@ -163,14 +163,14 @@ def test_settings_that_cannot_work_are_named(keys, words):
 
 
 def test_fedgela_predicts_with_the_clients_frequencies():
-    node, received = node_of("fedgela")
-    client = node.client(0)
+    process, received = process_of("fedgela")
+    client = process.client(0)
     loss, count, scores = client.evaluate(received, {})
     counts = client.data.class_counts
     scale = 10 * counts / counts.sum()
     inputs, labels = (torch.cat(parts) for parts in zip(*client.data.test(), strict=True))
     with torch.no_grad():
-        logits = node.model.eval()(inputs)[1]
+        logits = process.model.eval()(inputs)[1]
     assert count == len(labels)
     assert loss == pytest.approx(float(cross_entropy(logits * scale, labels)), rel=1e-5)
     assert scores["accuracy"] == float((logits * scale).argmax(1).eq(labels).double().mean())
@@ -185,10 +185,12 @@ def test_a_client_that_diverges_is_named_and_the_others_are_counted():
     assert "fine-tuned" in strategy.report.failures[0].reason or "loss" in (
         strategy.report.failures[0].reason
     )
-    node, _ = node_of("fedavg-ft")
-    wild = replace(node.slot.tuning[0], lr=1e12)
+    process, _ = process_of("fedavg-ft")
+    wild = replace(process.slot.tuning[0], lr=1e12)
     with pytest.raises(LossDiverged):
-        fine_tune(node.slot, [wild], node.data._class_counts[0], node.client(0).data.tuning(1))
+        fine_tune(
+            process.slot, [wild], process.data._class_counts[0], process.client(0).data.tuning(1)
+        )
 
 
 @pytest.fixture
@@ -210,9 +212,9 @@ def test_a_saved_model_gives_the_second_stage_of_its_run(finished, tmp_path):
     assert 0 <= rows[0]["global_accuracy"] <= 1
     assert "own test splits" in (finished / "report.html").read_text()
     folder = tmp_path / "models"
-    found = personalise(finished, {}, folder)
+    result = personalise(finished, {}, folder)
     for key in ("mean", "std", "worst", "quartiles"):
-        assert found[f"client_accuracy_{key}"] == summary[f"client_accuracy_{key}"]
+        assert result[f"client_accuracy_{key}"] == summary[f"client_accuracy_{key}"]
     assert json.loads((finished / "personal.json").read_text())["client_count"] == 10
     assert folder.stat().st_mode & 0o077 == 0, "personal models are private"
     models = [load_file(folder / f"client-{client}.safetensors") for client in range(10)]
@@ -246,9 +248,9 @@ def test_a_run_keeps_the_protocol_that_its_preset_asked_for(tmp_path):
         output_dir=str(tmp_path), run_name="run",
     )  # fmt: skip
     server_app.run(InProcessGrid(config, 2), config, "", 0.0)
-    found, first = personalise(tmp_path / "run", {}), config["lr"]
-    assert (found["finetune-protocol"], found["finetune-epochs"]) == ("fedfn", 5)
-    assert found["finetune-lr"] == pytest.approx(0.1 * first)
+    result, first = personalise(tmp_path / "run", {}), config["lr"]
+    assert (result["finetune-protocol"], result["finetune-epochs"]) == ("fedfn", 5)
+    assert result["finetune-lr"] == pytest.approx(0.1 * first)
     other = personalise(tmp_path / "run", {"finetune-protocol": "feddr+"})
     assert other["finetune-lr"] == pytest.approx(0.01 * first)
 
@@ -269,7 +271,7 @@ def test_the_papers_cells_have_their_second_stage(paper, table, query, expected)
     from fedapp.experiments.papers.cells import cells_of, select
     from fedapp.experiments.papers.tables import find_paper
 
-    found = find_paper(paper)
-    config = parse_config(select(cells_of(found, found.table(table)), query).config)
+    tables = find_paper(paper)
+    config = parse_config(select(cells_of(tables, tables.table(table)), query).config)
     stage = (config.lr, config.finetune_protocol, config.finetune_epochs)
     assert (*stage, pytest.approx(config.finetune_lr), config.finetune_loss) == expected

@@ -1,4 +1,4 @@
-"""Federations in which every client has its own model: what travels, what stays, what is equal."""
+"""Federations whose clients have different models: what is sent, what is kept, equal bits."""
 
 import uuid
 
@@ -45,13 +45,14 @@ def test_a_resumed_federation_ends_with_the_same_bits_and_has_learnt(method):
     run_config = run(method=method, num_rounds=3, participation=0.5)
     whole, strategy = outcome(run_config, nodes=2)
     config = parse_config(run_config)
-    node = ProcessContext(config)
+    process = ProcessContext(config)
     grid = InProcessGrid(run_config, 2)
     federation = Federation(
-        {c: 100 + c % 2 for c in range(4)}, {c: len(node.data.partition.train[c]) for c in range(4)}
+        {c: 100 + c % 2 for c in range(4)},
+        {c: len(process.data.partition.train[c]) for c in range(4)},
     )
     key = uuid.uuid4().hex
-    arrays = to_array_record(to_arrays(node.slot.shared))
+    arrays = to_array_record(to_arrays(process.slot.shared))
     saved = None
     for first, last in ((1, 2), (3, 3)):
         part = build_strategy(config, ProcessContext(config), federation, key)
@@ -84,7 +85,7 @@ def test_only_prototypes_and_class_ids_travel(method):
 
 
 def spoiled(client, **arrays):
-    """A tamper function that changes what one client uploads."""
+    """Return a tamper function that changes the uploads of one client."""
 
     def tamper(reply):
         records = reply.content.array_records
@@ -140,7 +141,7 @@ def test_a_round_without_any_prototype_leaves_the_server_as_it_was(method):
     before = strategy.save()
     nothing = np.zeros(0, np.int64)
     strategy._read = {2: Upload(2, np.zeros((0, 16), np.float32), nothing, nothing)}
-    strategy.close_round({})
+    strategy.end_round({})
     assert_same(before, strategy.save())
 
 
@@ -176,7 +177,7 @@ def test_headers_that_are_not_finite_are_named():
         header.weight.data.fill_(np.nan)
     strategy._read = {0: Upload(0, np.ones((1, 16), np.float32), np.zeros(1, np.int64))}
     with pytest.raises(RoundDiverged, match=r"gave headers with non-finite .*'header-0.weight'"):
-        strategy.close_round({})
+        strategy.end_round({})
 
 
 def test_a_run_ends_when_no_node_answers():
@@ -191,19 +192,19 @@ def test_a_run_ends_when_no_node_answers():
 
 def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():
     config = parse_config(run(method="feddor"))
-    node = ProcessContext(config)
-    rows = node.personal.rows
+    process = ProcessContext(config)
+    rows = process.personal.rows
     np.testing.assert_allclose(rows @ rows.T, np.eye(10), atol=1e-5)
     for client in (0, 1):
-        head = node.slot_of(client).model.head
+        head = process.slot_of(client).model.head
         np.testing.assert_array_equal(head.weight.detach().numpy(), rows)
-    assert node.head_hash() != ""
+    assert process.head_hash() != ""
 
 
 def test_feddors_prototypes_start_at_the_orthogonal_rows_and_stay_apart(tmp_path):
     config = run(method="feddor", num_rounds=3, output_dir=str(tmp_path), run_name="apart")
-    strategy, node = strategy_of(config)
-    np.testing.assert_allclose(strategy.made(), node.personal.rows, atol=1e-5)
+    strategy, process = strategy_of(config)
+    np.testing.assert_allclose(strategy.made(), process.personal.rows, atol=1e-5)
     assert run_in_process(ROOT, config, Resources()) == 0
     rows = RunDirectory.load(tmp_path / "apart").rounds()
     assert all(row["prototype_cosine_mean"] < 0.2 for row in rows)
@@ -212,12 +213,12 @@ def test_feddors_prototypes_start_at_the_orthogonal_rows_and_stay_apart(tmp_path
     assert all(0 <= row["client_accuracy_proto_total"] <= 1 for row in rows)
 
 
-def test_feddor_with_one_epoch_of_a_generator_as_pytorch_starts_it_is_still_there():
+def test_feddor_still_has_one_epoch_of_a_plain_generator():
     short = {"feddor_server_epochs": 1, "feddor_generator": "plain"}
     _, strategy, _ = federate(run(method="feddor", **short))
     assert strategy.round_metrics()["server_epochs"] == 1
     assert strategy.round_metrics()["prototype_cosine_mean"] > 0.5
-    strategy.open_round({}, 1, 1)
+    strategy.begin_round({}, 1, 1)
     assert strategy.round_metrics()["server_epochs"] == 0
 
 
@@ -229,12 +230,12 @@ def test_without_orthogonal_rows_the_generator_has_none_to_start_at():
 
 
 def test_clients_of_one_architecture_start_equal_and_of_two_do_not():
-    node = ProcessContext(parse_config(run(method="feddor")))
-    assert node.slot_of(0) is node.slot_of(2)
-    assert node.slot_of(0) is not node.slot_of(1)
+    process = ProcessContext(parse_config(run(method="feddor")))
+    assert process.slot_of(0) is process.slot_of(2)
+    assert process.slot_of(0) is not process.slot_of(1)
     other = ProcessContext(parse_config(run(method="feddor")))
     for client in (0, 1):
-        own, again = (n.slot_of(client).model.state_dict() for n in (node, other))
+        own, again = (n.slot_of(client).model.state_dict() for n in (process, other))
         assert_same(
             {name: t.numpy() for name, t in own.items()},
             {name: t.numpy() for name, t in again.items()},
@@ -242,16 +243,16 @@ def test_clients_of_one_architecture_start_equal_and_of_two_do_not():
 
 
 def test_the_size_of_all_models_is_known_before_they_are_built():
-    node = ProcessContext(parse_config(run(method="feddor")))
+    process = ProcessContext(parse_config(run(method="feddor")))
     real = [
-        sum(t.numel() * t.element_size() for t in node.slot_of(c).model.state_dict().values())
+        sum(t.numel() * t.element_size() for t in process.slot_of(c).model.state_dict().values())
         for c in range(4)
     ]
-    assert node.personal.bytes_of_all() == sum(real)
+    assert process.personal.bytes_of_all() == sum(real)
 
 
 def sent(method):
-    """Bytes that went up and down in the last round of a federation with a node per client."""
+    """Return the bytes up and down in the last round of a federation with a node per client."""
     report = federate(run(method=method), nodes=4)[1].report
     return report.bytes_up, report.bytes_down
 
@@ -269,17 +270,17 @@ def test_what_clients_send_and_are_sent_does_not_depend_on_how_many_share_a_node
     one, four = (federate(run(method=method), nodes=nodes)[1].report for nodes in (1, 4))
     assert one.client_bytes_down == four.client_bytes_down > 0
     assert one.bytes_down < four.bytes_down
-    assert 0.5 < four.client_bytes_down / four.bytes_down < 1  # names and shapes travel, too
+    assert 0.5 < four.client_bytes_down / four.bytes_down < 1  # names and shapes are sent too
     payloads = [sum(result.payload for result in report.results) for report in (one, four)]
     assert payloads[0] == payloads[1]
 
 
 def test_heads_of_four_shapes_run_where_heads_are_not_averaged():
     config = run(method="fedgh", model_group="Res34-HtC4", num_rounds=1)
-    node = ProcessContext(parse_config({**config, "num-clients": 4}))
-    assert [node.personal.group.hidden_of(c) for c in range(4)] == [0, 512, 256, 128]
+    process = ProcessContext(parse_config({**config, "num-clients": 4}))
+    assert [process.personal.group.hidden_of(c) for c in range(4)] == [0, 512, 256, 128]
     strategy = build_strategy(
-        node.config, node, Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
+        process.config, process, Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
     )
     assert sorted(strategy.extras([1, 3])) == ["header-128", "header-512"]
     for method in ("fedgen", "lg-fedavg"):

@@ -1,4 +1,4 @@
-"""Whole rounds of clients with models of their own, and what each server makes of their uploads."""
+"""Whole rounds of clients with different models, and what each server computes from uploads."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ ANY_HEADS = [name for name in PERSONAL if name not in ("fedgen", "lg-fedavg")]
 
 
 @pytest.mark.parametrize("method", PERSONAL)
-def test_a_training_that_is_asked_for_twice_changes_no_bit(method, monkeypatch):
-    """As after a lost reply: the client has stored its model, and starts from the one before."""
+def test_a_repeated_training_request_changes_no_bit(method, monkeypatch):
+    """As after a lost reply: the client has stored a new model but starts from the previous one."""
     config = run(method=method, participation=0.5)
     once, _ = outcome(config, nodes=2)
     answer, again = InProcessGrid.answer, []
@@ -54,18 +54,18 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
     _, strategy = outcome(config, nodes=2, state_key="hidden")
     assert [result.client for result in strategy.report.results] == [0, 1, 2, 3]
     assert strategy.report.client_accuracy["client-count"] == 4
-    node = ProcessContext(parse_config(config))
+    process = ProcessContext(parse_config(config))
     for client, width in ((1, 24), (2, 12), (3, 6)):
         task = Task(1, (client,), 0.0, "size", 1, state_key="hidden")
-        built = node.client(client, node.memory(client, task, 2))
-        (name,) = (n for n in built.recalled if n.endswith("head.hidden.weight"))
-        assert built.recalled[name].shape == (width, 16)
-        start = node.slot_of(client).model.state_dict()[name].numpy()
-        assert not np.array_equal(built.recalled[name], start)
+        built = process.client(client, process.memory(client, task, 2))
+        (name,) = (n for n in built.stored_state if n.endswith("head.hidden.weight"))
+        assert built.stored_state[name].shape == (width, 16)
+        start = process.slot_of(client).model.state_dict()[name].numpy()
+        assert not np.array_equal(built.stored_state[name], start)
 
 
 def upload(client: int, rows: list, classes: list, counts: list | None = None) -> Upload:
-    """One client's prototypes."""
+    """Return one client's prototypes."""
     number = None if counts is None else np.array(counts)
     return Upload(client, np.array(rows, np.float32), np.array(classes), number)
 
@@ -75,7 +75,7 @@ def test_feddor_without_its_generator_replaces_uploaded_classes_by_counted_means
     strategy = strategy_of(FedDORWithoutGenerator, num_classes=2, width=2, first=first)
     np.testing.assert_array_equal(strategy.table.rows, first)
     strategy._read = {0: upload(0, [[3, 0]], [0], [1]), 2: upload(2, [[0, 4]], [0], [3])}
-    strategy.close_round({})
+    strategy.end_round({})
     mean = np.array([0.75, 3.0])
     np.testing.assert_allclose(strategy.table.rows[0], mean / np.linalg.norm(mean), rtol=1e-6)
     np.testing.assert_array_equal(strategy.table.rows[1], first[1])
@@ -92,7 +92,7 @@ def test_fedkds_server_sends_the_plain_mean_of_the_mentees_compressed():
     strategy = strategy_of(FedKD, mentee=mentee, compress=compress, decompress=None)
     strategy.server_round = 4
     strategy._read = {0: {"w": np.float32([1, 2])}, 1: {"w": np.float32([4, -3])}}
-    strategy.close_round({})
+    strategy.end_round({})
     np.testing.assert_array_equal(strategy.extras([0])["mentee"]["w.u"], [2.5, -0.5])
     assert compressed == [4]
 
@@ -100,14 +100,14 @@ def test_fedkds_server_sends_the_plain_mean_of_the_mentees_compressed():
 def test_fmls_server_counts_every_client_once():
     strategy = strategy_of(FML, weights="size")
     received = {"w": np.zeros(2, np.float32)}
-    strategy.open_round(received, 2, 2)
+    strategy.begin_round(received, 2, 2)
     for client, values in ((0, [1, 2]), (1, [4, -3])):
         examples = 10 ** (1 + client)
         content = RecordDict({ARRAYS: to_array_record({"w": np.float32(values)})})
         result = ClientResult(client, examples, 1, 0.0, 0.0, 0, 0.0)
         assert weight_of(strategy.weights, examples) == 1
         strategy.take(content, Task(1, (client,), 0.1, strategy.weights, 2, 2), [result])
-    np.testing.assert_allclose(strategy.close_round(received)["w"], [2.5, -0.5], rtol=1e-6)
+    np.testing.assert_allclose(strategy.end_round(received)["w"], [2.5, -0.5], rtol=1e-6)
 
 
 class Steep(PairClient):
@@ -120,9 +120,9 @@ class Steep(PairClient):
 
 def test_each_model_of_a_pair_has_its_own_gradients_clipped_to_ten():
     model = Pair(nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(2, 2))
-    place = ModelSlot(model, {}, LocalSettings(1), lambda: model)
+    slot = ModelSlot(model, {}, LocalSettings(1), lambda: model)
     fields: dict[str, Any] = dict.fromkeys(ClientData.__dataclass_fields__)
-    client = Steep(place, 0, ClientData(**fields), Objective())
+    client = Steep(slot, 0, ClientData(**fields), Objective())
     step = Step(torch.tensor([0]), torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(3, 2))
     client.gradients(lambda: step, Objective())
     own, other = model.personal.weight.grad, model.mentee.weight.grad
@@ -161,7 +161,7 @@ def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
     strategy._read = {
         0: upload(0, rows[:3].tolist(), classes[:3]), 1: upload(1, rows[3:].tolist(), classes[3:]),
     }  # fmt: skip
-    strategy.close_round({})
+    strategy.end_round({})
     np.testing.assert_allclose(strategy.table.rows, made().detach().numpy(), atol=1e-5)
     assert strategy.margin == pytest.approx(margin, rel=1e-5)
     assert not np.allclose(strategy.table.rows, strategy.maker.embedding.detach().numpy())

@@ -1,4 +1,4 @@
-"""Every method of the table: trains, reduces to its parent, keeps frozen parts, survives order."""
+"""Every method of the table trains, reduces to its parent, keeps frozen parts, ignores order."""
 
 import re
 
@@ -86,16 +86,16 @@ def test_any_number_of_nodes_changes_no_bit(nodes):
 
 
 @pytest.mark.parametrize("method", [n for n, row in METHODS.items() if HEADS[row.head.name].frozen])
-def test_frozen_heads_stay_home_and_unchanged_also_with_weight_decay(method):
+def test_frozen_heads_are_not_sent_and_stay_unchanged_with_weight_decay(method):
     config = parse_config(settings(method=method, weight_decay=0.1))
-    node = ProcessContext(config)
-    shared = {name for name in node.slot.shared if name.startswith("head.")}
+    process = ProcessContext(config)
+    shared = {name for name in process.slot.shared if name.startswith("head.")}
     assert shared == ({"head.scale"} if "scale" in METHODS[method].exchange.also_sends else set())
-    before = node.model.head.weight.detach().clone()
-    received = [tensor.detach().numpy().copy() for tensor in node.slot.shared.values()]
-    node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
-    assert torch.equal(before, node.model.head.weight)
-    assert node.head_hash() == ProcessContext(config).head_hash() != ""
+    before = process.model.head.weight.detach().clone()
+    received = [tensor.detach().numpy().copy() for tensor in process.slot.shared.values()]
+    process.client(0).fit(received, {"server_round": 1, "lr": 0.1})
+    assert torch.equal(before, process.model.head.weight)
+    assert process.head_hash() == ProcessContext(config).head_hash() != ""
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
@@ -109,11 +109,13 @@ def test_weights_of_the_mean(weights):
         participation=1.0,
     )
     config = parse_config(run)
-    node = ProcessContext(config)
-    initial = [tensor.detach().numpy().copy() for tensor in node.slot.shared.values()]
+    process = ProcessContext(config)
+    initial = [tensor.detach().numpy().copy() for tensor in process.slot.shared.values()]
     models, sizes = [], []
     for client in range(10):
-        arrays, examples, _ = node.client(client).fit(initial, {"server_round": 1, "lr": config.lr})
+        arrays, examples, _ = process.client(client).fit(
+            initial, {"server_round": 1, "lr": config.lr}
+        )
         models.append(arrays)
         sizes.append(examples if weights == "size" else 1)
     assert len(set(sizes)) > 1 or weights == "uniform"
@@ -135,7 +137,7 @@ def test_the_table_is_whole():
         assert set(row.fixed) <= set(RunConfig.model_fields), name
 
 
-def test_the_security_page_says_once_of_every_method_what_it_reveals():
+def test_the_security_page_lists_every_method_once():
     page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.partition("| a client sends |")[2].splitlines()]
     cells = " ".join(row[2] for row in rows if len(row) == 5)

@@ -27,9 +27,9 @@ PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}
 
 
 def client_of(run, server_round, known=()):
-    node = ProcessContext(parse_config(run))
-    asked = Task(server_round, (3,), 0.05, "size", 100, 1, "run", known)
-    return node, node.client(3, node.memory(3, asked, server_round))
+    process = ProcessContext(parse_config(run))
+    task = Task(server_round, (3,), 0.05, "size", 100, 1, "run", known)
+    return process, process.client(3, process.memory(3, task, server_round))
 
 
 def test_without_weight_it_is_fedavg_bit_for_bit():
@@ -50,23 +50,23 @@ def test_the_papers_defaults():
 def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later, layers):
     """Cross-entropy + mu l_con of three models' features, written out without the client."""
     run = settings(method="moon", **RUN, **layers)
-    node, client = client_of(run, 1)
+    process, client = client_of(run, 1)
     received = client.get_parameters({})
     if later:
         update = client.work(dict(zip(client.shared, received, strict=True)), 1, 0.05)
-        client.remember(update)
+        client.save_state(update)
         own = [array.copy() for array in client.get_parameters({})]
-        node, client = client_of(run, 5, known=(3,))
+        process, client = client_of(run, 5, known=(3,))
     moved = [array + np.float32(0.01) for array in received]  # the model of a later round
     client.set_parameters(moved)
-    client.keep_start()
+    client.copy_to_teacher()
     inputs, labels = next(iter(client.data.training(5)()))
     seen = []
     client.gradients = lambda forward, objective: seen.append(objective(forward())) or seen[-1]
     client.data = replace(client.data, training=lambda _: lambda: [(inputs, labels)])
     with pytest.raises(TypeError):  # the loop has a loss and no gradient to step with
         client.train(5, 0.05, client.objective)
-    plain = node.new_model().eval()
+    plain = process.new_model().eval()
 
     def features(arrays):
         with torch.no_grad():
@@ -85,13 +85,13 @@ def trained(run):
     """Let client 3 train round 1, and return it as round 4 finds it."""
     _, client = client_of(run, 1)
     update = work(client)
-    client.remember(update)
-    node, later = client_of(run, 4, known=(3,))
+    client.save_state(update)
+    process, later = client_of(run, 4, known=(3,))
     own, previous = previous_model.split(later.memory.load())
-    assert later.recalled.keys() == own.keys()
+    assert later.stored_state.keys() == own.keys()
     stored = [*own.values(), *previous.values()]
     assert sum(array.nbytes for array in stored) == later.state_bytes()
-    assert previous.keys() == set(node.model.state_dict())
+    assert previous.keys() == set(process.model.state_dict())
     return later, own
 
 
@@ -180,6 +180,6 @@ def test_a_projection_head_on_weights_of_a_backbone_alone_is_new(tmp_path):
         ({"method": "feddor", "bottleneck_layers": 2}, "architectures of their own; leave it at 1"),
     ],
 )
-def test_layers_that_cannot_be_are_refused_in_words(keys, words):
+def test_impossible_layers_are_refused_with_a_reason(keys, words):
     with pytest.raises(UserError, match=words):
         parse_config(settings(**keys))

@@ -12,7 +12,7 @@ from torch import nn
 from clients.state.memory import Memory
 from clients.state.store import ClientState, StateError
 from clients.training.displacement import displaced, pulled
-from clients.training.parts import still_statistics, training_only
+from clients.training.parts import frozen_statistics, training_only
 from clients.training.sgd import FusedSGD
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
@@ -68,17 +68,17 @@ def test_displaced_weights_are_seen_under_autocast_and_so_are_the_old_ones_after
 
 
 def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch():
-    node = ProcessContext(parse_config(settings(method="per-fedavg", batch_size=16)))
-    client = node.client(0)
+    process = ProcessContext(parse_config(settings(method="per-fedavg", batch_size=16)))
+    client = process.client(0)
     received = client.get_parameters({})
     sent, _, report = client.fit(received, {"server_round": 2, "lr": 0.05})
-    model = node.new_model()
+    model = process.new_model()
     optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    batches = list(node.client(0).data.training(2)())
+    batches = list(process.client(0).data.training(2)())
     assert len(batches) % 2 == 1  # 72 images: the last batch is both halves of its pair
     pairs = [(batches[i], batches[min(i + 1, len(batches) - 1)]) for i in range(0, len(batches), 2)]
     for first, second in pairs:
-        moved = node.new_model()
+        moved = process.new_model()
         moved.load_state_dict(model.state_dict())
         nn.functional.cross_entropy(moved(first[0])[1], first[1]).backward()
         with torch.no_grad():
@@ -109,7 +109,7 @@ def test_the_outer_rate_falls_with_the_local_one_unless_it_is_constant():
 
 
 @pytest.mark.parametrize("method", ["fedper", "local"])
-def test_with_one_client_nothing_is_lost_by_keeping_parts_at_home(method, tmp_path):
+def test_with_one_client_a_personal_part_changes_no_bit(method, tmp_path):
     run = {**ALONE, "state_dir": str(tmp_path), "lr": 0.05}
     whole = federate(settings(method="fedavg", **run))[0]
     sent = federate(settings(method=method, keep_state=True, **run), state_key="r")[0]
@@ -151,13 +151,13 @@ def test_dittos_reference_mode_averages_the_personal_models():
 
 
 def test_fedrep_trains_its_parts_in_turn():
-    node = ProcessContext(parse_config(settings(method="fedrep", local_epochs=2)))
-    client = node.client(0)
+    process = ProcessContext(parse_config(settings(method="fedrep", local_epochs=2)))
+    client = process.client(0)
     received = client.get_parameters({})
-    initial = [t.detach().clone() for t in node.new_model().parameters()]
+    initial = [t.detach().clone() for t in process.new_model().parameters()]
     epoch = client.data.training(1)
     result = client.fit(received, {"server_round": 1, "lr": 0.05})[2]
-    model = node.new_model()
+    model = process.new_model()
     phases = [(model.head, 2), (model.extractor, 1)]
     steps = 0
     for part, epochs in phases:
@@ -169,7 +169,9 @@ def test_fedrep_trains_its_parts_in_turn():
                 optimiser.step()
                 steps += 1
     assert result["steps"] == steps
-    for own, other, first in zip(node.model.parameters(), model.parameters(), initial, strict=True):
+    for own, other, first in zip(
+        process.model.parameters(), model.parameters(), initial, strict=True
+    ):
         assert torch.equal(own, other)
         assert not torch.equal(own, first)
 
@@ -193,22 +195,22 @@ def test_the_personal_part_survives_rounds_without_its_client_and_a_new_process(
     config = parse_config(settings(method=method))
     received = None
 
-    def step(node, server_round):
+    def step(process, server_round):
         state = ClientState(tmp_path, "run", 2, {"v": "1"})
-        client = node.client(2, Memory(state, server_round, server_round > 1))
+        client = process.client(2, Memory(state, server_round, server_round > 1))
         start = received or client.get_parameters({})
         update = client.work(dict(zip(client.shared, start, strict=True)), server_round, 0.05)
-        client.remember(update)
+        client.save_state(update)
         return start, state.load(server_round + 1)
 
-    node = ProcessContext(config)
-    received, first = step(node, 1)
-    node.client(0).fit(received, {"server_round": 2, "lr": 0.05})  # another client in between
+    process = ProcessContext(config)
+    received, first = step(process, 1)
+    process.client(0).fit(received, {"server_round": 2, "lr": 0.05})  # another client in between
     again = step(ProcessContext(config), 5)[1]
     assert differ(first, again)
-    assert_same(step(node, 5)[1], again)  # the same round once more, in the first process
+    assert_same(step(process, 5)[1], again)  # the same round once more, in the first process
     with pytest.raises(StateError, match="trained before in this run but its state is gone"):
-        node.client(1, Memory(ClientState(tmp_path, "run", 1, {}), 3, known=True)).fit(
+        process.client(1, Memory(ClientState(tmp_path, "run", 1, {}), 3, known=True)).fit(
             received, {"server_round": 3, "lr": 0.05}
         )
 
@@ -237,12 +239,12 @@ def test_a_regulariser_never_looks_at_another_clients_private_part(method, regul
 
 
 def test_the_pull_starts_from_the_clients_own_part_beside_the_received_one():
-    node = ProcessContext(parse_config(settings(method="fedper", regulariser="prox", beta=0.5)))
-    received = node.client(0).get_parameters({})
-    node.client(1).fit(received, {"server_round": 1, "lr": 0.1})
-    node.client(0).fit(received, {"server_round": 1, "lr": 0.1})
-    for name, tensor in node.new_model().state_dict().items():
-        assert torch.equal(node.slot.teacher.state_dict()[name], tensor)
+    process = ProcessContext(parse_config(settings(method="fedper", regulariser="prox", beta=0.5)))
+    received = process.client(0).get_parameters({})
+    process.client(1).fit(received, {"server_round": 1, "lr": 0.1})
+    process.client(0).fit(received, {"server_round": 1, "lr": 0.1})
+    for name, tensor in process.new_model().state_dict().items():
+        assert torch.equal(process.slot.teacher.state_dict()[name], tensor)
 
 
 def test_only_the_named_part_trains_and_everything_is_put_back():
@@ -257,7 +259,7 @@ def test_only_the_named_part_trains_and_everything_is_put_back():
 def test_still_statistics_stay_while_batches_are_normalised():
     layer = nn.BatchNorm2d(3)
     before = layer.running_mean.clone()
-    with still_statistics(layer):
+    with frozen_statistics(layer):
         out = layer(torch.randn(8, 3, 4, 4) + 5)
     assert torch.equal(layer.running_mean, before)
     assert int(layer.num_batches_tracked) == 0

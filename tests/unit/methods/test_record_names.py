@@ -1,4 +1,4 @@
-"""The names of records that a method's two halves exchange: each types them, and they are equal."""
+"""A method's client and strategy use the same names for the records that they exchange."""
 
 from importlib import import_module
 from types import ModuleType
@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from project_tree import modules
 
-# Halves whose files have different names; the others are found by theirs.
+# Pairs of a strategy and a client whose files have different names.
 PARTNERS = {
     "prototypes.rounds": "prototype_client",
     "prototypes.uploads": "prototype_client",
@@ -16,7 +16,7 @@ WITH_NAMES = {
     "prototypes.rounds": {"EXTRA"},
     "prototypes.uploads": {"PROTOTYPES", "CLASSES", "COUNTS"},
     "fedkd": {"EXTRA"},
-    "fedgen": {"EXTRA", "COUNTS", "LABELS", "UNHEARD"},
+    "fedgen": {"EXTRA", "COUNTS", "LABELS", "MISSING_COUNTS"},
     "fedgh": {"EXTRA"},
     "fedcurv": {"IMPORTANCE", "WEIGHTED", "OF"},
     "scaffold": {"CONTROL"},
@@ -24,14 +24,14 @@ WITH_NAMES = {
 
 
 def names(module: ModuleType) -> dict[str, str]:
-    """Return a module's public constants that are strings; what a client calls INBOX is EXTRA."""
-    found = {name: value for name, value in vars(module).items() if isinstance(value, str)}
-    public = {name: value for name, value in found.items() if name.isupper() and name[0] != "_"}
+    """Return a module's public string constants; a client's INBOX is renamed to EXTRA."""
+    strings = {name: value for name, value in vars(module).items() if isinstance(value, str)}
+    public = {name: value for name, value in strings.items() if name.isupper() and name[0] != "_"}
     return {"EXTRA" if name == "INBOX" else name: value for name, value in public.items()}
 
 
 def halves() -> dict[str, str]:
-    """Return the modules of clients by those of strategies, without their packages."""
+    """Return the client module for every strategy module, without their packages."""
     there = {name.partition(".")[2] for name in modules() if name.startswith("strategies.")}
     same = {name: name for name in there if f"clients.{name}" in modules()}
     return same | PARTNERS

@@ -44,7 +44,7 @@ def test_the_server_moves_c_by_the_share_of_the_clients_that_took_part():
     strategy = strategy_of(Scaffold, clients=10)
     strategy.load_state({"w": np.array(CASE["c"], np.float32)})
     strategy.report.results = [ClientResult(0, 10, 4, 0.0, 0.0, 0, 0.0)]
-    strategy.take_means({CONTROL: {"w": np.array(CASE["delta_c"], np.float32)}})
+    strategy.use_means({CONTROL: {"w": np.array(CASE["delta_c"], np.float32)}})
     expected = CASE["c_new_with_delta_from_1_of_N10_clients"]
     np.testing.assert_allclose(strategy.state()["w"], expected, rtol=1e-6)
 
@@ -74,9 +74,9 @@ def test_the_servers_c_is_the_mean_of_all_clients_c_i():
 
     run = settings(method="scaffold", num_rounds=4, lr=0.05, lr_schedule="constant")
     strategy = federate(run, state_key="run")[1]
-    node = ProcessContext(parse_config(run))
-    asked = Task(4, (), 0.05, "size", 1, 1, "run")
-    own = [node.memory(client, asked, 5).load() or {} for client in range(10)]
+    process = ProcessContext(parse_config(run))
+    task = Task(4, (), 0.05, "size", 1, 1, "run")
+    own = [process.memory(client, task, 5).load() or {} for client in range(10)]
     assert 5 < sum(map(bool, own)) <= 10
     for name, c in strategy.state().items():
         mean = sum(state[name].astype(np.float64) for state in own if state) / 10

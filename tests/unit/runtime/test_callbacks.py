@@ -1,4 +1,4 @@
-"""A user's own callbacks: what they see, what they add, and what their errors cost."""
+"""A user's callbacks: what they can access, what they add, and the effects of their errors."""
 
 import json
 from pathlib import Path
@@ -15,23 +15,23 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 class Witness(Callback):
-    """Writes down which hooks were called."""
+    """Records the hooks that were called."""
 
     def __init__(self) -> None:
-        self.seen = []
+        self.calls = []
         WITNESSES.append(self)
 
     def run_begins(self, run: ActiveRun) -> None:
-        self.seen.append(("begins", run.first_round, sorted(run.arrays)))
+        self.calls.append(("begins", run.first_round, sorted(run.arrays)))
 
     def round_ends(self, run, row):
-        self.seen.append(("round", row["round"], row["accuracy"]))
+        self.calls.append(("round", row["round"], row["accuracy"]))
 
     def run_ends(self, run, summary):
-        self.seen.append(("ends", summary["status"]))
+        self.calls.append(("ends", summary["status"]))
 
     def close(self):
-        self.seen.append(("closed",))
+        self.calls.append(("closed",))
 
 
 class Broken(Callback):
@@ -44,7 +44,7 @@ class Broken(Callback):
 
 
 class Unwritable(Callback):
-    """Adds what no JSON file holds, beside what one does."""
+    """Adds values that JSON cannot represent, and one that it can."""
 
     def round_ends(self, run, row):
         row |= {"fine": row["round"], "odd": {1, 2}, "accuracy": object()}
@@ -75,7 +75,7 @@ def train(tmp_path):
 
 def test_the_hooks_are_called_in_order(train):
     rows, _ = train(f"{__name__}:Witness")
-    begins, *rounds, ends, closed = WITNESSES[-1].seen
+    begins, *rounds, ends, closed = WITNESSES[-1].calls
     assert begins[:2] == ("begins", 1)
     assert begins[2]
     assert rounds == [("round", row["round"], row["accuracy"]) for row in rows]
@@ -90,17 +90,17 @@ def test_the_example_adds_to_rounds_and_summary(train, monkeypatch):
     assert summary["hardest_class"] in {row["worst_class"] for row in rows}
 
 
-def test_the_first_error_is_reported_and_costs_no_round(train, capsys):
+def test_the_first_error_is_reported_and_stops_no_round(train, capsys):
     rows, summary = train(f"{__name__}:Broken")
     assert [row.get("tries") for row in rows] == [1, 2, None]
     assert summary["status"] == "completed"
     assert summary["failed_callbacks"] == [f"{__name__}:Broken"]
-    said = [line for line in capsys.readouterr().out.splitlines() if "Broken" in line]
-    assert len(said) == 1
-    assert "not called any more: ZeroDivisionError('no luck') in" in said[0]
+    errors = [line for line in capsys.readouterr().out.splitlines() if "Broken" in line]
+    assert len(errors) == 1
+    assert "not called any more: ZeroDivisionError('no luck') in" in errors[0]
 
 
-def test_a_value_that_no_file_holds_is_reported_and_costs_no_round(train, capsys):
+def test_a_value_that_json_cannot_represent_is_reported_and_stops_no_round(train, capsys):
     rows, summary = train(f"{__name__}:Unwritable")
     assert [row.get("fine") for row in rows] == [1, None, None]
     assert not any("odd" in row for row in rows)

@@ -56,7 +56,7 @@ def trained_client(process, server_round, known=False, remember=True):
     client = process.client(number, process.memory(number, round_task, server_round))
     update = work(client, server_round, round_task.lr)
     if remember:
-        client.remember(update)
+        client.save_state(update)
     return client, update
 
 

@@ -15,28 +15,28 @@ from fedapp.runtime.recorder import Recorder
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 8 MB of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    """Mount a file system of 8 MB, and return its folder."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         pytest.skip("no mount program here")
     if done.returncode != 0:
         pytest.skip(f"mounting a small disk needs root: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def fill(place):
+def fill(disk):
     """Write until only 64 kB are left, too little for a checkpoint."""
-    free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
-    with (place / "filler").open("wb") as file:
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    with (disk / "filler").open("wb") as file:
         file.write(bytes(max(0, free - 65536)))
 
 
-def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk, monkeypatch, capsys):
+def test_a_full_disk_prevents_a_checkpoint_and_not_the_run(small_disk, monkeypatch, capsys):
     values = settings(
         num_rounds=3, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
         num_clients=4, shards=5, participation=1.0,
@@ -56,9 +56,9 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk, monkeypatch, cap
 
     monkeypatch.setattr(Recorder, "end_of_round", on_a_disk_that_fills)
     server_app.run(InProcessGrid(values), values, "", 0.0)
-    said = capsys.readouterr().out
-    assert "checkpoint of round 2 not written" in said
-    assert "No space left" in said
+    output = capsys.readouterr().out
+    assert "checkpoint of round 2 not written" in output
+    assert "No space left" in output
     assert kept == [1, 1, 3], "the checkpoint of round 1 was the newest sound one until round 3"
     assert (run / "report.html").exists()
 

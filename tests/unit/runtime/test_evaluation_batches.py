@@ -1,4 +1,4 @@
-"""Test batches: their size is a setting where BatchNorm normalises by the batch, and only there."""
+"""Test batches: their size is configurable only where BatchNorm normalises by the batch."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from fedapp.runtime.process import ProcessContext
 
 
 def sizes(**keys: object) -> list[int]:
-    node = ProcessContext(parse_config({"method": "fedavg", **keys}))
-    return [len(labels) for _, labels in node.data.test_batches()]
+    process = ProcessContext(parse_config({"method": "fedavg", **keys}))
+    return [len(labels) for _, labels in process.data.test_batches()]
 
 
 def test_batchnorm_sees_test_batches_of_the_size_asked_for():
-    found = sizes(model="resnet10", **{"test-batch-size": 50})
-    assert set(found[:-1]) == {50}
-    assert sum(found) == 359
+    batch_sizes = sizes(model="resnet10", **{"test-batch-size": 50})
+    assert set(batch_sizes[:-1]) == {50}
+    assert sum(batch_sizes) == 359
 
 
 def test_networks_that_do_not_mix_images_take_larger_batches():

@@ -1,4 +1,4 @@
-"""What is written of a run when the disk, the tracker or the evaluation fails."""
+"""The files of a run when the disk, the tracker or the evaluation fails."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ FULL = OSError(28, "No space left on device")
 
 @pytest.fixture
 def values(tmp_path):
-    """Return a function that gives the configuration of run "one", of 4 clients."""
+    """Return a function that returns the configuration of run "one", with 4 clients."""
 
     def given(**changes):
         return settings(
@@ -35,7 +35,7 @@ def values(tmp_path):
 
 @pytest.fixture
 def train(values, tmp_path):
-    """Return a function that trains run "one", and gives its directory."""
+    """Return a function that trains run "one" and returns its directory."""
 
     def run(**changes) -> RunDirectory:
         run_config = values(**changes)
@@ -53,7 +53,7 @@ def numbers(run: RunDirectory) -> list[int]:
     return [row["round"] for row in run.rounds()]
 
 
-def test_a_round_that_the_disk_does_not_take_is_written_with_the_next(train, monkeypatch, capsys):
+def test_a_round_that_a_full_disk_refuses_is_written_with_the_next(train, monkeypatch, capsys):
     log = RunDirectory.log_round
 
     def full_until_round_3(self, *rows):
@@ -63,9 +63,9 @@ def test_a_round_that_the_disk_does_not_take_is_written_with_the_next(train, mon
 
     monkeypatch.setattr(RunDirectory, "log_round", full_until_round_3)
     assert numbers(train(num_rounds=3)) == [1, 2, 3]
-    said = capsys.readouterr().out
-    assert "metrics.jsonl: round 1 not written: [Errno 28] No space left on device" in said
-    assert "metrics.jsonl: round 1, 2 not written" in said
+    output = capsys.readouterr().out
+    assert "metrics.jsonl: round 1 not written: [Errno 28] No space left on device" in output
+    assert "metrics.jsonl: round 1, 2 not written" in output
 
 
 def test_rounds_that_were_never_written_are_in_the_summary(train, monkeypatch):
@@ -77,7 +77,7 @@ def test_rounds_that_were_never_written_are_in_the_summary(train, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["save_model", "write_summary"])
-def test_a_file_that_cannot_be_written_costs_no_other(train, monkeypatch, capsys, method):
+def test_a_file_that_cannot_be_written_prevents_no_other_file(train, monkeypatch, capsys, method):
     monkeypatch.setattr(RunDirectory, method, refuse)
     run = train(num_rounds=1)
     lost = {"save_model": "model.safetensors", "write_summary": "summary.json"}
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_written_costs_no_other(train, monkeypatch, capsys
 
 
 class Outage:
-    """A tracker whose server is gone."""
+    """A tracker whose server is unreachable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.checkpoints, self.closed = folder, [], 0
@@ -101,15 +101,17 @@ class Outage:
         raise ConnectionError("still gone")
 
 
-def test_a_tracker_that_fails_costs_no_round_and_is_said_once(train, monkeypatch, tmp_path, capsys):
+def test_a_failing_tracker_is_reported_once_and_stops_no_round(
+    train, monkeypatch, tmp_path, capsys
+):
     outage = Outage(tmp_path)
     monkeypatch.setitem(trackers.TRACKERS, "none", lambda run: outage)
     run = train(num_rounds=2, checkpoint_every=1)
     assert numbers(run) == [1, 2]
     assert run.summary()["status"] == "completed"
-    said = capsys.readouterr().out
-    assert said.count("tracker 'none' gets no more: API request to http://tracker failed;") == 1
-    assert "still gone" not in said
+    output = capsys.readouterr().out
+    assert output.count("tracker 'none' gets no more: API request to http://tracker failed;") == 1
+    assert "still gone" not in output
     assert outage.closed == 1
     assert outage.checkpoints == [["round-000001.safetensors"]], "written before the tracker's turn"
 
@@ -132,7 +134,7 @@ def test_a_methods_own_numbers_are_in_every_round_and_at_the_tracker(
     assert [row[name] for row in rows if name in row] == values
 
 
-def test_a_name_that_is_taken_is_said_before_data_are_read(train, monkeypatch):
+def test_a_taken_run_name_is_refused_before_data_are_read(train, monkeypatch):
     train(num_rounds=1)
     monkeypatch.setattr(server_app, "ProcessContext", refuse)
     with pytest.raises(UserError, match="one already exists and is not empty; choose another"):
@@ -178,10 +180,10 @@ def test_a_loss_that_is_not_finite_at_the_end_fails_the_run(values, monkeypatch,
         callbacks, "evaluate_classes", lambda *given: replace(evaluate(*given), loss=float("nan"))
     )
     assert run_in_process(ROOT, values(num_rounds=1), Resources()) == 1
-    said = "the test loss is not finite after round 1"
-    assert capsys.readouterr().out.strip().endswith(f"fedapp: {said}")
+    reason = "the test loss is not finite after round 1"
+    assert capsys.readouterr().out.strip().endswith(f"fedapp: {reason}")
     summary = RunDirectory.load(tmp_path / "one").summary()
-    assert (summary["status"], summary["reason"]) == ("failed", said)
+    assert (summary["status"], summary["reason"]) == ("failed", reason)
     assert (summary["diverged"], summary["accuracy_final"]) == (True, None)
 
 
@@ -194,7 +196,7 @@ def test_a_diverged_run_is_failed_and_has_no_final_accuracy(train, tmp_path):
     assert summary["accuracy_final"] is None
 
 
-def test_an_interruption_while_states_are_removed_costs_no_result(train, monkeypatch, tmp_path):
+def test_an_interruption_while_states_are_removed_keeps_the_results(train, monkeypatch, tmp_path):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""What a resumed or a failed run leaves behind: the model of its last round, and nothing lost."""
+"""The files of a resumed or failed run: the model of its last round, and no loss of data."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from strategies.rounds.federation import RoundFailed
 
 @pytest.fixture
 def train(tmp_path):
-    """Return a function that trains run "one" of 4 clients, and gives its directory."""
+    """Return a function that trains run "one" of 4 clients and returns its directory."""
 
     def run(**changes) -> RunDirectory:
         values = settings(
@@ -37,7 +37,7 @@ def train(tmp_path):
 
 @pytest.fixture
 def fail_in(monkeypatch):
-    """Return a function that lets the replies of one round be refused."""
+    """Return a function that makes the aggregation of one round raise an error."""
     aggregate = ClientStrategy.aggregate_train
 
     def install(bad_round: int, error: BaseException) -> None:
@@ -87,7 +87,7 @@ def test_a_failed_run_keeps_the_model_of_its_last_round_evaluated_or_not(train, 
 
 
 class Tracker:
-    """Notes whether it was closed."""
+    """Counts how often it was closed."""
 
     closed = 0
 
@@ -183,7 +183,7 @@ def test_states_of_an_attempt_that_is_given_up_are_removed(train, fail_in, tmp_p
     assert not list((tmp_path / "client-states").iterdir())
 
 
-def test_data_that_are_not_there_leave_no_run_directory(train, tmp_path):
+def test_missing_data_leave_no_run_directory(train, tmp_path):
     with pytest.raises(UserError, match="nowhere"):
         train(dataset="images", data_dir=str(tmp_path / "nowhere"))
     assert not (tmp_path / "one").exists()
@@ -213,14 +213,14 @@ def test_a_second_process_in_a_run_directory_is_refused_and_changes_nothing(trai
     assert files(tmp_path / "one") == before
 
 
-def test_another_number_of_rounds_that_changes_the_schedule_is_said(train, capsys):
+def test_a_number_of_rounds_that_changes_the_schedule_is_logged(train, capsys):
     train(num_rounds=2, lr_schedule="step")
     capsys.readouterr()
     train(num_rounds=3, lr_schedule="step", resume="auto")
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
         "num-rounds is 3 and was 2: a run of 3 rounds from the start would have had another "
-        "learning rate (lr-schedule 'step') in its first 2 rounds" in said
+        "learning rate (lr-schedule 'step') in its first 2 rounds" in output
     )
 
 
@@ -234,7 +234,7 @@ def test_another_number_of_rounds_that_changes_the_schedule_is_said(train, capsy
         ({"method": "fedkd", "lr_schedule": "constant"}, 1, "energy of compressed messages"),
     ],
 )
-def test_only_rounds_done_otherwise_are_worth_a_word(tmp_path, changes, done, words):
+def test_only_a_changed_schedule_of_finished_rounds_is_logged(tmp_path, changes, done, words):
     before = parse_config(settings(num_rounds=4, **changes))
     RunDirectory.create(tmp_path, "one", before.flat())
     note = changed_schedule(tmp_path / "one", before.model_copy(update={"num_rounds": 8}), done)
