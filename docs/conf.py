@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import reference_pages  # noqa: E402  (lies beside this file)
 
 project = "fedapp"
 html_title = "fedapp"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["generate.py"]
 html_theme = "furo"
 html_show_copyright = html_show_sphinx = False
 html_copy_source = False
@@ -38,7 +39,9 @@ def setup(app: Any) -> None:
 def read_page(app: Any, name: str, source: list[str]) -> None:
     """Replace a page's text by that of the file that it is made of, and its links by the site's."""
     page, pages = f"docs/{name}.md", _pages()
-    if made_of := MADE_OF.match(source[0]):
+    if name in reference_pages.PAGES:
+        source[0] = reference_pages.PAGES[name]()
+    elif made_of := MADE_OF.match(source[0]):
         file = _joined(page, made_of[1])
         text = linked(_markdown(ROOT / file), file, page, pages)
         source[0] = f"{text}\n\n{source[0][made_of.end() :]}"
