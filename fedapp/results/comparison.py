@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from fedapp.config.run_keys import KEEPING, PLACE, RunKeys, marked_keys
-from fedapp.results.formatting import status
+from fedapp.results.formatting import percent, status
 from fedapp.results.run_directory import RunDirectory, Scalar
 
 _VARIABLE_KEYS = marked_keys(RunKeys, KEEPING, PLACE)  # keys about recording and about the machine
@@ -251,8 +251,28 @@ def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, lis
     return {title: rows for title, rows in titled.items() if rows}
 
 
+def sentences(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return each paired difference as a sentence, the largest first."""
+    rows = sorted(compared["pairs"], key=lambda row: -abs(row["difference"]))
+    return [_sentence(row) for row in rows]
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    points = 100 * row["difference"]
+    better, worse = row["group"], row["minus"]
+    if points < 0:
+        better, worse = worse, better
+    doubt = "" if row["p_holm"] is None else f", p = {row['p_holm']:.2g} after Holm's correction"
+    seeds = f"{len(row['seeds'])} seeds"
+    if round(abs(points), 2) == 0:
+        return f"{better} and {worse} end equal ({seeds}{doubt})."
+    return f"{better} is {abs(points):.2f} points above {worse} ({seeds}{doubt})."
+
+
 def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{k: v for k, v in row.items() if k != "reason"}, "status": status(row)}
+    accuracies = {k: percent(row[k]) for k in ("accuracy_final", "accuracy_best")}
+    others = {k: v for k, v in row.items() if k != "reason"}
+    return {**others, **accuracies, "status": status(row)}
 
 
 def _group_text(row: Mapping[str, Any]) -> dict[str, Any]:

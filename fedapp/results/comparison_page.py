@@ -29,7 +29,8 @@ def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
 
 def comparison_html(runs: Sequence[RunDirectory]) -> str:
     """Build the whole page."""
-    tables = comparison.tables(comparison.compare(runs))
+    compared = comparison.compare(runs)
+    tables = comparison.tables(compared)
     each = tables.pop("Runs")
     methods = dict.fromkeys(str(run.config().get("method", run.name)) for run in runs)
     lead = page.paragraph(f"{len(runs)} runs: {', '.join(run.name for run in runs)}", "faint")
@@ -38,7 +39,8 @@ def comparison_html(runs: Sequence[RunDirectory]) -> str:
         lead,
         [
             *(page.section(title, page.table(title, rows)) for title, rows in tables.items()),
-            page.section("Test accuracy", _curves(runs)),
+            page.section("In words", *map(page.paragraph, comparison.sentences(compared))),
+            page.section("Test accuracy", _group_curves(runs), _curves(runs)),
             page.section("Measurements", _measures(runs)),
             page.section("Runs", page.table("Runs", each)),
             page.section("Settings that differ", _settings(runs)),
@@ -46,7 +48,26 @@ def comparison_html(runs: Sequence[RunDirectory]) -> str:
     )
 
 
+def _group_curves(runs: Sequence[RunDirectory]) -> str:
+    groups = comparison.group_runs(runs)
+    names = comparison.labels(groups)
+    lines = [
+        (name, [run.rounds() for run in group.runs])
+        for name, group in zip(names, groups, strict=True)
+    ]
+    means = [f"{name} {_mean_final(group)}" for name, group in zip(names, groups, strict=True)]
+    return page.plot(
+        svg(plots.group_curves(lines), f"Mean accuracy at the end: {', '.join(means)}.")
+    )
+
+
+def _mean_final(group: comparison.Group) -> str:
+    spread = comparison.Spread.of(group.by_seed("accuracy_final").values())
+    return spread.percent() if spread else "not measured"
+
+
 def _curves(runs: Sequence[RunDirectory]) -> str:
+    """Draw every run by itself, folded."""
     lines = [
         (label, run.rounds()) for label, run in zip(comparison.run_labels(runs), runs, strict=True)
     ]
@@ -55,7 +76,8 @@ def _curves(runs: Sequence[RunDirectory]) -> str:
         for (label, _), run in zip(lines, runs, strict=True)
     )
     figure = plots.compare_curves(lines)
-    return page.plot(svg(figure, f"Test accuracy by round; at the end: {finals}."))
+    drawn = page.plot(svg(figure, f"Test accuracy by round; at the end: {finals}."))
+    return page.details(f"The {len(runs)} runs one by one", drawn)
 
 
 def _measures(runs: Sequence[RunDirectory]) -> str:

@@ -86,6 +86,41 @@ def compare_curves(
 
 
 @styled
+def group_curves(groups: Sequence[tuple[str, Sequence[Sequence[Row]]]]) -> Figure:
+    """Draw the mean test accuracy of each group of runs, with a band of one standard deviation.
+
+    Groups are given as (label, the rows of each run). The mean covers the rounds that all runs of a
+    group have evaluated; the band needs two runs.
+    """
+    figure = new_figure(6.0, 4.4 + 0.12 * len(groups))
+    axes = figure.subplots()
+    drawn: list[float] = []
+    for index, (label, runs) in enumerate(groups):
+        rounds, values = _common_points(runs)
+        color, dash = line_style(index)
+        mean = values.mean(axis=0)
+        _draw_line(axes, rounds, mean.tolist(), color, dash, f"{label}, {len(runs)} runs")
+        if len(runs) > 1:
+            spread = values.std(axis=0, ddof=1)
+            axes.fill_between(rounds, mean - spread, mean + spread, color=color, alpha=0.18, lw=0)
+        drawn += values.ravel().tolist()
+    _finish_accuracy(axes, "Mean test accuracy, ± one standard deviation", max(drawn, default=0))
+    if drawn:
+        axes.set_ylim(bottom=max(0, 5 * math.floor(min(drawn) / 5)))
+    if groups:
+        figure.legend(loc="outside lower center", ncols=1 if len(groups) < 3 else 2)
+    return figure
+
+
+def _common_points(runs: Sequence[Sequence[Row]]) -> tuple[list[int], np.ndarray]:
+    """Return the rounds that all runs have evaluated, and accuracies in percent, [runs, rounds]."""
+    accuracies = [dict(zip(*_points(rows, "accuracy", scale=100), strict=True)) for rows in runs]
+    common = set(accuracies[0]).intersection(*accuracies) if accuracies else set()
+    rounds = sorted(common)
+    return rounds, np.array([[each[number] for number in rounds] for each in accuracies])
+
+
+@styled
 def class_accuracy(values: Sequence[float | None], class_names: Sequence[str]) -> Figure:
     """Draw one bar per class: accuracies as fractions, None for a class without test images."""
     count = len(values)

@@ -16,9 +16,11 @@ from fedapp.results.comparison import (
     labels,
     paired_difference,
     run_labels,
+    sentences,
     tables,
     unique_names,
 )
+from fedapp.results.comparison_page import comparison_html
 from fedapp.results.run_directory import RunDirectory
 
 accuracies = st.floats(0, 1)
@@ -182,3 +184,25 @@ def test_a_single_run_has_a_table_of_groups_and_none_of_pairs(make_run):
     titles = list(tables(compare([make_run(0.5)])))
     assert len(titles) == 2
     assert "paired" not in " ".join(titles)
+
+
+def test_differences_are_sentences_with_the_larger_group_first(make_run):
+    runs = [
+        make_run(accuracy, method=method, seed=seed)
+        for method, accuracies in {"fedavg": (0.50, 0.52), "feddr+": (0.60, 0.64)}.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    (sentence,) = sentences(compare(runs))
+    assert sentence.startswith("feddr+ is 11.00 points above fedavg (2 seeds, p = ")
+    equal = [make_run(0.5, method="fedavg", seed=s, lr=lr) for lr in (0.1, 0.2) for s in (0, 1)]
+    assert sentences(compare(equal)) == ["fedavg lr=0.1 and fedavg lr=0.2 end equal (2 seeds)."]
+
+
+def test_the_page_has_accuracies_in_percent_and_folds_single_runs(make_run):
+    runs = [make_run(0.5 + seed / 10, method="fedavg", seed=seed) for seed in (0, 1)]
+    for number, run in enumerate(runs):
+        run.log_round(*({"round": r, "accuracy": (r + number) / 10} for r in (1, 2)))
+    text = comparison_html(runs)
+    assert "50.0 %" in text
+    assert "55.00 ± 7.07 %" in text
+    assert "The 2 runs one by one" in text

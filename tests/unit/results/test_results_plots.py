@@ -177,3 +177,21 @@ def test_weight_divergence_is_drawn_in_l1_norms_and_not_from_figures_without_one
     np.testing.assert_array_equal(points.get_ydata(), [np.nan, 2.0, 4.0])
     assert points.get_label() == "fedavg: Pearson +1.00"
     assert figure.axes[0].get_ylabel() == "L1 distance of weights: local, received"
+
+
+def test_groups_are_a_mean_and_a_band_over_common_rounds():
+    rows = [
+        [{"round": r, "accuracy": (base + r) / 100} for r in rounds]
+        for base, rounds in ((40, (1, 2, 3)), (60, (1, 2)))
+    ]
+    figure = plots.group_curves([("fedavg", rows), ("fedntd", rows[:1])])
+    axes = figure.axes[0]
+    mean, single = axes.lines
+    assert list(mean.get_xdata()) == [1, 2]
+    assert list(mean.get_ydata()) == pytest.approx([51, 52])
+    assert list(single.get_xdata()) == [1, 2, 3]
+    (band,) = axes.collections
+    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
+    assert (low, high) == pytest.approx((51 - 200**0.5, 52 + 200**0.5))
+    assert axes.get_ylim()[0] == 40
+    assert not plots.group_curves([]).axes[0].lines
