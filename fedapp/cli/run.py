@@ -5,7 +5,7 @@ Slow imports are inside the commands, so that `--help` is fast.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,17 +32,56 @@ def run(
             help="Where nodes run, with equal results; ray is the default with RAY_ADDRESS."
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Check the configuration, estimate time and memory; stop."),
+    ] = False,
 ) -> None:
     """Simulate a run with virtual SuperNodes, on worker processes of this machine or on Ray.
 
     Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
     """
     task = project, read_overrides(config or []), Resources(nodes, workers, gpus)
+    if check:
+        _check(*task)
+        return
     if engine == Engine.IN_PROCESS:
         from fedapp.engines.in_process import run_in_process  # imports PyTorch
 
         raise SystemExit(run_in_process(*task))
     raise SystemExit(simulate(*task, engine))
+
+
+def _check(project: Path, overrides: dict[str, Any], resources: Resources) -> None:
+    """Print what a configuration resolves to and what the run will cost; start nothing."""
+    from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
+    from fedapp.results.formatting import clock, megabytes
+    from fedapp.runtime.forecast import forecast  # imports PyTorch
+
+    values = load_run_config(project, overrides)
+    resolved = parse_config(values)
+    share = resolved.participation
+    workers = resources.resolve(resolved.num_clients, share, True, resolved.device).workers
+    cost = forecast(resolved, workers)
+    found = {
+        "method": resolved.method,
+        "data": f"{resolved.dataset}, {resolved.num_clients} clients ({resolved.partition})",
+        "model": f"{resolved.model_group or resolved.model}, {cost.parameters:,} parameters",
+        "training": f"{resolved.num_rounds} rounds, {resolved.local_epochs} local epochs, batches "
+        f"of {resolved.batch_size}, lr {resolved.lr:g} ({resolved.lr_schedule})",
+        "images": f"{cost.images_per_round:,} per round, {cost.images_per_second:,.0f} per second "
+        "and process, as measured just now",
+        "time": f"about {clock(cost.seconds)} on {workers} processes, "
+        f"{cost.seconds_per_round:.3g} s per round",
+        "memory": f"about {megabytes(cost.memory)}",
+        "traffic": f"models of {megabytes(cost.bytes_per_round)} per round",
+        "client states": megabytes(cost.state) if cost.state else "none",
+    }
+    show(
+        "This run is possible", [{"": name, "value": value} for name, value in found.items()], False
+    )
+    if note := rate_note(values, resolved):
+        say(note)
 
 
 def config(

@@ -1,0 +1,94 @@
+"""What a run will cost: time, memory and traffic, from a second of training in this process."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import psutil
+import torch
+from torch import Tensor
+
+from clients.base import nbytes
+from clients.training.evaluation import predict
+from clients.training.local_training import Batches, train
+from fedapp.config.run_config import RunConfig
+from fedapp.core.rng import cohort_size
+from fedapp.runtime.process import ProcessContext
+
+LEAST_SECONDS, MOST_STEPS = 1.0, 200  # of training that is measured
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The expected cost of one run; a client of average size stands for all."""
+
+    images_per_round: int  # that all clients of a cohort train on
+    images_per_second: float  # of one process
+    seconds_per_round: float
+    seconds: float
+    memory: int  # bytes of all processes together
+    bytes_per_round: int  # that clients send and receive
+    parameters: int
+    state: int  # bytes that all clients keep on disk, at most
+
+
+def forecast(config: RunConfig, workers: int) -> Forecast:
+    """Train and test for a moment, and extrapolate to the whole run on `workers` processes.
+
+    Raises:
+        UserError: the data or the model of the configuration cannot be loaded.
+    """
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    process = ProcessContext(config)
+    sizes = [len(part) for part in process.data.partition.train]
+    cohort = cohort_size(config.num_clients, config.participation)
+    images = round(sum(sizes) / len(sizes) * cohort * int(config.local_epochs))
+    speed = _training_speed(process, max(range(len(sizes)), key=sizes.__getitem__))
+    test = _test_seconds(process) / config.eval_every
+    per_round = images / (speed * min(workers, cohort)) + test
+    shared = nbytes(process.slot.shared.values())
+    return Forecast(
+        images_per_round=images,
+        images_per_second=speed,
+        seconds_per_round=per_round,
+        seconds=per_round * config.num_rounds,
+        memory=psutil.Process().memory_info().rss * (workers + 1),
+        bytes_per_round=2 * shared * cohort,
+        parameters=sum(p.numel() for p in process.model.parameters()),
+        state=process.state_bytes() if process.keeps else 0,
+    )
+
+
+def _training_speed(process: ProcessContext, number: int) -> float:
+    """Return how many images per second a client trains on, by its method's objective."""
+    client = process.client(number)
+    client.model = client.slot.model
+    one_epoch = replace(process.settings, epochs=1)
+    batches = list(islice(_endless(client.data.training(1)), 4))
+    objective, lr = client.objective, float(process.config.lr)
+    frozen = client.frozen(objective)
+    train(client.model, frozen, objective, lambda: batches[:1], lr, one_epoch)  # warms up
+    start, images = time.perf_counter(), 0
+    for _ in range(MOST_STEPS // len(batches)):
+        images += train(client.model, frozen, objective, lambda: batches, 0.0, one_epoch).images
+        if time.perf_counter() - start > LEAST_SECONDS:
+            break
+    return images / (time.perf_counter() - start)
+
+
+def _endless(epoch: Callable[[], Batches]) -> Iterator[tuple[Tensor, Tensor]]:
+    while True:
+        yield from epoch()
+
+
+def _test_seconds(process: ProcessContext) -> float:
+    """Return how long a test of one model on the whole test set takes, from its first batch."""
+    batches: Batches = process.data.test_batches()
+    start = time.perf_counter()
+    first = next(iter(predict(process.model, batches)), None)
+    if first is None:
+        return 0.0
+    share = len(process.data.test_labels()) / len(first.labels)
+    return (time.perf_counter() - start) * share

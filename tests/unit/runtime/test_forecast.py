@@ -1,0 +1,49 @@
+"""What a run will cost, told before it starts."""
+
+from pathlib import Path
+
+import pytest
+from in_process import ROOT, settings
+from typer.testing import CliRunner
+
+from fedapp.cli import app as cli
+from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
+from fedapp.runtime import forecast as module
+from fedapp.runtime.forecast import forecast
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(module, "LEAST_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedntd", "moon", "scaffold", "fedavg-ft", "feddor"])
+def test_a_forecast_counts_images_and_measures_speed(method):
+    config = parse_config(
+        settings(method=method, num_clients=10, participation=0.5, local_epochs=3, num_rounds=4)
+    )
+    cost = forecast(config, workers=2)
+    assert cost.images_per_round == round(1438 / 10 * 5 * 3)
+    assert cost.images_per_second > 10
+    least = cost.images_per_round / (2 * cost.images_per_second)
+    assert cost.seconds_per_round >= least
+    assert cost.seconds == pytest.approx(4 * cost.seconds_per_round)
+    assert (cost.state > 0) == (method in ("moon", "scaffold", "feddor"))
+
+
+def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keys = "method='fedprox' num-clients=10 num-rounds=7"
+    done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", "-c", keys])
+    assert done.exit_code == 0, done.output
+    for words in ("fedprox", "7 rounds", "188,810 parameters", "per second", "about"):
+        assert words in done.stdout
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_check_refuses_what_a_run_refuses():
+    keys = ["-c", "shards=3 num-clients=7"]
+    done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *keys])
+    assert isinstance(done.exception, UserError)
+    assert "cannot be divided evenly" in str(done.exception)
