@@ -7,6 +7,7 @@ code is 1 if anything differs.
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import tomli_w
@@ -14,6 +15,7 @@ import tomli_w
 from fedapp.cli.listing import markdown_table
 from fedapp.config.run_config import RunConfig
 from fedapp.methods import METHODS, Method
+from fedapp.methods.row import FAMILIES
 from fedapp.models.heads import find_kind
 
 ROOT = Path(__file__).parents[1]
@@ -39,9 +41,16 @@ def keys() -> str:
 
 
 def methods() -> str:
-    """Return the README's table of methods and titles."""
-    rows = [f"| `{name}` | {row.title} |" for name, row in METHODS.items()]
-    return "\n".join(["| method | what it is |", "|---|---|", *rows, ""])
+    """Return the README's table: the methods of each family."""
+    rows = [
+        f"| {meaning} | {_names(n for n, row in METHODS.items() if row.family == family)} |"
+        for family, meaning in FAMILIES.items()
+    ]
+    return "\n".join(["| family | methods |", "|---|---|", *rows, ""])
+
+
+def _names(names: Iterable[str]) -> str:
+    return " ".join(f"`{name}`" for name in names)
 
 
 def sent(row: Method) -> str:
@@ -81,7 +90,7 @@ def pages() -> dict[Path, str]:
     columns = r"\| method \| title \|[^\n]*\n(?:\|[^\n]*\n)*"
     parts = {
         "pyproject.toml": (r"\[tool\.flwr\.app\.config\]\n(?:[^\n\[]+\n)*", keys()),
-        "README.md": (r"\| method \| what it is \|\n(?:\|[^\n]*\n)*", methods()),
+        "README.md": (r"\| family \| methods \|\n(?:\|[^\n]*\n)*", methods()),
         "docs/methods.md": (columns, markdown_table() + "\n"),
     }
     found = {}

@@ -14,6 +14,7 @@ from fedapp.config.overrides import read_overrides
 from fedapp.config.project import default_config
 from fedapp.engines.launch import run as simulate
 from fedapp.engines.resources import Engine, Resources
+from fedapp.results.formatting import clock, megabytes
 
 
 def run(
@@ -55,7 +56,6 @@ def run(
 def _check(project: Path, overrides: dict[str, Any], resources: Resources) -> None:
     """Print what a configuration resolves to and what the run will cost; start nothing."""
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
-    from fedapp.results.formatting import clock, megabytes
     from fedapp.runtime.forecast import forecast  # imports PyTorch
 
     values = load_run_config(project, overrides)
