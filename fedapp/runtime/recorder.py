@@ -76,6 +76,8 @@ class Recorder:
         or "interrupted" (an interruption or an error in the program). `diverged` marks a failed run
         that ended because of numbers that are not finite: the same run would fail again.
         """
+        if not hasattr(self, "run"):
+            return  # interrupted before the first round began
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
         for callback in self.callbacks:
             callback.run_ends(self.run, summary)

@@ -25,8 +25,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     state_key = _state_key(grid, federation, recorder, saved)
     strategy = build_strategy(config, process, federation, state_key)
     arrays, first_round = _starting_point(process, strategy, recorder.directory, saved)
-    recorder.begin(strategy, first_round, arrays)
     try:
+        recorder.begin(strategy, first_round, arrays)
         strategy.start(
             grid,
             arrays,

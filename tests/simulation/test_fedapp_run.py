@@ -73,7 +73,7 @@ def test_its_processes_end_with_it(tmp_path, engine, how):
     keys = f"num-rounds=1000 run-name='long' output-dir='{tmp_path}'"
     run = start(tmp_path, "--engine", engine, "-c", keys)
     metrics = tmp_path / "long" / "metrics.jsonl"
-    wait_until(metrics.exists, 120, "first round")
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size, 120, "first round")
     mine = processes(run.pid)
     assert len(mine) >= 4  # the simulation, two workers and who started them
     home = Path(os.readlink(f"/proc/{mine[0]}/cwd"))

@@ -44,7 +44,7 @@ def test_jobs_end_in_good_order_with_the_sweep(tmp_path, how):
     command += ["--jobs", "1", "--name", "long", "--output-dir", str(tmp_path)]
     sweeping = subprocess.Popen(command, cwd=tmp_path)
     run = RunDirectory(tmp_path / "long" / "seed0")
-    wait_until(run.metrics_path.exists, 120, "first round")
+    wait_until(lambda: run.metrics_path.exists() and run.rounds(), 120, "first round")
     sweeping.send_signal(how)
     assert sweeping.wait(60) == (INTERRUPTED if how == signal.SIGTERM else -signal.SIGKILL)
     wait_until(run.summary, 120, "summary")

@@ -68,8 +68,10 @@ def test_a_methods_page_has_its_keys_settings_numbers_and_commands():
         printed("methods", "fedpro")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_a_page(method):
+@pytest.mark.parametrize(
+    "method", ["fedalign", "centralised", "fedetf-ft", "local", "feddor", "local-hetero"]
+)
+def test_every_kind_of_method_has_a_page(method):
     assert METHODS[method].title.split()[0] in printed("methods", method)
 
 
