@@ -20,6 +20,7 @@ PANELS = {  # the groups of `fedapp --help`
     "Look up": (tables.methods, tables.datasets, tables.presets, analysis.measures),
     "Look at finished runs": (
         results.report,
+        results.watch,
         results.compare,
         analysis.analyse,
         analysis.personalise,

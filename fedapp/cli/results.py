@@ -53,3 +53,19 @@ def compare(
         from fedapp.results.comparison_page import write_comparison
 
         print(f"wrote {write_comparison(opened, html.absolute())}", file=sys.stderr)
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    port: Annotated[int, typer.Option(min=0, help="Port on this machine; 0: a free one.")] = 0,
+) -> None:
+    """Show the report of a running run in a browser on this machine; Ctrl-C ends.
+
+    Example: fedapp watch runs/feddr+-digits-20260101-120000
+    """
+    from fedapp.results.live import report_server  # imports NumPy
+    from fedapp.results.run_directory import RunDirectory
+
+    with report_server(RunDirectory.load(run), port) as server:
+        print(f"http://127.0.0.1:{server.server_address[1]}/ shows {run}; Ctrl-C ends", flush=True)
+        server.serve_forever()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedapp.config.run_keys import KEEPING, PLACE, RunKeys, kebab, marked_keys
 from fedapp.core.files import write_atomically
 from fedapp.results import measures_file as store
 from fedapp.results import page
@@ -81,7 +82,7 @@ def report_html(run: RunDirectory) -> str:
             ),
             page.section("Measurements", _measures(run, rows)),
             page.section("Rounds", _rounds(rows)),
-            page.section("Configuration", _settings("Configuration", config)),
+            page.section("Configuration", *_configuration(config)),
             page.section("Reproduce", *_origin(summary)),
         ],
     )
@@ -234,6 +235,23 @@ def _measured(rows: Rows, key: str) -> Rows:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _configuration(config: Mapping[str, Any]) -> list[str]:
+    """Show what was chosen for this run, and fold the whole configuration."""
+    fields = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
+    recording = marked_keys(RunKeys, KEEPING, PLACE)
+    chosen = {
+        key: value
+        for key, value in config.items()
+        if key not in recording and fields.get(key, value) not in (value, "auto")
+    }
+    chosen = {key: config[key] for key in ("method", "dataset", "seed") if key in config} | chosen
+    whole = _settings("Configuration", config)
+    return [
+        _settings("Chosen for this run", chosen),
+        page.details(f"All {len(config)} keys", whole),
+    ]
 
 
 def _settings(label: str, values: Mapping[str, Any]) -> str:

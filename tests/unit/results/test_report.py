@@ -205,7 +205,8 @@ def test_plots_are_named_for_who_cannot_see_them_and_ids_are_unique(run):
 
 def test_rounds_table_shows_the_last_ones_and_folds_all_away(run):
     report = read(run)
-    assert report.text("summary") == ["All 13 rounds", "Failures (1)"]
+    keys = f"All {len(run.config())} keys"
+    assert report.text("summary") == ["All 13 rounds", "Failures (1)", keys]
     last = report.text("td")[: 10 * 11]
     assert last[:11] == [
         "4", "-", "-", "0.2500", "3", "0", "0.50", "1.0 MB", "2.0 MB", "0.0040", "4,000",
@@ -287,3 +288,11 @@ def test_text_has_aa_contrast_in_both_schemes_and_curves_are_visible(colors):
             assert contrast(colors[text], colors[ground]) >= 4.5, (text, ground)
         for curve in ("#0072b2", "#d55e00"):
             assert contrast(curve, colors[ground]) >= 3, (curve, ground)
+
+
+def test_what_was_chosen_comes_before_the_whole_configuration(tmp_path):
+    config = {"method": "fedavg", "dataset": "digits", "seed": 0, "num-rounds": 7, "lr": 0.1}
+    run = RunDirectory.create(tmp_path, "chosen", {**config, "num-clients": 20, "run-name": "a"})
+    heads = read(run).text("th")
+    assert heads[:4] == ["method", "dataset", "seed", "num-rounds"]
+    assert heads[4:] == [*config, "num-clients", "run-name"]

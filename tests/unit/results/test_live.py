@@ -1,0 +1,71 @@
+"""`fedapp watch`: the report grows with the run, for this machine only."""
+
+import threading
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from in_process import settings
+
+from fedapp.core.errors import UserError
+from fedapp.results.live import report_server
+from fedapp.results.run_directory import RunDirectory
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory.create(tmp_path, "growing", settings(method="fedavg"))
+
+
+@pytest.fixture
+def address(run):
+    server = report_server(run)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def row(number):
+    return {"round": number, "accuracy": number / 10, "loss": 1.0, "clients": 5, "seconds": 0.1}
+
+
+def test_the_page_grows_with_the_run_and_stops_refreshing_at_its_end(run, address):
+    with urlopen(address) as answer:
+        assert answer.headers["Refresh"] == "5"
+        assert "No round has finished." in answer.read().decode()
+    run.log_round(row(1), row(2))
+    with urlopen(address) as answer:
+        assert "20.0 %" in answer.read().decode()
+    run.write_summary({"status": "completed", "rounds": 2, "accuracy_final": 0.2})
+    with urlopen(address) as answer:
+        assert "Refresh" not in answer.headers
+        assert "completed" in answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "method", "code"),
+    [
+        ("config.toml", {}, "GET", 404),
+        ("../config.toml", {}, "GET", 404),
+        ("", {"Host": "evil.example"}, "GET", 403),
+        ("", {}, "POST", 501),
+    ],
+)
+def test_nothing_else_is_served(address, path, headers, method, code):
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(address + path, headers=headers, method=method))
+    assert refused.value.code == code
+
+
+def test_only_this_machine_can_connect(run):
+    with report_server(run) as server:
+        assert server.socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_port_in_use_is_one_sentence(run, address):
+    port = int(address.rsplit(":", 1)[1].strip("/"))
+    with pytest.raises(UserError, match=rf"port {port} cannot be used: .*; try --port 0"):
+        report_server(run, port)
