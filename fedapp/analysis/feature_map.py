@@ -18,6 +18,7 @@ from clients.training.evaluation import predict
 from fedapp.analysis.measures.pictures import flat_map
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
+from fedapp.core.progress import tracked
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.results.plots.rendering import INK, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
@@ -61,7 +62,7 @@ def features_of(run: RunDirectory) -> Features:
     last = rounds[-1]["round"] if rounds else 0
     by_client = {
         client: features
-        for client in range(config.num_clients)
+        for client in tracked(range(config.num_clients), "reading clients' models")
         if (features := _of_client(process, client, last, run.state_key())) is not None
     }
     if not by_client:

@@ -21,6 +21,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, safetensors_bytes, write_atomically
+from fedapp.core.progress import tracked
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.results.run_directory import RunDirectory
@@ -55,7 +56,7 @@ def personalise(
     folder = _new_folder(export)
     evaluation_config: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
     rows: dict[int, dict[str, float]] = {}
-    for client in range(config.num_clients):
+    for client in tracked(range(config.num_clients), "fine-tuning clients"):
         own = process.client(client)
         try:
             loss, count, scores = own.evaluate(received, evaluation_config)

@@ -15,6 +15,7 @@ from fedapp.config.measures import (
     measures_of_models,
 )
 from fedapp.core.errors import UserError
+from fedapp.core.progress import tracked
 from fedapp.results import measures_file as store
 from fedapp.results.class_accuracy import class_accuracy_measures
 from fedapp.results.comparison import run_labels
@@ -66,7 +67,7 @@ def _measure(saved: SavedRun, wanted: Wanted, say: Callable[[str], None]) -> Non
     known = saved.measurable()
     rounds = wanted.rounds or (known if wanted.every else known[-1:])
     words = [word for word in wanted.measures.split() if word in MEASURES]
-    for number in rounds:
+    for number in tracked(rounds, "measuring rounds"):
         say(cost_sentence(saved.measure(number, words, wanted.clients)))
 
 

@@ -13,6 +13,7 @@ from fedapp.cli.options import Command
 from fedapp.cli.state import app as state_app
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
+from fedapp.core.progress import show_progress
 from fedapp.engines.subprocesses import install_signal_handlers
 
 PANELS = {  # the groups of `fedapp --help`
@@ -56,6 +57,7 @@ def main() -> None:
     install_signal_handlers()
     try:
         configure()
+        show_progress()
         app()
     except UserError as mistake:
         print(f"fedapp: {mistake}", file=sys.stderr)

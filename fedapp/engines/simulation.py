@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedapp.core.errors import UserError
+from fedapp.core.progress import show_progress
 from fedapp.engines.apps import ConfiguredServerApp
 from fedapp.engines.ray import run_on_ray
 from fedapp.engines.resources import Engine, Resources, node_config
@@ -73,6 +74,7 @@ def _check(values: Mapping[str, Any], on_ray: bool) -> None:
 def main() -> None:
     """Read the task, one line of JSON, from standard input, and run it."""
     install_signal_handlers(interrupted)
+    show_progress()
     task = take_task(lambda: stop(FAILED))
     try:
         code = simulate(

@@ -18,6 +18,7 @@ import numpy as np
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
+from fedapp.core.progress import tracked
 from fedapp.data.readers.cache import cached_arrays, file_version
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def stack_photos(
     """
     images = np.empty((count, side, side, 3), dtype=np.uint8)
     grey = True
-    for index, (name, photo) in enumerate(photos):
+    for index, (name, photo) in enumerate(tracked(photos, "decoding images", count)):
         if photo.shape[:2] != (side, side):
             raise UserError(
                 f"all images must have the same size, but {name} is "

@@ -1,0 +1,41 @@
+"""Progress bars: on a terminal only, not in workers, not with --quiet, and never an item lost."""
+
+import io
+import sys
+
+import pytest
+
+from fedapp.core import log, progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress, "_shown", True)
+    monkeypatch.setenv("FEDAPP_LOG_LEVEL", "INFO")
+    log.set_level("INFO")
+    yield stream
+    log.set_level("INFO")
+
+
+def test_a_terminal_sees_a_bar_and_every_item_comes(terminal):
+    assert list(progress.tracked(iter([3, 1, 2]), "decoding [red]", total=3)) == [3, 1, 2]
+    assert "decoding [red]" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("hidden", ["a pipe", "a worker", "quiet"])
+def test_nothing_is_shown_elsewhere(terminal, monkeypatch, hidden):
+    if hidden == "a pipe":
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    elif hidden == "a worker":
+        monkeypatch.setattr(progress, "_shown", False)
+    else:
+        log.set_level("WARNING")
+    assert list(progress.tracked([1, 2], "decoding")) == [1, 2]
+    assert terminal.getvalue() == ""
