@@ -19,6 +19,7 @@ def terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "_shown", True)
     monkeypatch.setenv("FEDAPP_LOG_LEVEL", "INFO")
+    monkeypatch.setenv("TERM", "xterm")
     log.set_level("INFO")
     yield stream
     log.set_level("INFO")
