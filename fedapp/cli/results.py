@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import AsJson, show, write_png
+from fedapp.cli.options import AsJson, say, show, write_png
 
 
 def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
@@ -46,6 +46,8 @@ def compare(
     else:
         for title, rows in comparison.tables(compared).items():
             show(title, rows, as_json)
+        for sentence in comparison.sentences(compared):
+            say(sentence)
     if plot is not None:
         lines = [(f"{run.summary().get('method')} ({run.name})", run.rounds()) for run in opened]
         write_png(plots.compare_curves(lines), plot)

@@ -270,9 +270,9 @@ def _sentence(row: Mapping[str, Any]) -> str:
 
 
 def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
-    accuracies = {k: percent(row[k]) for k in ("accuracy_final", "accuracy_best")}
-    others = {k: v for k, v in row.items() if k != "reason"}
-    return {**others, **accuracies, "status": status(row)}
+    words = {"accuracy_final": "final", "accuracy_best": "best"}
+    shown = {**row, "status": status(row), **{key: percent(row[key]) for key in words}}
+    return {words.get(key, key): value for key, value in shown.items() if key != "reason"}
 
 
 def _group_text(row: Mapping[str, Any]) -> dict[str, Any]:
