@@ -8,6 +8,7 @@ import json
 import posixpath
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def linked(text: str, file: str, page: str, pages: dict[str, str]) -> str:
     return LINK.sub(replace, text)
 
 
+@cache
 def _pages() -> dict[str, str]:
     """Return the page of each file outside docs/ that has one."""
     found = {}

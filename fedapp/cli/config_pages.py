@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
-from fedapp.config.resolve import auto_layers, parse_config
+from fedapp.config.resolve import auto_layers, parse_config, parse_unresolved
 from fedapp.config.run_config import RunConfig, group_of
 from fedapp.config.run_keys import GROUPS, kebab
-from fedapp.experiments.papers.tables import unknown
+from fedapp.core.errors import unknown
 from fedapp.methods.fine_tuned import FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.row import Method
@@ -40,8 +41,8 @@ def _weighed(key: str) -> Test:
     return test
 
 
-def _pooled(config: RunConfig, row: Method) -> bool:
-    return config.pool_data is True
+def _batch_norm(config: RunConfig, row: Method) -> bool:
+    return row.personal is None and BACKBONES[config.model].has_batch_norm
 
 
 # Keys that apply to some configurations only; all others apply always.
@@ -58,14 +59,14 @@ APPLIES: dict[str, Test] = {
     "lda-cap": _with("partition", "lda"),
     "classes-per-client": _with("partition", "pathological"),
     "unbalanced-sigma": _with("partition", "unbalanced"),
-    "pool-data": _pooled,
+    "pool-data": _with("pool_data", True),
     "stochastic-from": lambda config, _: config.stochastic_every > 0,
     "model": _one_model,
-    "bn": lambda c, row: row.personal is None and BACKBONES[c.model].has_batch_norm,
+    "bn": _batch_norm,
     "bottleneck": _one_model,
     "bottleneck-layers": lambda config, _: config.bottleneck > 0,
     "initial-model": _one_model,
-    "test-batch-size": lambda c, row: row.personal is None and BACKBONES[c.model].has_batch_norm,
+    "test-batch-size": _batch_norm,
     "analysis-every": lambda config, _: bool(config.analyses),
     "analysis-clients": lambda config, _: bool(config.analyses),
     "checkpoint-keep": lambda config, _: config.checkpoint_every > 0,
@@ -148,8 +149,14 @@ def page(key: str, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def allowed(key: str) -> str:
     """Return the values that a key accepts, from its type."""
-    schema = RunConfig.model_json_schema(by_alias=True)["properties"][key]
+    schema = _schema()[key]
     return " or ".join(_allowed(part) for part in schema.get("anyOf", [schema]))
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    """Return the JSON schema of every key."""
+    return dict(RunConfig.model_json_schema(by_alias=True)["properties"])
 
 
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -180,10 +187,3 @@ def _origins(
     for key in config.chosen(given) - {k for k, v in found.items() if v.startswith("auto")}:
         found[key] = "auto"
     return {**found, **{kebab(name): f"fixed by {config.method}" for name in row.fixed}}
-
-
-def parse_unresolved(given: Mapping[str, Any]) -> RunConfig:
-    """Return a configuration whose values at "auto" stay so."""
-    known = {kebab(name) for name in RunConfig.model_fields}
-    config = RunConfig(**{key: value for key, value in given.items() if key in known})
-    return config.model_copy(update=find_method(config.method).fixed)

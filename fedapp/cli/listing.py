@@ -14,24 +14,26 @@ from fedapp.results import formatting
 
 def method_rows() -> list[dict[str, str]]:
     """Return the method table as text, one dictionary per row."""
-    return [
-        {
-            "method": name,
-            "title": row.title,
-            "head": row.head.name if row.personal is None else row.personal.style,
-            "loss": row.loss.base,
-            "regulariser": row.loss.regulariser or "-",
-            "combined": combination(row),
-            "strategy": row.server.kind.__name__,
-            "client": row.client.kind.__name__,
-            "sends": ", ".join(filter(None, (row.exchange.sends, row.exchange.also_sends))),
-            "keeps": kept(row),
-            "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items())
-            or "-",
-            "source": row.source,
-        }
-        for name, row in METHODS.items()
-    ]
+    return [method_row(name, row) for name, row in METHODS.items()]
+
+
+def method_row(name: str, row: Method) -> dict[str, str]:
+    """Return one row of the method table as text; "-": nothing."""
+    return {
+        "method": name,
+        "title": row.title,
+        "head": row.head.name if row.personal is None else row.personal.style,
+        "loss": row.loss.base,
+        "regulariser": row.loss.regulariser or "-",
+        "combined": _combination(row),
+        "strategy": row.server.kind.__name__,
+        "client": row.client.kind.__name__,
+        "sends": ", ".join(filter(None, (row.exchange.sends, row.exchange.also_sends))),
+        "keeps": _kept(row),
+        "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items())
+        or "-",
+        "source": row.source,
+    }
 
 
 def markdown_table() -> str:
@@ -41,15 +43,13 @@ def markdown_table() -> str:
     return "\n".join(formatting.markdown_table(list(rows[0]), lines))
 
 
-def kept(row: Method) -> str:
-    """Return what the clients of a method keep between rounds, and with which key; "-": nothing."""
+def _kept(row: Method) -> str:
     key, value = row.exchange.keeps_if
     words = row.kept(row.loss.regulariser, {key: value}) or "-"
     return f"{words} ({key}={value})" if key else words
 
 
-def combination(row: Method) -> str:
-    """Return the formula of a method's local loss."""
+def _combination(row: Method) -> str:
     if row.loss.regulariser is None:
         return row.loss.base
     if row.loss.combine == ADD:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fedapp.cli.listing import combination, kept
+from fedapp.cli.listing import method_row
 from fedapp.config.auto import SETTINGS
 from fedapp.config.extensions import METHODS
 from fedapp.config.run_keys import kebab
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, unknown
 from fedapp.experiments.papers.cells import cells_of
-from fedapp.experiments.papers.tables import all_papers, unknown
+from fedapp.experiments.papers.tables import all_papers
 from fedapp.methods.row import FAMILIES, Method
 
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
@@ -41,19 +41,19 @@ def find(name: str) -> Method:
 
 def parts(name: str, row: Method) -> list[dict[str, str]]:
     """Return what a method consists of, as rows of part and value."""
-    exchange = row.exchange
+    text = method_row(name, row)
     found = {
         "family": f"{row.family}: {FAMILIES[row.family]}",
-        "source": row.source,
-        "head": row.head.name if row.personal is None else row.personal.style,
-        "local loss": combination(row),
-        "client": row.client.kind.__name__,
-        "server": row.server.kind.__name__,
-        "clients send": ", ".join(filter(None, (exchange.sends, exchange.also_sends))),
-        "clients keep": kept(row),
+        "source": text["source"],
+        "head": text["head"],
+        "local loss": text["combined"],
+        "client": text["client"],
+        "server": text["strategy"],
+        "clients send": text["sends"],
+        "clients keep": text["keeps"],
         "accuracy of": row.accuracy,
         "rates of": row.settings_of or name,
-        "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items()),
+        "defaults": text["defaults"] if row.defaults else "",
         "fixed": " ".join(f"{kebab(key)}={value}" for key, value in row.fixed.items()),
     }
     return [{"part": part, "value": value} for part, value in found.items() if value]

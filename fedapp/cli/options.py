@@ -113,7 +113,7 @@ def console() -> Console:
 
 def say(text: str = "") -> None:
     """Print a paragraph, wrapped at the terminal's width between words."""
-    console().print(text, soft_wrap=not sys.stdout.isatty() and "COLUMNS" not in os.environ)
+    console().print(text)
 
 
 def write_png(figure: Figure, path: Path) -> None:

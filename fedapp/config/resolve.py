@@ -36,6 +36,11 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     Raises:
         UserError: a key does not exist, a value is out of its range, or values do not fit together.
     """
+    return resolve(parse_unresolved(values))
+
+
+def parse_unresolved(values: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration with its values at "auto" as they are; raises UserError."""
     values = with_extension_keys(values)
     known = {kebab(name) for name in RunConfig.model_fields}
     for key in values:
@@ -47,7 +52,7 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
         unresolved = RunConfig(**values)
     except ValidationError as error:
         raise UserError(_sentence(error)) from None
-    return resolve(unresolved.model_copy(update=find_method(unresolved.method).fixed))
+    return unresolved.model_copy(update=find_method(unresolved.method).fixed)
 
 
 def _sentence(error: ValidationError) -> str:

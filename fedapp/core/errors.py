@@ -5,6 +5,9 @@ message is one sentence: what is wrong, where, and what would be right. The comm
 ServerApp print only that sentence, without a traceback.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """A mistake in the configuration, the data or the environment, explained in one sentence."""
@@ -24,3 +27,13 @@ def out_of_memory(error: Exception) -> str:
         f"a GPU's memory is full ({details}); use fewer workers on it (--workers), a smaller "
         "batch-size or device='cpu'"
     )
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+    """Return the error for a name that is not in `known`, with the nearest names or all names."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 3, 0.4)
+    hint = (
+        f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {', '.join(names)}"
+    )
+    return UserError(f"{what} '{name}' does not exist; {hint}")

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedapp.config.resolve import parse_config
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, unknown
 from fedapp.experiments.papers import protocol
 from fedapp.experiments.papers.code_bases import averaging_keys, spread_over_seeds, test_batch_keys
 from fedapp.experiments.papers.parameters import method_parameters
 from fedapp.experiments.papers.personal import personal_keys
 from fedapp.experiments.papers.protocol import CannotRunError, Keys, Published, Reason
-from fedapp.experiments.papers.tables import Paper, Row, Table, unknown
+from fedapp.experiments.papers.tables import Paper, Row, Table
 from fedapp.experiments.papers.training import training_keys
 
 _IN_EVERY_NAME = ("dataset", "partition")

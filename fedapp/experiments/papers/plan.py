@@ -16,14 +16,13 @@ from typing import Any
 from fedapp.config.auto import pools_data
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, unknown
 from fedapp.core.paths import folder_name
 from fedapp.core.rng import sample_clients
 from fedapp.data.datasets import DATASETS, load_dataset
 from fedapp.data.partition.personal_splits import TRAIN_FRACTION
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.protocol import Reason
-from fedapp.experiments.papers.tables import unknown
 from fedapp.methods.table import kept_by_clients
 
 TRAIN_IMAGES = {

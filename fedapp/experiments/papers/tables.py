@@ -4,15 +4,14 @@ The JSON files in `data/` have facts copied from the papers' texts, with their s
 and every doubt about the copy. Nothing is corrected. This module only reads them.
 """
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedapp.core.errors import UserError
+from fedapp.core.errors import unknown
 
 FILES = {
     "feddr+": "feddr_plus.json",
@@ -91,16 +90,6 @@ def find_paper(name: str) -> Paper:
 def all_papers() -> list[Paper]:
     """Return every paper, in the order of `FILES`."""
     return [_read(name) for name in FILES]
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Return the error for a name that is not in `known`, with the nearest names or all names."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, 3, 0.4)
-    hint = (
-        f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {', '.join(names)}"
-    )
-    return UserError(f"{what} '{name}' does not exist; {hint}")
 
 
 @lru_cache
