@@ -88,6 +88,7 @@ def callbacks_of(
         callbacks.RoundTimer(),
         *own,
         callbacks.MetricsFile(),
+        callbacks.ClientScores(),
         callbacks.Console(),
         callbacks.Checkpoints(),
         callbacks.Tracking(tracker),

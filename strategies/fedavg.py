@@ -52,11 +52,11 @@ class FedAvg(ClientStrategy):
         else:
             self._sums = GroupSums(received, self.averaged(), total_weight, cohort)
 
-    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add a client's model, or the exact partial sum of a node with several clients."""
         if self.separate:
             weights = {result.client: task.weight(result.examples) for result in results}
-            self._separate.take(unpack_uploads(content.array_records[UPLOADS]), weights)
+            self._separate.add(unpack_uploads(content.array_records[UPLOADS]), weights)
             return
         weight = sum(task.weight(result.examples) for result in results)
         model = view_array_record(content.array_records[ARRAYS])

@@ -65,7 +65,7 @@ class FedExP(FedAvg):
         self.averages = evaluate == "average"
         self._before: Arrays = {}
 
-    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add models with plausible distances; raises `UpdateRefused` otherwise."""
         max_squared_distance = self._sums.model.max_squared_distance(self.trained)
         for result in results:
@@ -74,7 +74,7 @@ class FedExP(FedAvg):
                     f"its squared distance is {result.squared_distance:.3g}, more than the "
                     f"{max_squared_distance:.3g} of any model that could be averaged"
                 )
-        super().take(content, task, results)
+        super().add_reply(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Step along the mean update by the rule's step length."""

@@ -18,7 +18,7 @@ from strategies.prototypes.training import (
     one_thread,
 )
 from strategies.rounds.federation import check_finite
-from strategies.rounds.named_arrays import load_module, module_arrays, under
+from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
 from strategies.rounds.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
 from strategies.rounds.transport import exchange
 
@@ -91,10 +91,10 @@ class FedGen(FedAvg):
             sent[MISSING_COUNTS] = np.array(unheard, np.int64)
         return {EXTRA: sent}
 
-    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add the heads and store the label counts of the clients that send them."""
         counts = self._counts(content, [result.client for result in results])
-        super().take(content, task, results)
+        super().add_reply(content, task, results)
         self._heard |= counts
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
@@ -134,11 +134,13 @@ class FedGen(FedAvg):
         """Restore what `state` returned."""
         load_module(self.generator, state, _STATE)
         moments: dict[int, dict[str, torch.Tensor]] = {}
-        for label, array in under(state, _ADAM).items():
+        for label, array in strip_prefix(state, _ADAM).items():
             index, _, name = label.partition(".")
             moments.setdefault(int(index), {})[name] = torch.from_numpy(array)
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
-        self._heard = {int(client): counts for client, counts in under(state, _HEARD).items()}
+        self._heard = {
+            int(client): counts for client, counts in strip_prefix(state, _HEARD).items()
+        }
 
     def _distribution(self) -> np.ndarray:
         """Return the probability of each label, [C] float32; uniform while no counts are known."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from strategies.aggregate import Arrays, UpdateRefused
-from strategies.rounds.named_arrays import under
+from strategies.rounds.named_arrays import strip_prefix
 from strategies.rounds.uploads import UploadRounds
 
 EXTRA = "mentee"
@@ -71,4 +71,4 @@ class FedKD(UploadRounds[Arrays]):
 
     def load_state(self, state: Arrays) -> None:
         """Restore the arrays that the next round sends."""
-        self.sent = under(state, _STATE)
+        self.sent = strip_prefix(state, _STATE)

@@ -26,7 +26,13 @@ from strategies.rounds.records import from_array_record, to_array_record
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-QUICK = {"num-rounds": 2, "num-clients": 10, "local-epochs": 1, "participation": 0.5}
+QUICK = {
+    "num-rounds": 2,
+    "num-clients": 10,
+    "local-epochs": 1,
+    "participation": 0.5,
+    "batch-size": 50,
+}
 
 Tamper = Callable[[Message], Message]
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedapp.analysis.rounds import RoundModels, Start, cost_sentence, measure_round
 from fedapp.config.measures import measures_of_models
 from fedapp.core.errors import UserError
-from fedapp.core.files import written
+from fedapp.core.files import try_write
 from fedapp.results import measures_file
 from fedapp.results.trackers import Tracker
 from fedapp.runtime.callback import ActiveRun, Callback
@@ -52,7 +52,7 @@ class Measures(Callback):
         except UserError as error:
             log.info(f"analysis of round {number} is left out: {error}")
             return
-        written(f"analysis of round {number}", lambda: measures_file.add(run.directory, entry))
+        try_write(f"analysis of round {number}", lambda: measures_file.add(run.directory, entry))
         log.info(cost_sentence(entry))
         self.tracker.log({"round": number, **measures_file.figures(entry)})
         run.round_started = time.monotonic()  # the next round's time excludes the measures

@@ -20,7 +20,7 @@ from fedapp.analysis.formulas.features import mean
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.epochs import stop_of, watched
 from fedapp.analysis.measures.table import MEASURES
-from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, look
+from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, view_of
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.runtime.process import ProcessContext
@@ -129,7 +129,7 @@ def _locals(
             costs.seconds += time.perf_counter() - start
         costs.trained.append(client)
         erased = process.data.dropped_class(client, models.server_round)
-        view = look(process)
+        view = view_of(process)
         path += [stop_of(view, process)] if follow else []
         yield Local(client, view, received, counts[client], erased, path)
 
@@ -165,13 +165,13 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
 
 def _see(process: ProcessContext, path: list[Stop]) -> None:
     """Add a stop between two epochs to a path, and set the model to training mode again."""
-    path.append(stop_of(look(process), process))
+    path.append(stop_of(view_of(process), process))
     process.model.train()
 
 
 def _view(process: ProcessContext, arrays: Arrays) -> View:
     load(process, arrays)
-    return look(process)
+    return view_of(process)
 
 
 def _summary(rows: list[Figures], measure: Measure) -> dict[str, Any]:

@@ -28,7 +28,7 @@ Starts = dict[int, Callable[[], Start]]  # by the previous round
 
 
 @dataclass(frozen=True)
-class Places:
+class LocalOverrides:
     """Settings that may differ from those of the run; empty: the run's."""
 
     data_dir: str = ""
@@ -38,9 +38,9 @@ class Places:
 class SavedRun:
     """A run directory whose rounds can be measured."""
 
-    def __init__(self, run: RunDirectory, places: Places) -> None:
+    def __init__(self, run: RunDirectory, local: LocalOverrides) -> None:
         """Load the run's data and build its model; raises UserError if that fails."""
-        overrides = {"data-dir": places.data_dir, "device": places.device}
+        overrides = {"data-dir": local.data_dir, "device": local.device}
         changes = {key: value for key, value in overrides.items() if value}
         self.run = run
         self.config = parse_config({**run.config(), **changes})

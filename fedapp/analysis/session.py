@@ -7,7 +7,7 @@ from typing import Any
 
 from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.rounds import cost_sentence
-from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
 from fedapp.config.checks import check_measures
 from fedapp.config.measures import (
     CLASS_ACCURACY_MEASURES,
@@ -25,14 +25,14 @@ from fedapp.results.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AnalysisRequest:
     """The requested measures; without `rounds` the newest measurable round."""
 
     measures: str
-    rounds: tuple[int, ...] = ()
+    rounds: Sequence[int] = ()
     every: bool = False
     clients: int = 10
-    places: Places = field(default_factory=Places)
+    local: LocalOverrides = field(default_factory=LocalOverrides)
 
     def check(self) -> None:
         """Raise UserError for an unknown measure."""
@@ -42,20 +42,20 @@ class Wanted:
 
 
 def analyse_runs(
-    paths: Sequence[Path], wanted: Wanted, say: Callable[[str], None]
+    paths: Sequence[Path], request: AnalysisRequest, say: Callable[[str], None]
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure runs and rewrite their plots and reports; return all measured rounds, by run."""
-    wanted.check()
+    request.check()
     runs = [RunDirectory.load(path) for path in paths]
     for run in runs:
         config = run.config()
         bottleneck = int(config.get("bottleneck", 0))
-        check_measures(str(config["method"]), wanted.measures, bottleneck)
+        check_measures(str(config["method"]), request.measures, bottleneck)
     measured = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
-        if measures_of_models(wanted.measures):
-            _measure(SavedRun(run, wanted.places), wanted, say)
-        _measure_history(run, wanted.measures)
+        if measures_of_models(request.measures):
+            _measure(SavedRun(run, request.local), request, say)
+        _measure_history(run, request.measures)
         write_plots(run)
         write_report(run.path)
         measured[label] = store.read(run)
@@ -63,12 +63,12 @@ def analyse_runs(
     return measured
 
 
-def _measure(saved: SavedRun, wanted: Wanted, say: Callable[[str], None]) -> None:
+def _measure(saved: SavedRun, request: AnalysisRequest, say: Callable[[str], None]) -> None:
     known = saved.measurable()
-    rounds = wanted.rounds or (known if wanted.every else known[-1:])
-    words = [word for word in wanted.measures.split() if word in MEASURES]
+    rounds = request.rounds or (known if request.every else known[-1:])
+    words = [word for word in request.measures.split() if word in MEASURES]
     for number in tracked(rounds, "measuring rounds"):
-        say(cost_sentence(saved.measure(number, words, wanted.clients)))
+        say(cost_sentence(saved.measure(number, words, request.clients)))
 
 
 def _measure_history(run: RunDirectory, measures: str) -> None:

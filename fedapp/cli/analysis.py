@@ -59,9 +59,7 @@ def analyse(
     clients: Annotated[int, typer.Option(help="Clients to retrain at most; 0: all.")] = 10,
     data_dir: Annotated[str, typer.Option(help="Data folder, if it differs from the run's.")] = "",
     device: Annotated[str, typer.Option(help="Device, if it differs from the run's.")] = "",
-    plots: Annotated[
-        Path | None, typer.Option(help="Folder for plots that compare all runs.")
-    ] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for plots of all runs.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure rounds of finished runs, and compare runs in plots.
@@ -71,12 +69,13 @@ def analyse(
 
     Example: fedapp analyse runs/a runs/b -m "alignment norms" --plots figures
     """
-    from fedapp.analysis.saved_runs import Places
-    from fedapp.analysis.session import Wanted, analyse_runs
+    from fedapp.analysis.saved_runs import LocalOverrides
+    from fedapp.analysis.session import AnalysisRequest, analyse_runs
     from fedapp.results.plots.measure_plots import drawn, write_figures
 
-    wanted = Wanted(words, tuple(rounds or ()), every, clients, Places(data_dir, device))
-    found = analyse_runs(runs, wanted, lambda text: print(text, file=sys.stderr))
+    local = LocalOverrides(data_dir, device)
+    request = AnalysisRequest(words, rounds or (), every, clients, local)
+    found = analyse_runs(runs, request, lambda text: print(text, file=sys.stderr))
     if plots is not None:
         for path in write_figures(drawn(list(found.items())), plots):
             print(f"wrote {path.absolute()}", file=sys.stderr)

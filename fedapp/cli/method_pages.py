@@ -9,8 +9,9 @@ from typing import Any
 from fedapp.cli.listing import method_row
 from fedapp.config.auto import SETTINGS
 from fedapp.config.extensions import METHODS
+from fedapp.config.resolve import is_ordinary
 from fedapp.config.run_keys import kebab
-from fedapp.core.errors import UserError, unknown
+from fedapp.core.errors import UserError
 from fedapp.experiments.papers.cells import cells_of
 from fedapp.experiments.papers.tables import all_papers
 from fedapp.methods.row import FAMILIES, Method
@@ -30,13 +31,6 @@ def families(only: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
         if not only or family == only:
             rows = [_listed(n, row) for n, row in METHODS.items() if row.family == family]
             yield f"{family}: {meaning}", rows
-
-
-def find(name: str) -> Method:
-    """Return a method's row; raises UserError with the nearest names for an unknown one."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
 
 
 def parts(name: str, row: Method) -> list[dict[str, str]]:
@@ -77,7 +71,7 @@ def settings(name: str, row: Method) -> list[dict[str, Any]]:
             "data set": dataset,
             "model": model,
             "lr": setting.rate(of, setting.local_epochs, setting.augmentation),
-            "own rate": "yes" if of in setting.lr_of else "no",
+            "rate": setting.rate_origin(of, is_ordinary(row)),
             "epochs": setting.local_epochs,
             "batch": setting.batch_size,
             "schedule": setting.lr_schedule,

@@ -75,6 +75,9 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
+    if not rows:
+        say(f"{title}: none")
+        return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -147,7 +147,7 @@ def partition(
     rows = client_rows(counts, tests, data.classes, nested=as_json)
     show(f"Training images of each client ({resolved.partition})", rows, as_json)
     if plot is not None:
-        from fedapp.results.plots.curves import label_distribution  # imports NumPy
+        from fedapp.results.plots.client_plots import label_distribution  # imports NumPy
 
         write_png(label_distribution(counts, data.classes), plot)
     for note in parts.notes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedapp.cli.options import AsJson, show
+from fedapp.cli.options import AsJson, Command, show
 from fedapp.core.errors import UserError
 from fedapp.core.paths import state_folder
 from fedapp.results.formatting import megabytes
@@ -29,7 +29,7 @@ StateDir = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_command(state_dir: StateDir = None, as_json: AsJson = False) -> None:
     """List the runs with stored client states, the last changed first.
 
@@ -43,7 +43,7 @@ def list_command(state_dir: StateDir = None, as_json: AsJson = False) -> None:
     _show(f"States in {folder}", rows, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def export(
     run: Annotated[str, typer.Argument(help="The run, as `fedapp state list` names it.")],
     client: Annotated[int, typer.Argument(help="The client's id, from 0.")],
@@ -61,7 +61,7 @@ def export(
     print(f"wrote {target.absolute()} ({_size(size)})")
 
 
-@app.command()
+@app.command(cls=Command)
 def clean(
     run: Annotated[str | None, typer.Option(help="Remove only this run's states.")] = None,
     keep: Annotated[int, typer.Option(min=0, help="Number of last changed runs to keep.")] = 0,
@@ -115,5 +115,4 @@ def _row(row: "RunState", as_json: bool) -> dict[str, Any]:
 
 
 def _size(count: int) -> str:
-
     return megabytes(count)

@@ -44,7 +44,9 @@ def methods(
 
 
 def _show_method(pages: ModuleType, name: str, as_json: bool) -> None:
-    row = pages.find(name)
+    from fedapp.methods.table import find_method
+
+    row = find_method(name)
     found = {
         "parts": pages.parts(name, row),
         "keys of its own": pages.keys(row),

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedapp.config.run_config import RunConfig
 from fedapp.data.partition.table import PARTITIONS
-from fedapp.methods.row import TAU, Method
+from fedapp.methods.row import USUAL_TEMPERATURES, Method
 from fedapp.models.groups import GROUPS
 
 Protocol = tuple[object, object]  # local epochs and augmentation
@@ -239,7 +239,7 @@ def blend_settings(
 
     A value that the paper did not tune is missing; the caller's default applies.
     """
-    settings = {"tau": TAU[regulariser]} if regulariser in TAU else {}
+    settings = {"tau": USUAL_TEMPERATURES[regulariser]} if regulariser in USUAL_TEMPERATURES else {}
     betas = BETAS.get(partition, {}).get(base)
     if data_and_model == _TUNED_ON and betas is not None and regulariser in ORDER:
         settings["beta"] = betas[ORDER.index(regulariser)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, create_model
 
 from fedapp.config import extensions  # noqa: F401  (extensions may add methods with keys)
-from fedapp.config.run_keys import GROUPS, KEEPING, LOCAL, RunKeys, kebab, marked_keys
+from fedapp.config.run_keys import GROUPS, LOCAL, RECORDING, RunKeys, kebab, marked_keys
 from fedapp.methods.table import method_keys
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RunConfig(_AllKeys):
 
     def fingerprint(self) -> str:
         """Return a hash of all values in which server and clients must agree."""
-        free = marked_keys(type(self), LOCAL, KEEPING)
+        free = marked_keys(type(self), LOCAL, RECORDING)
         agreed = {key: value for key, value in self.flat().items() if key not in free}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedapp.core.keys import Auto, Count, Positive, Threads, Unsigned, Weight
 
 T = TypeVar("T")
-LOCAL, KEEPING, PLACE = "local", "keeping", "place"
+LOCAL, RECORDING, MACHINE = "local", "recording", "machine"
 # Marks of keys that may differ between server and nodes, and between a run and its resumption.
 Local = Annotated[T, LOCAL]  # where and how long a run trains, how often it evaluates
-Place = Annotated[T, LOCAL, PLACE]  # local keys that describe the machine only
-Keeping = Annotated[T, KEEPING]  # how the run is recorded, which changes none of its results
+Machine = Annotated[T, LOCAL, MACHINE]  # local keys that describe the machine only
+Recording = Annotated[T, RECORDING]  # how the run is recorded, which changes none of its results
 
 
 def kebab(name: str) -> str:
@@ -67,8 +67,8 @@ class DataKeys(Keys):
     """The data set and how its images reach the model."""
 
     dataset: str = Field("digits", description="name of a data set, see `fedapp datasets`")
-    data_dir: Place[str] = Field("", description="folder that holds the data set")
-    download: Keeping[bool] = Field(
+    data_dir: Machine[str] = Field("", description="folder that holds the data set")
+    download: Recording[bool] = Field(
         False, description="download the data set if it is not in data-dir"
     )
     class_list: str = Field(
@@ -78,7 +78,7 @@ class DataKeys(Keys):
         "",
         description="partition own: names of all classes in the order of their labels: 'cat dog'",
     )
-    decode_threads: Keeping[Threads] = Field(
+    decode_threads: Recording[Threads] = Field(
         0, description="threads per process that decode imagenet100; 0: one per core, at most 8"
     )
     normalisation: Literal["auto", "dataset", "symmetric"] = Field(
@@ -180,7 +180,7 @@ class TrainingKeys(Keys):
     precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
         "fp32", description="precision of local training; bf16-teacher: bf16 for frozen teachers"
     )
-    threads: Place[Threads] = Field(
+    threads: Machine[Threads] = Field(
         1, description="CPU threads of a client process; 0: PyTorch's default"
     )
 
@@ -199,13 +199,13 @@ class EvaluationKeys(Keys):
     client_eval_every: Local[Unsigned] = Field(
         0, description="rounds between evaluations on all clients' own test splits; 0: never"
     )
-    analyses: Keeping[str] = Field(
+    analyses: Recording[str] = Field(
         "", description="the papers' measures, separated by spaces; see `fedapp measures`"
     )
-    analysis_every: Keeping[Unsigned] = Field(
+    analysis_every: Recording[Unsigned] = Field(
         0, description="rounds between measurements of models; 0: after the last round only"
     )
-    analysis_clients: Keeping[Unsigned] = Field(
+    analysis_clients: Recording[Unsigned] = Field(
         10, description="largest number of a round's clients that measures train again; 0: all"
     )
 
@@ -213,35 +213,35 @@ class EvaluationKeys(Keys):
 class OutputKeys(Keys):
     """What a run writes, and where."""
 
-    output_dir: Keeping[str] = Field("runs", description="parent folder of run directories")
-    run_name: Keeping[str] = Field(
+    output_dir: Recording[str] = Field("runs", description="parent folder of run directories")
+    run_name: Recording[str] = Field(
         "", description="name of the run directory; empty: method, data set and time"
     )
-    checkpoint_every: Keeping[Unsigned] = Field(
+    checkpoint_every: Recording[Unsigned] = Field(
         0, description="rounds between checkpoints; 0: none"
     )
-    checkpoint_keep: Keeping[Unsigned] = Field(
+    checkpoint_keep: Recording[Unsigned] = Field(
         2, description="number of newest checkpoints to keep; 0: all"
     )
-    resume: Keeping[str] = Field(
+    resume: Recording[str] = Field(
         "", description="run directory to continue; auto: the one that run-name names"
     )
-    tracker: Keeping[Literal["none", "tensorboard", "wandb", "mlflow"]] = Field(
+    tracker: Recording[Literal["none", "tensorboard", "wandb", "mlflow"]] = Field(
         "none", description="tracker that also receives the metrics; metrics.jsonl always has them"
     )
-    callbacks: Keeping[str] = Field(
+    callbacks: Recording[str] = Field(
         "", description="own callbacks, separated by spaces: installed names or module:Class"
     )
-    state_dir: Keeping[str] = Field(
+    state_dir: Recording[str] = Field(
         "", description="folder of the clients' states; empty: the user's cache folder"
     )
-    keep_state: Keeping[bool] = Field(False, description="keep the clients' states after the run")
+    keep_state: Recording[bool] = Field(False, description="keep the clients' states after the run")
 
 
 class RobustnessKeys(Keys):
     """Failures, malicious clients and privacy."""
 
-    round_timeout: Keeping[Positive] = Field(
+    round_timeout: Recording[Positive] = Field(
         3600.0, description="seconds that a round waits for its nodes"
     )
     min_replies: Local[Count] = Field(

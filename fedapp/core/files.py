@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def written(what: str, write: Callable[[], object]) -> bool:
+def try_write(what: str, write: Callable[[], object]) -> bool:
     """Call `write` and return True; log an OSError, such as a full disk, and return False."""
     try:
         write()
@@ -79,14 +79,14 @@ def _with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
-def plain(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
     """Convert NumPy and PyTorch values to JSON types, and non-finite numbers to None."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_types(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_json_types(item) for item in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return to_json_types(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -94,7 +94,7 @@ def plain(value: Any) -> Any:
 
 def json_text(value: Mapping[str, Any], indent: int | None = None) -> str:
     """Write one JSON object, ended by a newline; NaN and infinities become null."""
-    return json.dumps(plain(value), indent=indent, allow_nan=False) + "\n"
+    return json.dumps(to_json_types(value), indent=indent, allow_nan=False) + "\n"
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ class WorkerGrid(InProcessGrid):
         """Store the replies of all ready workers, except those to expired messages."""
         busy = {worker.connection: worker for worker in self.workers if worker.question}
         for connection in wait(list(busy), _PATIENCE):
-            question, reply, context = busy[connection].take()
+            question, reply, context = busy[connection].take_answer()
             self.contexts[context.node_id] = context
             if not _expired(question):
                 self.replies[question.metadata.message_id] = reply
@@ -95,7 +95,7 @@ class Worker:
         with suppress(OSError):  # it has ended; `take` handles that
             self.connection.send((message, context))
 
-    def take(self) -> tuple[Message, Message, Context]:
+    def take_answer(self) -> tuple[Message, Message, Context]:
         """Return the message, its reply, and the node's context afterwards.
 
         If the process has ended, the reply is an error, and a new process replaces it.

@@ -41,7 +41,7 @@ def runner_for(jobs: int) -> Runner:
     return run_in_subprocess if jobs else run_attached
 
 
-def at_once(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+def run_parallel(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
     """Call `work` on up to `jobs` items at a time; yield (item, result) as each is finished.
 
     If this process is interrupted, or the generator is closed, the processes of `work` also end.

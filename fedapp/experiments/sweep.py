@@ -22,8 +22,8 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import Runner, at_once, runner_for
-from fedapp.results.comparison import Spread, aside
+from fedapp.experiments.jobs import Runner, run_parallel, runner_for
+from fedapp.results.comparison import Spread, variable_keys
 from fedapp.results.folders import is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
 
@@ -168,7 +168,7 @@ def execute(
         log.info("%s starts", runs[index].directory.name)
         return _run_one(project, runs[index], resources, runner)
 
-    for count, (index, problem) in enumerate(at_once(jobs, one, waiting), 1):
+    for count, (index, problem) in enumerate(run_parallel(jobs, one, waiting), 1):
         name = runs[index].directory.name
         rows[index] = result_row(runs[index])
         if problem:
@@ -283,7 +283,7 @@ def _check_earlier(each: SweepRun) -> None:
         return
     earlier = parse_config(RunDirectory.load(path).config()).flat()
     for key, value in parse_config(each.config).flat().items():
-        if key not in aside(earlier) and earlier[key] != value:
+        if key not in variable_keys(earlier) and earlier[key] != value:
             raise UserError(
                 f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"

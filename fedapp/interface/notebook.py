@@ -94,7 +94,7 @@ def _pump(reading: int, log: Log) -> None:
             log.flush()
 
 
-def shown(figure: Figure) -> Figure:
+def displayable(figure: Figure) -> Figure:
     """Return a figure that a notebook displays, with or without pyplot."""
     setattr(figure, _SHOW, partial(png, figure, _DOTS))
     return figure

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapp.analysis.personalise import check_global_model, load_weights
 from fedapp.config.resolve import parse_config
-from fedapp.interface.notebook import relative, shown
+from fedapp.interface.notebook import displayable, relative
 from fedapp.interface.rounds import Round, Rounds
 from fedapp.models.model import Model
 from fedapp.results import page, report
@@ -112,10 +112,10 @@ class Run:
         if others:
             runs = [each.directory for each in (self, *others)]
             lines = [(n, r.rounds()) for n, r in zip(run_labels(runs), runs, strict=True)]
-            return shown(curves.compare_curves(lines))
+            return displayable(curves.compare_curves(lines))
         tested = self.summary.get("accuracy_of", curves.GLOBAL_MODEL)
         title = report.title(self.directory)
-        return shown(curves.curves(self.directory.rounds(), title, tested))
+        return displayable(curves.curves(self.directory.rounds(), title, tested))
 
     def __repr__(self) -> str:
         final = percent(self.summary.get("accuracy_final"))

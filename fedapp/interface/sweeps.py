@@ -16,7 +16,7 @@ from fedapp.engines.resources import Engine, Resources
 from fedapp.engines.subprocesses import COMPLETED
 from fedapp.experiments import sweep as sweeps
 from fedapp.experiments.jobs import Runner, runner_for
-from fedapp.interface.notebook import Log, logged, relative, shown
+from fedapp.interface.notebook import Log, displayable, logged, relative
 from fedapp.interface.rounds import to_frame
 from fedapp.interface.runs import Run
 from fedapp.interface.training import (
@@ -79,7 +79,7 @@ class Sweep:
         several = any(len(runs) > 1 for runs in by_name.values())
         lines = [(name, _mean_rows(runs)) for name, runs in by_name.items()]
         title = "Test accuracy, mean over seeds" if several else "Test accuracy"
-        return shown(curves.compare_curves(lines, title))
+        return displayable(curves.compare_curves(lines, title))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a data frame with a line per run; raises UserError without pandas."""

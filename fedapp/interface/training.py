@@ -17,7 +17,7 @@ from fedapp.config.resolve import load_run_config
 from fedapp.config.run_config import RunConfig
 from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
-from fedapp.core.files import plain
+from fedapp.core.files import to_json_types
 from fedapp.engines import launch
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Engine, Resources
@@ -159,7 +159,7 @@ def app_folder() -> Iterator[Path]:
 
 def scalar(value: Any) -> Any:
     """Return a path as text and NumPy numbers as Python numbers, the types of configurations."""
-    return os.fspath(value) if isinstance(value, os.PathLike) else plain(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else to_json_types(value)
 
 
 @contextmanager

@@ -270,7 +270,7 @@ HETEROGENEOUS: dict[str, Method] = {
             FedKDClient, {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"}, _codec
         ),
         exchange=_exchange(also_sends="compressed mentee", keeps="personal model, mentee, map"),
-        personal=PersonalModels(beside=("mentee", "map")),
+        personal=PersonalModels(second_models=("mentee", "map")),
         scheduled="energy of compressed messages",
         keys=keys.FEDKD,
     ),
@@ -292,7 +292,7 @@ HETEROGENEOUS: dict[str, Method] = {
         server=ServerSpec(FML),
         client=ClientSpec(FMLClient, {**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"}),
         exchange=_exchange(sends="mentee", keeps="personal model, mentee"),
-        personal=PersonalModels(beside=("mentee",)),
+        personal=PersonalModels(second_models=("mentee",)),
         keys=keys.FML,
     ),
     "local-hetero": _row("Every client trains its own architecture alone", "reference"),

@@ -50,7 +50,7 @@ class PersonalModels:
     style: str = "linear"  # a name in fedapp.models.personal_heads.STYLES
     style_key: str = ""  # the configuration key that names the style; empty: `style` itself
     orthogonal: bool = False  # whether classifiers are initialised with the orthogonal rows
-    beside: tuple[str, ...] = ()  # second models, named as in clients.pair
+    second_models: tuple[str, ...] = ()  # second models, named as in clients.pair
     same_heads: bool = False  # whether all heads need one shape, because the server averages them
 
 
@@ -183,17 +183,22 @@ class Method:
 
         A regulariser that the user adds to a base method is blended with the base loss: beta * base
         + (1 - beta) * regulariser (FedDr+ table 2). A row's own regulariser is combined as in its
-        paper. If tau scales the logits, the regulariser has its own temperature from `TAU`.
+        paper. If tau scales the logits, the regulariser has its usual temperature.
         """
         options = LossOptions(**{name: values[key] for name, key in LOSS_OPTIONS.items()})
         name, beta, tau = values["regulariser"], float(values["beta"]), float(values["tau"])
         if name == "none":
             return Objective(self.loss.base, options=options)
-        tau = TAU.get(name, tau) if self.head.scale_key == "tau" else tau
+        tau = USUAL_TEMPERATURES.get(name, tau) if self.head.scale_key == "tau" else tau
         if self.loss.combine == BLEND or name != self.loss.regulariser:
             return Objective(self.loss.base, name, beta, 1.0 - beta, tau, options)
         weight = 0.0 if self.loss.combine == PERTURB else float(values[self.loss.weight])
         return Objective(self.loss.base, name, 1.0, weight, tau, options)
 
 
-TAU = {"kd": 3.0, "ntd": 3.0, "kd-ntd": 3.0, "moon": 0.5}  # regularisers' usual temperatures
+USUAL_TEMPERATURES = {
+    "kd": 3.0,
+    "ntd": 3.0,
+    "kd-ntd": 3.0,
+    "moon": 0.5,
+}  # regularisers' usual temperatures

@@ -14,7 +14,7 @@ from clients.fedalign import FedAlignClient
 from clients.fedgela import FrequencyScaledClient
 from clients.fedsol import FedSOLClient
 from clients.training.objective import REGULARISERS
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, unknown
 from fedapp.core.keys import Key, Positive, Share, Weight
 from fedapp.methods.centralised import CENTRALISED
 from fedapp.methods.drift import DRIFT
@@ -235,10 +235,10 @@ FALLBACKS: dict[str, Value] = {
 
 
 def find_method(name: str) -> Method:
-    """Return the row of a method; raises UserError with all names if the method is unknown."""
-    if name in METHODS:
-        return METHODS[name]
-    raise UserError(f"method '{name}' is not in the table; choose one of {', '.join(METHODS)}")
+    """Return the row of a method; raises UserError if the table has no such method."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
 
 
 def kept_by_clients(values: Mapping[str, Any]) -> str:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from fedapp.config.run_keys import KEEPING, PLACE, RunKeys, marked_keys
+from fedapp.config.run_keys import MACHINE, RECORDING, RunKeys, marked_keys
 from fedapp.results.formatting import percent, status
 from fedapp.results.run_directory import RunDirectory, Scalar
 
-_VARIABLE_KEYS = marked_keys(RunKeys, KEEPING, PLACE)  # keys about recording and about the machine
+_VARIABLE_KEYS = marked_keys(RunKeys, RECORDING, MACHINE)
+Tables = dict[str, list[dict[str, Any]]]
 _OWN_IMAGES = "images"
 _SEED, _PARTITION_SEED = "seed", "partition-seed"
 _SHOWN = (
@@ -107,7 +108,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def aside(config: Mapping[str, Scalar]) -> frozenset[str]:
+def variable_keys(config: Mapping[str, Scalar]) -> frozenset[str]:
     """Return the keys in which runs of one experiment may differ: those of recording and machine.
 
     For own images data-dir is not one of them, because it determines the images.
@@ -117,7 +118,7 @@ def aside(config: Mapping[str, Scalar]) -> frozenset[str]:
 
 
 def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
-    """Group runs whose configurations differ only in the seed and the keys of `aside`, in order.
+    """Group runs that differ only in the seed and their `variable_keys`, in order.
 
     A partition seed that equals the seed ("auto" is recorded as its value) counts as part of the
     seed, unless it is the same in all runs.
@@ -125,7 +126,7 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     by_settings: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run in runs:
         config = run.config()
-        ignored = {*aside(config), _SEED, _PARTITION_SEED}
+        ignored = {*variable_keys(config), _SEED, _PARTITION_SEED}
         key = tuple(sorted((k, v) for k, v in config.items() if k not in ignored))
         by_settings.setdefault(key, []).append(run)
     return [
@@ -149,8 +150,7 @@ def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirect
 def labels(groups: Sequence[Group]) -> list[str]:
     """Name each group by its method and the settings that distinguish it from other groups.
 
-    Settings that follow from the method (its regulariser, the learning rate of "auto") are left
-    out.
+    Settings that follow from the method, such as its regulariser, are left out.
     """
     keys = dict.fromkeys(key for group in groups for key in group.settings if key != "method")
     distinguishing = [key for key in keys if _distinguishes(key, groups)]
@@ -189,15 +189,15 @@ def _distinguishes(key: str, groups: Sequence[Group]) -> bool:
     return any(len(group) > 1 for group in values.values())
 
 
-def compare(runs: Sequence[RunDirectory]) -> dict[str, list[dict[str, Any]]]:
-    """Compare runs; accuracies are fractions.
+def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None) -> Tables:
+    """Compare runs and their groups, by default those of `group_runs`; accuracies are fractions.
 
     Returns:
         "runs": one row of numbers per run. "groups": mean and deviation over the seeds of the
             completed runs. "pairs": for two groups with at least two common seeds, the paired
             difference of the final accuracy, its standard error and its p value, raw and adjusted.
     """
-    groups = group_runs(runs)
+    groups = group_runs(runs) if groups is None else groups
     names = labels(groups)
     return {
         "runs": [{"run": r.name, **{key: r.summary().get(key) for key in _SHOWN}} for r in runs],
@@ -237,7 +237,7 @@ def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, 
     return rows
 
 
-def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tables:
     """Return a comparison as formatted tables by title; a table without rows is left out."""
     titled = {
         "Runs": [_run_text(row) for row in compared["runs"]],

@@ -29,7 +29,8 @@ def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
 
 def comparison_html(runs: Sequence[RunDirectory]) -> str:
     """Build the whole page."""
-    compared = comparison.compare(runs)
+    groups = comparison.group_runs(runs)
+    compared = comparison.compare(runs, groups)
     tables = comparison.tables(compared)
     each = tables.pop("Runs")
     methods = dict.fromkeys(str(run.config().get("method", run.name)) for run in runs)
@@ -40,7 +41,7 @@ def comparison_html(runs: Sequence[RunDirectory]) -> str:
         [
             *(page.section(title, page.table(title, rows)) for title, rows in tables.items()),
             page.section("In words", *map(page.paragraph, comparison.sentences(compared))),
-            page.section("Test accuracy", _group_curves(runs), _curves(runs)),
+            page.section("Test accuracy", _group_curves(groups), _curves(runs)),
             page.section("Measurements", _measures(runs)),
             page.section("Runs", page.table("Runs", each)),
             page.section("Settings that differ", _settings(runs)),
@@ -48,8 +49,7 @@ def comparison_html(runs: Sequence[RunDirectory]) -> str:
     )
 
 
-def _group_curves(runs: Sequence[RunDirectory]) -> str:
-    groups = comparison.group_runs(runs)
+def _group_curves(groups: Sequence[comparison.Group]) -> str:
     names = comparison.labels(groups)
     lines = [
         (name, [run.rounds() for run in group.runs])
@@ -85,7 +85,7 @@ def _measures(runs: Sequence[RunDirectory]) -> str:
     named = zip(comparison.run_labels(runs), runs, strict=True)
     measured = [(label, entries) for label, run in named if (entries := store.read(run))]
     plots_by_name = measure_plots.plots_by_name(measured) if len(measured) > 1 else {}
-    return page.beside(
+    return page.side_by_side(
         *(
             page.plot(svg(measure_plots.draw(word, some), f"{name}: {_in_words(word, some)}"))
             for name, (word, some) in plots_by_name.items()
@@ -100,14 +100,14 @@ def _in_words(word: str, measured: Sequence[measure_plots.Run]) -> str:
 
 
 def _settings(runs: Sequence[RunDirectory]) -> str:
-    """List the keys whose values differ between runs, without those of `comparison.aside`."""
+    """List the keys, except `comparison.variable_keys`, whose values differ between runs."""
     configs = [run.config() for run in runs]
     names = comparison.unique_names(runs)
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = [
         key
         for key in keys
-        if not all(key in comparison.aside(config) for config in configs)
+        if not all(key in comparison.variable_keys(config) for config in configs)
         and len({repr(config.get(key)) for config in configs}) > 1
     ]
     rows: list[dict[str, Any]] = [

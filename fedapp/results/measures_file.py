@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedapp.core.files import json_text, parse_object, plain, write_atomically
+from fedapp.core.files import json_text, parse_object, to_json_types, write_atomically
 from fedapp.results.run_directory import RunDirectory
 
 Entry = dict[str, Any]
@@ -26,7 +26,7 @@ def read(run: RunDirectory) -> list[Entry]:
 def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
     """Add a round's measures to the files and return all rounds in them."""
     earlier = {old["round"]: old for old in read(run)}
-    new = plain(entry)  # as `read` will return it
+    new = to_json_types(entry)  # as `read` will return it
     before = earlier.get(new["round"], {}).get("measures", {})
     earlier[new["round"]] = {**new, "measures": {**before, **new["measures"]}}
     rounds = [earlier[number] for number in sorted(earlier)]

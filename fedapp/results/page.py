@@ -123,7 +123,7 @@ def plot(svg: str) -> str:
     return f"<figure>{svg}</figure>"
 
 
-def beside(*pieces: str) -> str:
+def side_by_side(*pieces: str) -> str:
     """Place HTML elements side by side if the screen is wide enough."""
     return f'<div class="beside">{"".join(pieces)}</div>' if any(pieces) else ""
 

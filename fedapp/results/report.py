@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 
-from fedapp.config.run_keys import KEEPING, PLACE, RunKeys, kebab, marked_keys
+from fedapp.config.run_keys import MACHINE, RECORDING, RunKeys, kebab, marked_keys
 from fedapp.core.files import write_atomically
 from fedapp.results import measures_file as store
 from fedapp.results import page
 from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
+from fedapp.results.plots import client_plots, measure_plots
 from fedapp.results.plots import curves as plots
-from fedapp.results.plots import measure_plots
 from fedapp.results.plots.rendering import svg
 from fedapp.results.run_directory import RunDirectory, best_round
 
@@ -76,14 +77,16 @@ def report_html(run: RunDirectory) -> str:
         [
             page.section("Results", page.numbers(headline(summary))),
             page.section("Accuracy and loss", _curves(rows, tested)),
-            page.beside(
+            page.side_by_side(
                 page.section("Accuracy of each class", _classes(rows, class_names)),
                 page.section("Data of the clients", _labels(partition)),
+                page.section("Accuracy of the clients", _clients(run.client_scores())),
+                page.section("Failures", _failures(rows)),
             ),
             page.section("Measurements", _measures(run, rows)),
             page.section("Rounds", _rounds(rows)),
             page.section("Configuration", *_configuration(config)),
-            page.section("Reproduce", *_origin(summary)),
+            page.section("Reproduce", *_origin(run.path, summary)),
         ],
     )
 
@@ -119,7 +122,7 @@ def _curves(rows: Rows, tested: str) -> str:
         plots.accuracy_curve(rows, tested), describe("Test accuracy", rows, "accuracy", percent)
     )
     loss = svg(plots.loss_curve(rows, tested), describe("Test loss", rows, "loss", decimal))
-    return page.beside(page.plot(accuracy), page.plot(loss))
+    return page.side_by_side(page.plot(accuracy), page.plot(loss))
 
 
 def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
@@ -148,9 +151,9 @@ def _classes(rows: Rows, class_names: Sequence[str]) -> str:
         f"highest {percent(best[0])} (class {best[1]})."
     )
     figure = page.plot(
-        svg(plots.class_accuracy(values, names), f"Accuracy of each class. {description}")
+        svg(client_plots.class_accuracy(values, names), f"Accuracy of each class. {description}")
     )
-    if len(values) > plots.MAX_LABELS:
+    if len(values) > client_plots.MAX_LABELS:
         figure = page.details(f"All {len(values)} classes", figure)
     return page.paragraph(description) + figure
 
@@ -165,10 +168,9 @@ def _labels(partition: Mapping[str, Any]) -> str:
         f"{len(counts):,} clients; each has {_span(images)} training images "
         f"(median {np.median(images):,.0f}) of {_span(classes)} classes."
     )
-    figure = plots.label_distribution(counts, partition["class_names"])
-    return page.paragraph(description) + page.plot(
-        svg(figure, f"Label distribution: {description}")
-    )
+    figure = client_plots.label_distribution(counts, partition["class_names"])
+    drawn = page.plot(svg(figure, f"Label distribution: {description}"))
+    return page.paragraph(description) + drawn
 
 
 def _measures(run: RunDirectory, rows: Rows) -> str:
@@ -179,7 +181,7 @@ def _measures(run: RunDirectory, rows: Rows) -> str:
         page.plot(svg(figure, measure_plots.describe_choice(word, entries)))
         for word, figure in figures.items()
     ]
-    return page.beside(*plotted)
+    return page.side_by_side(*plotted)
 
 
 def _span(values: np.ndarray) -> str:
@@ -211,17 +213,36 @@ def _rounds(rows: Rows) -> str:
     ]
     tables = page.rounds_table("The last rounds", heads, cells[-LAST_ROUNDS:])
     if len(rows) > LAST_ROUNDS:
-        everything = page.rounds_table("All rounds", heads, cells)
-        tables += page.details(f"All {len(rows)} rounds", everything)
-    return tables + _failures(rows)
+        whole = page.rounds_table("All rounds", heads, cells)
+        tables += page.details(f"All {len(rows)} rounds", whole)
+    return tables
+
+
+def _clients(scores: Mapping[str, Any]) -> str:
+    """Draw the distribution of the clients' newest accuracies, each on its own test images."""
+    known = [each["accuracy"] for each in scores.get("clients", {}).values() if each["examples"]]
+    if not known:
+        return ""
+    low, middle, high = (float(q) for q in np.quantile(known, [0, 0.5, 1]))
+    description = (
+        f"After round {scores['round']}: {len(known):,} clients on their own test images, from "
+        f"{percent(low)} to {percent(high)} (median {percent(middle)})."
+    )
+    figure = client_plots.client_accuracy(known)
+    return page.paragraph(description) + page.plot(svg(figure, f"Distribution. {description}"))
 
 
 def _failures(rows: Rows) -> str:
-    """List the failed clients by round, with their errors."""
+    """Draw and list the clients that gave no update or no score, by round, with the reasons."""
     items = [(f"Round {row['round']}", text) for row in rows for text in row.get("failures") or ()]
     if not items:
         return ""
-    return page.details(f"Failures ({len(items)})", page.settings_table("Failures", items))
+    late, rounds = sum(row.get("late", 0) for row in rows), len({number for number, _ in items})
+    description = f"{len(items):,} in {rounds:,} of {len(rows):,} rounds; {late:,} were too late."
+    figure = client_plots.failed_clients(rows)
+    drawn = page.plot(svg(figure, f"Clients without an update by round: {description}"))
+    reasons = page.details("Reasons", page.settings_table("Failures", items))
+    return page.paragraph(description) + drawn + reasons
 
 
 def _number(value: float) -> str:
@@ -240,7 +261,7 @@ def _is_number(value: Any) -> bool:
 def _configuration(config: Mapping[str, Any]) -> list[str]:
     """Show what was chosen for this run, and fold the whole configuration."""
     fields = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
-    recording = marked_keys(RunKeys, KEEPING, PLACE)
+    recording = marked_keys(RunKeys, RECORDING, MACHINE)
     chosen = {
         key: value
         for key, value in config.items()
@@ -258,13 +279,16 @@ def _settings(label: str, values: Mapping[str, Any]) -> str:
     return page.settings_table(label, [(key, _text(value)) for key, value in values.items()])
 
 
-def _origin(summary: Mapping[str, Any]) -> list[str]:
-    """List what a repetition needs: the command, the seed, the device, the versions."""
+def _origin(path: Path, summary: Mapping[str, Any]) -> list[str]:
+    """List what a repetition needs: commands, the seed, the device, the versions."""
     facts = {key: summary[key] for key in ("seed", "device") if key in summary}
     facts.update(summary.get("versions") or {})
     command = summary.get("command")
+    again = f"fedapp run -c {quote(str(path / 'config.toml'))} -c \"run-name='again'\""
     return [
         page.code(command) if command else "",
+        page.paragraph("Train it again from its configuration, and compare it with other runs:"),
+        page.code(f"{again}\nfedapp compare {quote(str(path))} OTHER_RUN --html compare.html"),
         _settings("Seed, device and versions", facts) if facts else "",
     ]
 

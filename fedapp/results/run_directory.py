@@ -165,6 +165,15 @@ class RunDirectory:
         """Read partition.json; {} if the run wrote none."""
         return self._read_json("partition.json")
 
+    def write_client_scores(self, server_round: int, scores: Mapping[int, Any]) -> None:
+        """Replace client_scores.json: accuracy, loss and examples of each client, by its id."""
+        clients = {str(client): scores[client] for client in sorted(scores)}
+        self._write_json("client_scores.json", {"round": server_round, "clients": clients}, None)
+
+    def client_scores(self) -> dict[str, Any]:
+        """Read client_scores.json; {} if no client has been evaluated."""
+        return self._read_json("client_scores.json")
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json atomically."""
         self._write_json("summary.json", summary, indent=2)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedapp.config.run_config import RunConfig
-from fedapp.core.files import plain
+from fedapp.core.files import to_json_types
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 from strategies.aggregate import Arrays
@@ -38,7 +38,7 @@ class ActiveRun:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all rounds as in metrics.jsonl, including those not yet written."""
-        return [*self.directory.rounds(), *map(plain, self.unwritten)]
+        return [*self.directory.rounds(), *map(to_json_types, self.unwritten)]
 
 
 class Callback:

@@ -10,7 +10,7 @@ import torch
 
 import fedapp
 from clients.training.arrays import load_arrays
-from fedapp.core.files import json_text, write_atomically, written
+from fedapp.core.files import json_text, try_write, write_atomically
 from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
 from fedapp.results import checkpoint, progress
@@ -90,8 +90,18 @@ class MetricsFile(Callback):
     def _write(self, run: ActiveRun) -> None:
         numbers = ", ".join(str(row["round"]) for row in run.unwritten)
         write = lambda: run.directory.log_round(*run.unwritten)  # noqa: E731
-        if run.unwritten and written(f"metrics.jsonl: round {numbers}", write):
+        if run.unwritten and try_write(f"metrics.jsonl: round {numbers}", write):
             run.unwritten = []
+
+
+class ClientScores(Callback):
+    """Writes the newest scores of every client to client_scores.json."""
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Write the file if the round evaluated the clients; a failure is reported."""
+        if scores := run.strategy.report.scores:
+            write = lambda: run.directory.write_client_scores(row["round"], scores)  # noqa: E731
+            try_write(f"client_scores.json: round {row['round']}", write)
 
 
 class Console(Callback):
@@ -129,7 +139,7 @@ class Checkpoints(Callback):
             number, run.config.fingerprint(), run.arrays, run.strategy.save()
         )
         folder, keep = run.directory.checkpoints, run.config.checkpoint_keep
-        written(f"checkpoint of round {number}", lambda: checkpoint.save(folder, saved, keep))
+        try_write(f"checkpoint of round {number}", lambda: checkpoint.save(folder, saved, keep))
 
 
 class Tracking(Callback):
@@ -153,7 +163,7 @@ class SummaryFile(Callback):
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the file; a failure is reported."""
-        written("summary.json", lambda: run.directory.write_summary(summary))
+        try_write("summary.json", lambda: run.directory.write_summary(summary))
 
 
 class FinalModel(Callback):
@@ -161,7 +171,7 @@ class FinalModel(Callback):
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the file; a failure is reported."""
-        written("model.safetensors", lambda: self._save(run))
+        try_write("model.safetensors", lambda: self._save(run))
 
     def _save(self, run: ActiveRun) -> None:
         """Save the model that the method evaluates.
@@ -187,8 +197,8 @@ class Figures(Callback):
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the plots; a file that cannot be written is reported."""
-        written("curves.png", lambda: self._curves(run, summary["accuracy_of"]))
-        written("plots of measures", lambda: write_plots(run.directory))
+        try_write("curves.png", lambda: self._curves(run, summary["accuracy_of"]))
+        try_write("plots of measures", lambda: write_plots(run.directory))
 
     def _curves(self, run: ActiveRun, tested: str) -> None:
         rows = run.rows()
@@ -202,7 +212,7 @@ class Report(Callback):
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the page from the run's files, then log the summary."""
-        written("report.html", lambda: write_report(run.directory.path))
+        try_write("report.html", lambda: write_report(run.directory.path))
         log.info(progress.summary_text(summary, run.directory.path))
 
 

@@ -60,7 +60,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
     process, task, received, inbox = _unpack(message, context)
     state_dir = str(context.node_config.get("state-dir", ""))
-    gathered = Gathered(received, task)
+    node_reply = NodeReply(received, task)
     for client in task.clients:
         try:
             memory = process.memory(client, task, task.server_round, state_dir)
@@ -69,12 +69,12 @@ def train(message: Message, context: Context) -> Message:
                 update = numpy_client.work(
                     _ordered(received, numpy_client), task.server_round, task.lr
                 )
-                gathered.take(numpy_client, update)
+                node_reply.add_update(numpy_client, update)
         except (LossDiverged, UpdateRefused) as reason:
-            gathered.failures.append(ClientFailure(client, DIVERGED, str(reason)))
+            node_reply.failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
-            gathered.failures.append(ClientFailure(client, ERROR, _explain(error)))
-    return Message(gathered.content(), reply_to=message)
+            node_reply.failures.append(ClientFailure(client, ERROR, _explain(error)))
+    return Message(node_reply.content(), reply_to=message)
 
 
 @app.evaluate()
@@ -142,7 +142,7 @@ def _unpack(
     )
 
 
-class Gathered:
+class NodeReply:
     """Collects the results of one node's clients into its reply, one client after the other."""
 
     def __init__(self, received: Arrays, task: Task) -> None:
@@ -153,7 +153,7 @@ class Gathered:
         self._last: dict[str, Arrays] = {}
         self._uploads: dict[int, Arrays] = {}
 
-    def take(self, client: LocalClient, update: Update) -> None:
+    def add_update(self, client: LocalClient, update: Update) -> None:
         """Store a client's state and add its update to the reply.
 
         Raises:

@@ -34,7 +34,9 @@ class BatchSettings:
     size: int  # images in a training batch
     augmentation: str  # words of fedapp.data.batches
     drop_last: bool  # leave out a last batch that is not full
-    alone: bool  # whether a client's only image is a batch; with own models BatchNorm needs two
+    keep_single: (
+        bool  # whether a client's only image is a batch; with own models BatchNorm needs two
+    )
     shuffle: bool  # whether every epoch has a new random order
     decode_threads: int
     test_size: int  # images in a test batch if BatchNorm normalises by the batch; 0: it does not
@@ -138,11 +140,11 @@ class FederatedData:
     def _client_batches(self, client: int) -> ClientBatches | StreamedBatches:
         if client not in self._batches:
             settings = self.settings
-            # One image is a batch only if `alone`: BatchNorm in own networks cannot train on it.
             bounds = full_batch_bounds if settings.drop_last else batch_bounds
+            keep_single = settings.keep_single  # BatchNorm in own networks cannot train on one
             self._batches[client] = training_batches(
                 self.dataset, self.partition.train[client], settings.size, settings.augmentation,
-                self.device, settings.decode_threads, partial(bounds, alone=settings.alone),
+                self.device, settings.decode_threads, partial(bounds, keep_single=keep_single),
                 settings.shuffle,
             )  # fmt: skip
         return self._batches[client]

@@ -57,7 +57,7 @@ def describe(context: Context) -> dict[str, Any]:
         "protocol": PROTOCOL_VERSION,
         "configuration": process.config.fingerprint(),
         "head": process.head_hash(),
-        **form(process),
+        **data_properties(process),
         "device": str(process.device),
         "host": platform.node(),
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}, "
@@ -76,7 +76,7 @@ def _check_own(context: Context) -> None:
         )
 
 
-def form(process: ProcessContext) -> dict[str, str]:
+def data_properties(process: ProcessContext) -> dict[str, str]:
     """Return the properties of the data that server and nodes must share, by their display names.
 
     With partition 'own' every client has its own images; only their classes and form must agree.

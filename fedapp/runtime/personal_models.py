@@ -121,11 +121,11 @@ class PersonalModelSlots:
             with torch.no_grad():
                 head.weight.copy_(self.orthogonal(hidden or width, self._head_seed(hidden)))
         own = self._assembled(architecture, head, draw)
-        if not self.kind.beside:
+        if not self.kind.second_models:
             return own
         mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), 0, "mentee")
         with seeded(self._head_seed(width)):
-            map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.beside else None
+            map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.second_models else None
         return Pair(own, mentee, map_)
 
     def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:

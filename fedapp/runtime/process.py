@@ -33,7 +33,7 @@ from fedapp.models.model import Model, build_model, shared_tensors
 from fedapp.runtime.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.fine_tuning import tuning_of
 from fedapp.runtime.personal_models import PersonalModelSlots
-from fedapp.runtime.run_data import draw_partition, prepared
+from fedapp.runtime.run_data import draw_partition, load_run_dataset
 from strategies.rounds.records import Task
 
 _opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one, by the arguments of `_open`
@@ -55,7 +55,7 @@ class ProcessContext:
         set_float32_precision(config.precision)
         folder = data_dir or config.data_dir
         self.initial = find_initial(config.initial_model, folder, config.download)
-        dataset = prepared(config, data_dir)
+        dataset = load_run_dataset(config, data_dir)
         partition = draw_partition(config, dataset, own)
         one_model = self.method.personal is None
         if one_model:
@@ -179,7 +179,7 @@ def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> Batch
         size=int(config.batch_size),
         augmentation=config.augmentation,
         drop_last=bool(config.drop_last),
-        alone=one_model,
+        keep_single=one_model,
         shuffle=config.local_shuffle,
         decode_threads=config.decode_threads,
         test_size=int(config.test_batch_size) if own_statistics else 0,

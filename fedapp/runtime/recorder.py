@@ -13,7 +13,7 @@ from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.summary import summarise
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import RoundDiverged, RoundFailed
-from strategies.rounds.records import from_array_record
+from strategies.rounds.records import LATE, from_array_record
 
 
 class Recorder:
@@ -112,6 +112,8 @@ def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
     if report.eval_bytes_down:
         row["eval_bytes_down"] = report.eval_bytes_down
         row["eval_bytes_up"] = report.eval_bytes_up
+    if late := sum(failure.kind == LATE for failure in report.failures):
+        row["late"] = late
     if reinitialised := [result.client for result in report.results if result.reinitialised]:
         row["reinitialised"] = reinitialised
     row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}

@@ -28,11 +28,11 @@ def clear_data_cache() -> None:
 
 def load_partition(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load a configuration's data and draw its partition."""
-    data = prepared(config)
+    data = load_run_dataset(config)
     return data, draw_partition(config, data)
 
 
-def prepared(config: RunConfig, data_dir: str = "") -> Dataset:
+def load_run_dataset(config: RunConfig, data_dir: str = "") -> Dataset:
     """Load a configuration's data set, pooled and normalised as configured.
 
     `data_dir` overrides the configuration's.

@@ -7,7 +7,7 @@ from clients.training.arrays import to_arrays
 from fedapp.core.errors import UserError
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.identity import form
+from fedapp.runtime.identity import data_properties
 from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
@@ -20,7 +20,11 @@ from strategies.rounds.records import to_array_record
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     """Wait for the nodes and run the remaining rounds."""
     config, process = recorder.config, recorder.process
-    expected = {"configuration": config.fingerprint(), "head": process.head_hash(), **form(process)}
+    expected = {
+        "configuration": config.fingerprint(),
+        "head": process.head_hash(),
+        **data_properties(process),
+    }
     federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
     state_key = _state_key(grid, federation, recorder, saved)
     strategy = build_strategy(config, process, federation, state_key)

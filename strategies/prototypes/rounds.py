@@ -11,9 +11,9 @@ import torch
 
 from strategies.aggregate import Arrays
 from strategies.prototypes.training import PrototypeMaker, one_thread, train_on_pairs
-from strategies.prototypes.uploads import Table, Upload, alikeness, pairs, read_upload
+from strategies.prototypes.uploads import Table, Upload, pairs, prototype_similarity, read_upload
 from strategies.rounds.federation import check_finite
-from strategies.rounds.named_arrays import load_module, module_arrays, under
+from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
 from strategies.rounds.uploads import UploadRounds
 
 EXTRA = "prototypes"
@@ -69,7 +69,7 @@ class PrototypeRounds(UploadRounds[Upload]):
 
     def round_metrics(self) -> dict[str, float]:
         """Return the similarity of the global prototypes of two classes: mean and largest |cos|."""
-        return {**super().round_metrics(), **alikeness(self.table.rows)}
+        return {**super().round_metrics(), **prototype_similarity(self.table.rows)}
 
     def state(self) -> Arrays:
         """Return the table."""
@@ -77,7 +77,7 @@ class PrototypeRounds(UploadRounds[Upload]):
 
     def load_state(self, state: Arrays) -> None:
         """Restore the table."""
-        self.table = Table.from_arrays(under(state, _TABLE))
+        self.table = Table.from_arrays(strip_prefix(state, _TABLE))
 
 
 class TrainedPrototypes(PrototypeRounds):

@@ -163,7 +163,7 @@ def normalised(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows / np.maximum(lengths, 1e-12), np.float32)
 
 
-def alikeness(rows: np.ndarray) -> dict[str, float]:
+def prototype_similarity(rows: np.ndarray) -> dict[str, float]:
     """Return the mean and largest |cos| over pairs of rows [n, K]; {} with fewer than two rows.
 
     0: all classes are orthogonal; 1: all have the same direction.

@@ -1,8 +1,7 @@
 """The base class of the project's strategies: rounds over clients, which nodes host.
 
-It samples *clients*, sends one message to each node that hosts some of them, and passes each reply,
-as it arrives, to the method's reduction. The report names every failed, refused or missing client.
-Too few usable replies end the run.
+It samples *clients*, sends one message to each node that hosts some of them, and reduces each reply
+as it arrives. The report names each failed or missing client; too few usable replies end the run.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from strategies.rounds.federation import Federation, RoundReport, check_finite
 from strategies.rounds.records import (
     ARRAYS,
     ERROR,
+    LATE,
     TASK,
     ClientFailure,
     ClientResult,
@@ -98,7 +98,7 @@ class ClientStrategy(FlowerFedAvg):
         """Return what the node of these clients gets for evaluation beside the model."""
         return {}
 
-    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Reduce a node's reply; on `UpdateRefused` or another error nothing may be kept."""
         raise NotImplementedError
 
@@ -167,7 +167,7 @@ class ClientStrategy(FlowerFedAvg):
                 self._use(reply, task, self._receive)
             release(reply)
         for task in waiting.values():
-            self._fail(task.clients, "its node did not answer in time")
+            self._fail(task.clients, "its node did not answer in time", LATE)
         self.report.sort()
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self._known |= {result.client for result in self.report.results}
@@ -209,8 +209,8 @@ class ClientStrategy(FlowerFedAvg):
             if task is not None:
                 self._use(reply, task, read)
         for task in waiting.values():
-            self._fail(task.clients, "its node did not answer the evaluation in time")
-        self.report.unevaluated = sorted(expected - rows.keys())
+            self._fail(task.clients, "its node did not answer the evaluation in time", LATE)
+        self.report.scores, self.report.unevaluated = rows, sorted(expected - rows.keys())
         return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
 
     def start(
@@ -272,8 +272,8 @@ class ClientStrategy(FlowerFedAvg):
             messages.append(Message(content, dst_node_id=node, message_type=kind))
         return messages
 
-    def _use(self, reply: Message, task: Task, take: Callable[[Message, Task], None]) -> None:
-        """Pass a node's reply to `take`; any error is a failure of the node's clients.
+    def _use(self, reply: Message, task: Task, use: Callable[[Message, Task], None]) -> None:
+        """Pass a node's reply to `use`; any error is a failure of the node's clients.
 
         Nodes are not trusted: no reply may end a run that tolerates failures.
         """
@@ -281,7 +281,7 @@ class ClientStrategy(FlowerFedAvg):
             self._fail(task.clients, f"its node reported: {reply.error.reason}")
             return
         try:
-            take(reply, task)
+            use(reply, task)
         except Exception as error:
             reason = str(error) if isinstance(error, UpdateRefused) else repr(error)
             self._fail(task.clients, f"what its node sent was refused: {reason}")
@@ -292,9 +292,9 @@ class ClientStrategy(FlowerFedAvg):
         results, failures = unpack_report(reply.content)
         self.federation.check(results, failures, task.clients)
         if results:
-            self.take(reply.content, task, results)
+            self.add_reply(reply.content, task, results)
         self.report.results += results
         self.report.failures += failures
 
-    def _fail(self, clients: Iterable[int], reason: str) -> None:
-        self.report.failures += [ClientFailure(client, ERROR, reason) for client in clients]
+    def _fail(self, clients: Iterable[int], reason: str, kind: str = ERROR) -> None:
+        self.report.failures += [ClientFailure(client, kind, reason) for client in clients]

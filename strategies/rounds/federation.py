@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from strategies.aggregate import Arrays, UpdateRefused
-from strategies.rounds.records import DIVERGED, ERROR, ClientFailure, ClientResult
+from strategies.rounds.records import DIVERGED, ERROR, LATE, ClientFailure, ClientResult
 
 
 class RoundFailed(RuntimeError):  # noqa: N818 - an outcome of the round, shown to the user
@@ -82,7 +82,8 @@ class RoundReport:
     client_bytes_down: int = 0  # of the arrays only, as if every client got its own message
     eval_bytes_down: int = 0  # of messages for the evaluation on the clients' test splits
     eval_bytes_up: int = 0
-    client_accuracy: dict[str, Any] = field(default_factory=dict)
+    client_accuracy: dict[str, Any] = field(default_factory=dict)  # its summary over clients
+    scores: dict[int, dict[str, float]] = field(default_factory=dict)  # of each evaluated client
     unevaluated: list[int] = field(default_factory=list)  # clients without the requested accuracy
     metrics: dict[str, float] = field(default_factory=dict)  # the method's numbers, by name
 
@@ -95,7 +96,7 @@ class RoundReport:
     @property
     def errors(self) -> list[ClientFailure]:
         """The failures that end the run unless it tolerates failures."""
-        return [failure for failure in self.failures if failure.kind == ERROR]
+        return [failure for failure in self.failures if failure.kind in (ERROR, LATE)]
 
     def sort(self) -> None:
         """Sort by client, so that the order of the replies does not matter."""
@@ -109,7 +110,7 @@ class RoundReport:
         client has answered.
         """
         self.check_errors(tolerate_failures)
-        answered = any(failure.kind != ERROR for failure in self.failures)
+        answered = len(self.errors) < len(self.failures)
         if may_be_empty and min_replies == 1 and answered:
             return
         if len(self.results) < min_replies:

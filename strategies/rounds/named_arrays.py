@@ -19,10 +19,10 @@ def module_arrays(module: nn.Module, prefix: str = "") -> Arrays:
 
 def load_module(module: nn.Module, arrays: Mapping[str, np.ndarray], prefix: str) -> None:
     """Load what `module_arrays` returned; arrays with other prefixes are ignored."""
-    named = under(arrays, prefix)
+    named = strip_prefix(arrays, prefix)
     module.load_state_dict({name: torch.from_numpy(array) for name, array in named.items()})
 
 
-def under(arrays: Mapping[str, np.ndarray], prefix: str) -> Arrays:
+def strip_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> Arrays:
     """Return the arrays whose names begin with `prefix`, without the prefix."""
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}

@@ -94,7 +94,7 @@ class SeparateModels:
         self._check = ExactSum(received, 1)
         self._models: dict[int, tuple[Arrays, int]] = {}
 
-    def take(self, uploads: Mapping[int, Arrays], weights: Mapping[int, int]) -> None:
+    def add(self, uploads: Mapping[int, Arrays], weights: Mapping[int, int]) -> None:
         """Keep a node's models, or raise `UpdateRefused` and keep none."""
         if uploads.keys() != weights.keys():
             raise UpdateRefused(f"it sent models of {sorted(uploads)}, not {sorted(weights)}")

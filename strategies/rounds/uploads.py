@@ -46,7 +46,7 @@ class UploadRounds(ClientStrategy, Generic[U]):
         """Discard the uploads of the previous round."""
         self._read = {}
 
-    def take(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Keep the valid uploads of a node's clients."""
         record = content.array_records.get(UPLOADS)
         uploads = split_uploads(record) if record is not None else {}

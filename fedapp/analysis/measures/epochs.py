@@ -16,7 +16,7 @@ from clients.training.model_slot import ClientData
 from fedapp.analysis.formulas.accuracy import in_local_accuracy, out_local_accuracy
 from fedapp.analysis.formulas.features import mean
 from fedapp.analysis.measures.base import Figures, Measure
-from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, look
+from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, view_of
 from fedapp.core.arrays import Arrays
 from fedapp.runtime.process import ProcessContext
 
@@ -92,4 +92,4 @@ class LocalTraining(Measure):
     def _accuracy_of(self, total: Arrays) -> float:
         """Return the accuracy of a mean, which is loaded into the process's model."""
         load(self.process, {n: (s / self.weight).astype(np.float32) for n, s in total.items()})
-        return mean(look(self.process).right)
+        return mean(view_of(self.process).right)

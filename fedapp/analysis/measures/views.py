@@ -69,7 +69,7 @@ class Local:
 
 
 @torch.no_grad()
-def look(process: ProcessContext) -> View:
+def view_of(process: ProcessContext) -> View:
     """Run the process's current model on the whole test set."""
     model = process.model
     parts = zip(*predict(model, process.data.test_batches()), strict=True)

@@ -46,27 +46,29 @@ def parse_augmentation(text: str) -> frozenset[str]:
     return words
 
 
-def batch_bounds(num_samples: int, batch_size: int, alone: bool = True) -> list[tuple[int, int]]:
+def batch_bounds(
+    num_samples: int, batch_size: int, keep_single: bool = True
+) -> list[tuple[int, int]]:
     """Cut 0..num_samples into batches [start, stop), merging a last batch of one sample.
 
     Batch normalisation needs a variance, which a batch of one does not have. Only a data set of a
-    single sample gives such a batch, and without `alone` it gives none.
+    single sample gives such a batch, and without `keep_single` it gives none.
     """
-    starts = list(range(0, num_samples, batch_size)) if alone or num_samples > 1 else []
+    starts = list(range(0, num_samples, batch_size)) if keep_single or num_samples > 1 else []
     if len(starts) > 1 and num_samples - starts[-1] == 1:
         starts.pop()
     return list(zip(starts, [*starts[1:], num_samples], strict=True)) if starts else []
 
 
 def full_batch_bounds(
-    num_samples: int, batch_size: int, alone: bool = True
+    num_samples: int, batch_size: int, keep_single: bool = True
 ) -> list[tuple[int, int]]:
     """Cut 0..num_samples into full batches and drop the rest; too few samples form one batch.
 
-    Without `alone` a single sample gives no batch. FedDOR's code lineage trains heterogeneous
+    Without `keep_single` a single sample gives no batch. FedDOR's code lineage trains heterogeneous
     models with these batches.
     """
-    if num_samples < (2 if not alone else 1):
+    if num_samples < (2 if not keep_single else 1):
         return []
     if num_samples < batch_size:
         return [(0, num_samples)]

@@ -1,6 +1,6 @@
 """The benchmark's results for readers: Markdown tables and one plot.
 
-Parts that were not measured are left out. The plot of ratios has a line at 1, the cost of the
+Parts that were not measured are left out. The panels of ratios have a line at 1, the cost of the
 arithmetic alone, or of FedAvg.
 """
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
+
+LABEL, LINE = 9, 0.19  # points of all text but titles; inches per line of labels
 
 
 def markdown(results: Results) -> str:
@@ -114,59 +116,72 @@ def _key_values(results: Results, key: str) -> list[str]:
 
 @styled
 def draw(results: Results) -> Figure:
-    """Draw the results, with one panel per part."""
-    panels: list[tuple[str, Callable[[Axes, Any], None]]] = [
-        ("fl_tax_by_method", _draw_tax),
-        ("method_cost", _draw_methods),
-        ("messages", _draw_messages),
-        ("scale", _draw_scale),
-    ]
-    drawn = [(key, function) for key, function in panels if results.get(key)]
-    heights = [max(3.6, 0.9 + 0.13 * len(results[key])) for key, _ in drawn] or [3.6]
-    figure = new_figure(7.0, 0.6 + sum(heights))
+    """Draw the results: one panel per part, whose title states what it shows."""
+    panels: dict[str, tuple[str, Callable[[Axes, Any], None]]] = {
+        "fl_tax_by_method": ("Training speed of simulated rounds", _draw_tax),
+        "method_cost": ("Cost of each method", _draw_methods),
+        "messages": ("Rounds of ten clients that do not train", _draw_messages),
+        "scale": ("A round costs what its cohort costs", _draw_scale),
+    }
+    drawn = [key for key in panels if results.get(key)]
+    heights = [1.6 + LINE * max(8, len(results[key])) for key in drawn] or [3.6]
+    figure = new_figure(7.0, 0.4 + sum(heights))
     grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (key, function) in zip(grid, drawn, strict=False):
+    for axes, key in zip(grid, drawn, strict=False):
+        title, function = panels[key]
         function(axes, results[key])
+        axes.set_title(title, fontsize=LABEL + 2)
+        axes.tick_params(labelsize=LABEL)
+        axes.xaxis.label.set_size(LABEL)
+        axes.yaxis.label.set_size(LABEL)
     return figure
 
 
 def _draw_tax(axes: Axes, tax: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw a bar per method, in groups by model."""
-    methods = _methods_of(tax)
-    width = 0.8 / len(methods)
-    for index, method in enumerate(methods):
-        positions = [position + (index + 0.5) * width - 0.4 for position in range(len(tax))]
-        heights = [by_method.get(method, 0.0) for by_method in tax.values()]
-        axes.bar(positions, heights, 0.9 * width, color=color_of(index), label=method)
-    axes.axhline(1.0, color=RED, linestyle="--", linewidth=1)
-    axes.set_xticks(range(len(tax)), list(tax))
-    axes.set(title="Rounds beside a plain PyTorch loop", ylabel="Images/s, ratio")
-    axes.legend(ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1), fontsize=9)
+    """Draw a row per model with a dot per method, the fastest model first."""
+    models = sorted(tax, key=lambda model: max(tax[model].values()))
+    for index, method in enumerate(_methods_of(tax)):
+        measured = [(tax[m][method], row) for row, m in enumerate(models) if method in tax[m]]
+        values, rows = zip(*measured, strict=True)
+        axes.plot(values, rows, "os^Dv"[index % 5], color=color_of(index), label=method)
+    axes.axvline(1.0, color=RED, linestyle="--", linewidth=1)
+    axes.set_xlim(left=0)
+    axes.set_yticks(range(len(models)), models)
+    axes.set_ylim(-0.6, len(models) - 0.4)
+    axes.set_xlabel("Images/s over those of a plain PyTorch loop")
+    axes.legend(loc="lower left", fontsize=LABEL)
 
 
 def _draw_methods(axes: Axes, cost: Mapping[str, float]) -> None:
     names = sorted(cost, key=lambda name: cost[name])
-    axes.barh(range(len(names)), [cost[name] for name in names], color=BLUE)
+    _draw_bars(axes, names, [cost[name] for name in names])
     axes.axvline(1.0, color=RED, linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(title="Seconds per round over FedAvg's", xlabel="Ratio")
+    axes.set_xlabel("Seconds per round over FedAvg's")
 
 
 def _draw_messages(axes: Axes, messages: Mapping[str, Mapping[str, float]]) -> None:
     sizes = [float(size) for size in messages]
     for key, color, label in (("seconds", BLUE, "fedapp"), ("stock_seconds", RED, "stock Flower")):
         axes.plot(sizes, [row[key] for row in messages.values()], "o-", color=color, label=label)
-    axes.set(title="Rounds without training", xlabel="Model, MB", ylabel="Seconds per round")
-    axes.legend()
+    axes.set(xlabel="Size of the model, MB", ylabel="Seconds per round", ylim=(0, None))
+    axes.legend(fontsize=LABEL)
 
 
 def _draw_scale(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
-    labels = [f"{p['cohort']} of {p['clients']:,}, {p['workers']} w." for p in points]
-    bars = axes.barh(range(len(points)), [p["seconds"] for p in points], color=BLUE)
-    axes.bar_label(bars, fmt="{:.2g}", padding=3, fontsize=9)
-    axes.set_yticks(range(len(points)), labels, fontsize=9)
+    ordered = sorted(points, key=lambda point: point["seconds"])
+    labels = [f"{p['cohort']:,} of {p['clients']:,}, workers: {p['workers']}" for p in ordered]
+    _draw_bars(axes, labels, [point["seconds"] for point in ordered])
+    axes.set_xlabel("Seconds per round of so many of all clients")
+
+
+def _draw_bars(axes: Axes, labels: Sequence[str], values: Sequence[float]) -> None:
+    """Draw a bar per label, upwards in the given order, with its value."""
+    bars = axes.barh(range(len(labels)), values, color=BLUE)
+    axes.bar_label(bars, fmt="{:.2g}", padding=3, fontsize=LABEL)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(-0.7, len(labels) - 0.3)
     axes.margins(x=0.1)
-    axes.set(title="Rounds of many small clients", xlabel="Seconds per round")
+    axes.grid(visible=False, axis="y")
 
 
 def _text(value: Any) -> str:

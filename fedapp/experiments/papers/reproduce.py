@@ -18,7 +18,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import at_once, run_attached, run_in_subprocess
+from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_parallel
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
@@ -56,7 +56,7 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
             return str(error)
         return f"exit code {code}, see its log" if code else ""
 
-    for count, (run, problem) in enumerate(at_once(jobs, one, waiting), 1):
+    for count, (run, problem) in enumerate(run_parallel(jobs, one, waiting), 1):
         log.info("[%d/%d] %s %s", count, len(waiting), run.name, problem or "done")
 
 

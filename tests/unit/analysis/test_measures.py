@@ -17,9 +17,9 @@ from fedapp import server_app
 from fedapp.analysis.formulas.accuracy import out_local_accuracy
 from fedapp.analysis.measures.pictures import FeatureMap, LocalFeatureMap
 from fedapp.analysis.measures.table import MEASURES
-from fedapp.analysis.measures.views import Local, look
+from fedapp.analysis.measures.views import Local, view_of
 from fedapp.analysis.rounds import RoundModels, measure_round
-from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
 from fedapp.cli.app import app
 from fedapp.config.measures import FEATURES_OF, WORDS, measures_of_models
 from fedapp.config.resolve import parse_config
@@ -53,7 +53,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def saved(run):
-    return SavedRun(run, Places())
+    return SavedRun(run, LocalOverrides())
 
 
 def test_a_run_measures_when_due_and_after_the_last_round(run):
@@ -169,7 +169,7 @@ def test_pictures_are_measured_and_drawn(saved):
 
 
 def test_all_local_models_are_on_one_map_where_the_other_shows_four(saved):
-    view = look(saved.process)
+    view = view_of(saved.process)
     maps = [kind(saved.process, view, None) for kind in (FeatureMap, LocalFeatureMap)]
     for client in range(6):
         for measure in maps:

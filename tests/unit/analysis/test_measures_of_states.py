@@ -15,7 +15,7 @@ from in_process import settings
 
 from clients.base import LocalClient
 from fedapp import server_app
-from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import measures_file as store
@@ -78,7 +78,7 @@ def test_local_models_are_those_of_the_run_during_it_and_afterwards(method, trai
     during = store.read(run)[-1]["measures"]
     before = states(tmp_path / "client-states")
     assert before
-    saved = SavedRun(run, Places())
+    saved = SavedRun(run, LocalOverrides())
     assert saved.measurable()[-1] == 3
     saved.measure(3, ["divergence"], 0)
     saved.measure(4, ["divergence"], 0)  # never run, and as well defined
@@ -98,14 +98,14 @@ def test_measuring_changes_no_bit_of_the_run(tmp_path):
 def test_rounds_whose_states_are_gone_are_refused_in_words(method, tmp_path):
     run = train(tmp_path / "kept", method=method, **KEPT)
     with pytest.raises(UserError, match=r"already trained round 3, .*checkpoint-every=1 keep-st"):
-        SavedRun(run, Places()).measure(1, ["norms"], 0)
+        SavedRun(run, LocalOverrides()).measure(1, ["norms"], 0)
     lost = train(tmp_path / "lost", method=method, checkpoint_every=1, state_missing="reinit")
     with pytest.raises(UserError, match=r"cannot train round 3 again: .*its state is gone"):
-        SavedRun(lost, Places()).measure(3, ["norms"], 0)
-    assert SavedRun(lost, Places()).measure(3, ["four-factors"], 0)["clients"] == []
+        SavedRun(lost, LocalOverrides()).measure(3, ["norms"], 0)
+    assert SavedRun(lost, LocalOverrides()).measure(3, ["four-factors"], 0)["clients"] == []
     bare = train(tmp_path / "bare", method=method)
     with pytest.raises(UserError, match="the server's state was not kept"):
-        SavedRun(bare, Places()).measure(4, ["norms"], 0)
+        SavedRun(bare, LocalOverrides()).measure(4, ["norms"], 0)
 
 
 def test_a_run_goes_on_where_the_server_has_not_its_clients_states(tmp_path, capsys):

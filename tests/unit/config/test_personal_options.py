@@ -149,7 +149,7 @@ def test_clients_with_initial_weights_of_their_own_end_with_the_same_bits_on_any
 
 def first_epoch(**changes: Any) -> tuple[list[int], list[int], list[int]]:
     """Return the first client's batch sizes, its labels in an epoch's order and in stored order."""
-    process = ProcessContext(parse_config(run(**changes)))
+    process = ProcessContext(parse_config(run(**{"batch_size": 32, **changes})))
     served = [labels for _, labels in process.client(0).data.training(1)()]
     own = process.data.dataset.train_labels[process.data.partition.train[0]].tolist()
     return [len(labels) for labels in served], torch.cat(served).tolist(), own
@@ -161,7 +161,7 @@ def test_incomplete_batches_are_dropped_by_default_where_models_are_personal():
     assert mixed != own[: len(mixed)]
     all_of_them = [stop - start for start, stop in batch_bounds(len(own), 32)]
     assert first_epoch(method="feddor", drop_last=False)[0] == all_of_them
-    shared = {"method": "fedavg", "batch_size": 32, "feature_dim": "auto"}
+    shared = {"method": "fedavg", "feature_dim": "auto"}
     assert first_epoch(**shared)[0] == all_of_them
     assert first_epoch(**shared, drop_last=True)[0] == full
 

@@ -68,9 +68,9 @@ def test_bounds_cover_everything_in_order_without_a_lone_last_sample(count, size
 
 
 @given(st.integers(0, 500), st.integers(1, 60), st.booleans())
-def test_full_bounds_are_full_but_for_too_few_samples(count, size, alone):
-    lengths = [stop - start for start, stop in full_batch_bounds(count, size, alone)]
-    if count == 1 and not alone:
+def test_full_bounds_are_full_but_for_too_few_samples(count, size, keep_single):
+    lengths = [stop - start for start, stop in full_batch_bounds(count, size, keep_single)]
+    if count == 1 and not keep_single:
         assert lengths == []
     elif 0 < count < size:
         assert lengths == [count]
@@ -80,7 +80,7 @@ def test_full_bounds_are_full_but_for_too_few_samples(count, size, alone):
 
 def test_a_single_sample_is_a_batch_of_one():
     assert batch_bounds(1, 8) == [(0, 1)]
-    assert batch_bounds(1, 8, alone=False) == []
+    assert batch_bounds(1, 8, keep_single=False) == []
     [(images, labels)] = one_epoch(make(random_images(1), "crop flip cutout"))
     assert images.shape == (1, 3, 32, 32)
     assert labels.tolist() == [0]

@@ -95,7 +95,7 @@ def test_runs_beside_each_other_end_when_who_started_them_is_interrupted(monkeyp
         return told.wait(10)
 
     with pytest.raises(KeyboardInterrupt):
-        list(jobs.at_once(2, work, range(1, 9)))
+        list(jobs.run_parallel(2, work, range(1, 9)))
     assert told.is_set()
     assert len(tried) < 8
 

@@ -80,7 +80,7 @@ def test_a_method_costs_something_in_a_real_run_and_a_misfit_is_explained(monkey
     found = method_cost.measure_methods(ROOT, tiny)
     assert found["method_cost"].keys() == {"fedavg"}
     assert found["method_cost"]["fedavg"] > 0
-    assert "method 'fedgpt' is not in the table" in found["method_skipped"]["fedgpt"]
+    assert "method 'fedgpt' does not exist" in found["method_skipped"]["fedgpt"]
 
 
 def test_only_methods_with_one_model_for_all_are_given_the_plans_model(monkeypatch):

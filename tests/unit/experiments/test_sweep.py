@@ -145,7 +145,7 @@ def test_names_are_folder_names():
 @pytest.mark.parametrize(
     ("vary", "words"),
     [
-        ({"method": ("fedavg", "fedsuper")}, "method=fedsuper: method 'fedsuper' is not in"),
+        ({"method": ("fedavg", "fedsuper")}, "method=fedsuper: method 'fedsuper' does not exist"),
         ({"lr": (0.1, -1.0)}, "lr=-1.0: run-config key 'lr' is -1.0 but must be"),
         ({"rate": (1,)}, "rate=1: run-config key 'rate' does not exist"),
         ({"data-dir": ("a b", "a_b")}, "two combinations would both be called 'a_b-seed0'"),
@@ -234,7 +234,7 @@ def test_jobs_run_at_the_same_time_and_fail_one_by_one():
     import threading
 
     meeting = threading.Barrier(2, timeout=20)  # passes only if two are there at once
-    found = dict(jobs.at_once(2, lambda item: (meeting.wait(), item * 10)[1], [1, 2, 3, 4]))
+    found = dict(jobs.run_parallel(2, lambda item: (meeting.wait(), item * 10)[1], [1, 2, 3, 4]))
     assert found == {1: 10, 2: 20, 3: 30, 4: 40}
     with pytest.raises(UserError, match="--jobs is -1"):
         jobs.runner_for(-1)

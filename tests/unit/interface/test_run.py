@@ -78,7 +78,7 @@ def test_workers_give_the_same_bits_and_their_log(by_command, capsys):
         ({"metod": "fedavg"}, "run-config key 'metod' does not exist; did you mean 'method'?"),
         ({"num_rounds": 0}, "run-config key 'num-rounds' is 0 but must be "),
         ({"lr": "fast"}, "run-config key 'lr' is 'fast' but must be "),
-        ({"method": "fedagv"}, "method 'fedagv' is not in the table"),
+        ({"method": "fedagv"}, "method 'fedagv' does not exist; did you mean 'fedavg'"),
         ({"preset": "no-such"}, "-c 'no-such' is neither a preset"),
         ({"engine": "gpu"}, "engine is 'gpu' but must be one of workers, ray, in-process"),
         ({"workers": -1}, "workers is -1 but must be 0 (choose) or more"),

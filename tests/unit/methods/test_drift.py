@@ -113,7 +113,9 @@ def test_plain_fednova_keeps_nothing():
 def test_fednova_refuses_impossible_numbers_of_steps(steps):
     """Two epochs over ten examples in batches of one, and momentum 0.9: no more than 200."""
     with pytest.raises(UpdateRefused, match=rf"steps is {steps:g}, not in \(0, 200\]"):
-        strategy_of(FedNova, epochs=2, momentum=0.9).take(None, None, results_of([steps], [10]))
+        strategy_of(FedNova, epochs=2, momentum=0.9).add_reply(
+            None, None, results_of([steps], [10])
+        )
 
 
 def test_feddyn_server_equals_the_vector():

@@ -14,7 +14,7 @@ from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import LossDiverged
 from fedapp import server_app
 from fedapp.analysis.personalise import personalise
-from fedapp.analysis.saved_runs import Places, SavedRun
+from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
@@ -238,7 +238,9 @@ def test_clients_test_and_tune_the_model_that_the_method_evaluates(tmp_path):
     again, during = personalise(run.path, {}), run.rounds()[-1]
     for key in ("client_accuracy_mean", "client_loss_mean"):
         assert again[key] == during[key]
-    assert list(SavedRun(run, Places()).starts) == [0]  # no round starts from it, nor ends with it
+    assert list(SavedRun(run, LocalOverrides()).starts) == [
+        0
+    ]  # no round starts from it, nor ends with it
 
 
 def test_a_run_keeps_the_protocol_that_its_preset_asked_for(tmp_path):

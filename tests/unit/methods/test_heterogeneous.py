@@ -147,7 +147,7 @@ def test_a_round_without_any_prototype_leaves_the_server_as_it_was(method):
 
 @pytest.mark.parametrize("method", ["fedgh", "fedkd"])
 def test_a_run_goes_on_when_all_clients_diverge_and_its_metrics_say_so(method, tmp_path):
-    config = run(method=method, lr=1e9, output_dir=str(tmp_path), run_name="wild")
+    config = run(method=method, lr=1e9, batch_size=10, output_dir=str(tmp_path), run_name="wild")
     assert run_in_process(ROOT, config, Resources()) == 0
     wild = RunDirectory.load(tmp_path / "wild")
     assert [(row["clients"], row["failed"]) for row in wild.rounds()] == [(0, 4), (0, 4)]
@@ -202,7 +202,9 @@ def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():
 
 
 def test_feddors_prototypes_start_at_the_orthogonal_rows_and_stay_apart(tmp_path):
-    config = run(method="feddor", num_rounds=3, output_dir=str(tmp_path), run_name="apart")
+    config = run(
+        method="feddor", num_rounds=3, batch_size="auto", output_dir=str(tmp_path), run_name="apart"
+    )
     strategy, process = strategy_of(config)
     np.testing.assert_allclose(strategy.made(), process.personal.rows, atol=1e-5)
     assert run_in_process(ROOT, config, Resources()) == 0

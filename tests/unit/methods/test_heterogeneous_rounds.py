@@ -106,7 +106,7 @@ def test_fmls_server_counts_every_client_once():
         content = RecordDict({ARRAYS: to_array_record({"w": np.float32(values)})})
         result = ClientResult(client, examples, 1, 0.0, 0.0, 0, 0.0)
         assert weight_of(strategy.weights, examples) == 1
-        strategy.take(content, Task(1, (client,), 0.1, strategy.weights, 2, 2), [result])
+        strategy.add_reply(content, Task(1, (client,), 0.1, strategy.weights, 2, 2), [result])
     np.testing.assert_allclose(strategy.end_round(received)["w"], [2.5, -0.5], rtol=1e-6)
 
 

@@ -9,6 +9,9 @@ import re
 import tomllib
 
 import pytest
+from flwr.cli.config_utils import load_and_validate
+from flwr.cli.utils import filter_paths_for_publish
+from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -117,3 +120,17 @@ def test_continuous_integration_runs_the_readers_command():
     assert os.access(ROOT / ".ci/run", os.X_OK)
     assert read(".ci/run").rstrip().endswith("exec make test")
     assert "run: make test" in read(".github/workflows/ci.yml")
+
+
+def test_flowers_hub_would_take_the_app():
+    config, _ = load_and_validate(ROOT / "pyproject.toml", check_module=False)
+    assert config["tool"]["flwr"]["app"]["fab-format-version"] == 1
+    assert 0 < len(config["project"]["description"]) <= 200
+    files = filter_paths_for_publish({name: ROOT / name for name in texts()})
+    assert {"README.md", "LICENSE", "pyproject.toml"} <= set(files)
+    sizes = [path.stat().st_size for path in files.values()]
+    assert len(sizes) <= MAX_FILE_COUNT
+    assert max(sizes) <= MAX_FILE_BYTES
+    assert sum(sizes) <= MAX_TOTAL_BYTES
+    for path in files.values():
+        path.read_text(encoding="utf-8")

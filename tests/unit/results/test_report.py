@@ -93,13 +93,9 @@ def test_headings_and_language(run):
     assert report.text("title") == ["feddr+ on digits"]
     assert report.text("h1") == ["feddr+ on digits"]
     assert report.text("h2") == [
-        "Results",
-        "Accuracy and loss",
-        "Accuracy of each class",
-        "Data of the clients",
-        "Rounds",
-        "Configuration",
-    ]
+        "Results", "Accuracy and loss", "Accuracy of each class", "Data of the clients",
+        "Failures", "Rounds", "Configuration", "Reproduce",
+    ]  # fmt: skip
     assert report.all("html") == [{"lang": "en"}]
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in (
         report.all("meta")
@@ -129,7 +125,11 @@ def test_headline_numbers_come_from_the_summary(run):
         "Sent to clients": "3.0 MB",
         "Sent by clients": "4.0 MB",
     }
-    assert report.text("code") == ["flwr run . -c \"seed=7 method='feddr+'\""]
+    assert report.text("code") == [
+        "flwr run . -c \"seed=7 method='feddr+'\"",
+        f"fedapp run -c {run.path}/config.toml -c \"run-name='again'\"\n"
+        f"fedapp compare {run.path} OTHER_RUN --html compare.html",
+    ]
     assert "run one, model cnn, seed 7, device cpu" in report.text("p")
     assert report.text("h2")[-1] == "Reproduce"
     settings = dict(zip(report.text("th")[-4:], report.text("td")[-4:], strict=True))
@@ -197,8 +197,9 @@ def test_plots_are_named_for_who_cannot_see_them_and_ids_are_unique(run):
         "highest 90.0 % (class cat).",
         "Label distribution: 3 clients; each has 3 to 5 training images (median 4) "
         "of 1 to 2 classes.",
+        "Clients without an update by round: 1 in 1 of 13 rounds; 0 were too late.",
     ]
-    assert len(report.all("svg")) == 4
+    assert len(report.all("svg")) == 5
     ids = [attrs["id"] for _, attrs in report.seen if "id" in attrs]
     assert len(ids) == len(set(ids)) > 0
 
@@ -206,15 +207,15 @@ def test_plots_are_named_for_who_cannot_see_them_and_ids_are_unique(run):
 def test_rounds_table_shows_the_last_ones_and_folds_all_away(run):
     report = read(run)
     keys = f"All {len(run.config())} keys"
-    assert report.text("summary") == ["All 13 rounds", "Failures (1)", keys]
-    last = report.text("td")[: 10 * 11]
+    assert report.text("summary") == ["Reasons", "All 13 rounds", keys]
+    last = report.text("td")[1 : 1 + 10 * 11]  # after the failure's reason
     assert last[:11] == [
         "4", "-", "-", "0.2500", "3", "0", "0.50", "1.0 MB", "2.0 MB", "0.0040", "4,000",
     ]  # fmt: skip
     assert last[-11:] == [
         "13", "75.1 %", "0.5000", "0.0769", "3", "0", "0.50", "1.0 MB", "2.0 MB", "-", "-",
     ]  # fmt: skip
-    heads = report.text("th")[:11]
+    heads = report.text("th")[1:12]
     assert heads[0] == "Round"
     assert heads[-2:] == ["Forgetting", "Images"]
     assert f"client 2: {EVIL}" in report.text("td")
@@ -248,7 +249,7 @@ def test_many_classes_are_folded_away(run):
 def test_a_run_that_did_nothing_yet_still_has_a_report(tmp_path):
     report = read(RunDirectory.create(tmp_path, "fresh", {"method": "fedavg"}))
     assert report.text("h1") == ["fedavg"]
-    assert report.text("h2") == ["Results", "Accuracy and loss", "Configuration"]
+    assert report.text("h2") == ["Results", "Accuracy and loss", "Configuration", "Reproduce"]
     assert "No round has finished." in report.text("p")
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from fedapp.results.plots import client_plots, measure_plots, rendering
 from fedapp.results.plots import curves as plots
-from fedapp.results.plots import measure_plots, rendering
 
 ROWS = [
     {"round": 1, "accuracy": None, "loss": None, "train_loss": 0.9},
@@ -92,7 +92,7 @@ def test_compared_runs_differ_in_colour_or_dash_and_are_all_named():
 
 
 def test_class_accuracy_has_one_bar_and_one_number_per_class():
-    axes = plots.class_accuracy([0.5, None, 1.0], ["cat", "$dog", "owl"]).axes[0]
+    axes = client_plots.class_accuracy([0.5, None, 1.0], ["cat", "$dog", "owl"]).axes[0]
     assert [bar.get_width() for bar in axes.patches] == [50, 0, 100]
     assert [text.get_text() for text in axes.texts] == ["50.0 %", "-", "100.0 %"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "$dog", "owl"]
@@ -100,7 +100,7 @@ def test_class_accuracy_has_one_bar_and_one_number_per_class():
 
 def test_label_distribution_colours_the_counts_and_leaves_zero_blank():
     counts = np.array([[3, 0], [1, 2], [0, 5]])
-    axes, scale = plots.label_distribution(counts, ["cat", "dog"]).axes
+    axes, scale = client_plots.label_distribution(counts, ["cat", "dog"]).axes
     drawn = axes.collections[0].get_array()
     assert drawn.shape == (2, 3)
     np.testing.assert_array_equal(drawn.filled(0), counts.T)
@@ -113,12 +113,29 @@ def test_label_distribution_colours_the_counts_and_leaves_zero_blank():
 
 def test_label_distribution_of_many_clients_and_classes_stays_readable():
     counts = np.ones((1000, 100), dtype=int)
-    axes = plots.label_distribution(counts, [str(name) for name in range(100)]).axes[0]
+    axes = client_plots.label_distribution(counts, [str(name) for name in range(100)]).axes[0]
     assert "first 200 of 1,000" in axes.get_title(loc="left")
     assert axes.collections[0].get_array().shape == (100, 200)
     assert axes.collections[0].get_rasterized()
     assert len(axes.get_yticklabels()) == 25
     assert len(axes.get_xticklabels()) == 10
+
+
+def test_client_accuracies_are_counted_in_bins_of_five_points():
+    axes = client_plots.client_accuracy([0.0, 0.52, 0.54, 1.0]).axes[0]
+    heights = [bar.get_height() for bar in axes.patches]
+    assert (len(heights), sum(heights)) == (20, 4)
+    assert (heights[0], heights[10], heights[19]) == (1, 2, 1)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["mean: 51.5 %"]
+    assert list(axes.lines[0].get_xdata()) == [51.5, 51.5]
+
+
+def test_late_clients_stand_on_the_failed_ones():
+    rows = [{"round": 1, "failed": 0}, {"round": 2, "failed": 3, "late": 2}]
+    axes = client_plots.failed_clients(rows).axes[0]
+    bars = [(bar.get_y(), bar.get_height()) for bar in axes.patches]
+    assert bars == [(0, 0), (0, 1), (0, 0), (1, 2)]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["failed", "too late"]
 
 
 def test_png_is_white_and_large_enough():

@@ -150,7 +150,7 @@ def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_diverging_run_ends_with_the_name_of_the_round(method):
-    run = settings(**method, lr=1e9)
+    run = settings(**method, lr=1e9, batch_size="auto")
     cohort_size = len(sample_clients(0, 1, parse_config(run).num_clients, 0.5))
     with pytest.raises(
         RoundFailed, match=f"round 1 has 0 usable updates of {cohort_size} and needs 1"

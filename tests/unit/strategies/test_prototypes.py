@@ -10,10 +10,10 @@ from strategies.aggregate import UpdateRefused
 from strategies.prototypes.uploads import (
     Table,
     Upload,
-    alikeness,
     class_means,
     normalised,
     pairs,
+    prototype_similarity,
     read_upload,
 )
 
@@ -98,10 +98,13 @@ def test_normalised_rows_have_length_one_and_zeros_stay():
     np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0]], rtol=1e-6)
 
 
-def test_alikeness_is_of_directions_and_of_two_different_classes():
+def test_prototype_similarity_is_of_directions_and_of_two_different_classes():
     rows = np.array([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]], np.float32)
-    assert alikeness(rows) == {"prototype_cosine_mean": 1 / 3, "prototype_cosine_largest": 1.0}
-    assert alikeness(rows[:1]) == alikeness(rows[:0]) == {}
+    assert prototype_similarity(rows) == {
+        "prototype_cosine_mean": 1 / 3,
+        "prototype_cosine_largest": 1.0,
+    }
+    assert prototype_similarity(rows[:1]) == prototype_similarity(rows[:0]) == {}
 
 
 def test_a_table_travels_in_as_many_bytes_as_its_values_take():

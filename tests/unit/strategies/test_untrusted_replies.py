@@ -177,7 +177,7 @@ def test_fedkd_refuses_an_upload_of_another_type_and_keeps_the_others(bad):
     results = [ClientResult(client, 1, 1, 0.0, 0.0, 0, 0.0) for client in (0, 1, 2)]
     uploads = pack_uploads({0: good, 1: {**good, "w.u": bad}, 2: good})
     task = Task(1, (0, 1, 2), 0.1, "uniform", 3, 3)
-    strategy.take(RecordDict({UPLOADS: uploads}), task, results)
+    strategy.add_reply(RecordDict({UPLOADS: uploads}), task, results)
     assert [result.client for result in results] == [0, 2]
     assert [(f.client, f.kind) for f in strategy.report.failures] == [(1, REFUSED)]
     assert "not float32" in strategy.report.failures[0].reason
@@ -217,7 +217,7 @@ def test_a_node_whose_uploads_break_off_leaves_nothing_behind():
     strategy = strategy_of(Breaking, mentee={}, compress=None, decompress=None)
     results = [ClientResult(client, 1, 1, 0.0, 0.0, 0, 0.0) for client in (0, 1, 2)]
     with pytest.raises(ZeroDivisionError):
-        strategy.take(RecordDict(), Task(1, (0, 1, 2), 0.1, "uniform", 3, 3), results)
+        strategy.add_reply(RecordDict(), Task(1, (0, 1, 2), 0.1, "uniform", 3, 3), results)
     assert (strategy.uploads(), strategy.report.failures, len(results)) == ([], [], 3)
 
 
