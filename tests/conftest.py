@@ -1,7 +1,8 @@
-"""Fixtures of all tests: separate folders, one thread, one federation of processes at a time."""
+"""Fixtures of all tests: separate folders, one thread, one federation of processes per worker."""
 
 import os
 import signal
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import settings
@@ -13,13 +14,13 @@ settings.load_profile("project")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Keep the tests that start Flower's processes on one worker: they share a SuperLink."""
+    """Keep the tests of each folder that starts Flower's processes on one worker, by a SuperLink."""
     from xdist.scheduler import LoadScopeScheduling
 
     class OneFederationAtATime(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            folders = nodeid.split("::")[0].split("/")
-            return "processes" if {"simulation", "deployment"} & set(folders) else nodeid
+            folder = PurePosixPath(nodeid.split("::")[0]).parent.name
+            return folder if folder in ("simulation", "deployment") else nodeid
 
     return OneFederationAtATime(config, log)
 

@@ -7,20 +7,19 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
-
-import numpy as np
 
 from fedapp.config.run_keys import MACHINE, RECORDING, RunKeys, kebab, marked_keys
 from fedapp.core.files import write_atomically
 from fedapp.results import measures_file as store
 from fedapp.results import page
+from fedapp.results import report_clients as sections
 from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
-from fedapp.results.plots import client_plots, measure_plots
 from fedapp.results.plots import curves as plots
+from fedapp.results.plots import measure_plots
 from fedapp.results.plots.rendering import svg
 from fedapp.results.run_directory import RunDirectory, best_round
 
@@ -78,14 +77,14 @@ def report_html(run: RunDirectory) -> str:
             page.section("Results", page.numbers(headline(summary))),
             page.section("Accuracy and loss", _curves(rows, tested)),
             page.side_by_side(
-                page.section("Accuracy of each class", _classes(rows, class_names)),
-                page.section("Data of the clients", _labels(partition)),
-                page.section("Accuracy of the clients", _clients(run.client_scores())),
-                page.section("Failures", _failures(rows)),
+                page.section("Accuracy of each class", sections.classes(rows, class_names)),
+                page.section("Data of the clients", sections.labels(partition)),
+                page.section("Accuracy of the clients", sections.clients(run.client_scores())),
+                page.section("Failures", sections.failures(rows)),
             ),
             page.section("Measurements", _measures(run, rows)),
             page.section("Rounds", _rounds(rows)),
-            page.section("Configuration", *_configuration(config)),
+            page.section("Configuration", *_configuration(config, run.asked())),
             page.section("Reproduce", *_origin(run.path, summary)),
         ],
     )
@@ -93,7 +92,7 @@ def report_html(run: RunDirectory) -> str:
 
 def totals(rows: Rows) -> dict[str, Any]:
     """Compute the results of summary.json from the rounds, for runs that have none yet."""
-    measured = _measured(rows, "accuracy")
+    measured = sections.rounds_with(rows, "accuracy")
     best = best_round(rows)
     return {
         "rounds": len(rows),
@@ -127,7 +126,7 @@ def _curves(rows: Rows, tested: str) -> str:
 
 def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
     """Describe a curve's first and last values, for readers who cannot see it."""
-    measured = _measured(rows, key)
+    measured = sections.rounds_with(rows, key)
     if not measured:
         return f"{name} by round: not measured."
     first, last = measured[0], measured[-1]
@@ -135,42 +134,6 @@ def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
         f"{name} by round: from {write(first[key])} in round {first['round']} "
         f"to {write(last[key])} in round {last['round']}."
     )
-
-
-def _classes(rows: Rows, class_names: Sequence[str]) -> str:
-    """Draw the last measured accuracy of each class; fold the plot if there are many classes."""
-    measured = _measured(rows, "class_accuracy")
-    if not measured:
-        return ""
-    values = measured[-1]["class_accuracy"]
-    names = class_names if len(class_names) == len(values) else [str(i) for i in range(len(values))]
-    known = [(value, name) for value, name in zip(values, names, strict=True) if value is not None]
-    worst, best = min(known, default=(None, MISSING)), max(known, default=(None, MISSING))
-    description = (
-        f"After round {measured[-1]['round']}: lowest {percent(worst[0])} (class {worst[1]}), "
-        f"highest {percent(best[0])} (class {best[1]})."
-    )
-    figure = page.plot(
-        svg(client_plots.class_accuracy(values, names), f"Accuracy of each class. {description}")
-    )
-    if len(values) > client_plots.MAX_LABELS:
-        figure = page.details(f"All {len(values)} classes", figure)
-    return page.paragraph(description) + figure
-
-
-def _labels(partition: Mapping[str, Any]) -> str:
-    """Draw the clients' label distribution and describe its size and skew."""
-    if not partition:
-        return ""
-    counts = np.asarray(partition["train_counts"])
-    images, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    description = (
-        f"{len(counts):,} clients; each has {_span(images)} training images "
-        f"(median {np.median(images):,.0f}) of {_span(classes)} classes."
-    )
-    figure = client_plots.label_distribution(counts, partition["class_names"])
-    drawn = page.plot(svg(figure, f"Label distribution: {description}"))
-    return page.paragraph(description) + drawn
 
 
 def _measures(run: RunDirectory, rows: Rows) -> str:
@@ -184,12 +147,6 @@ def _measures(run: RunDirectory, rows: Rows) -> str:
     return page.side_by_side(*plotted)
 
 
-def _span(values: np.ndarray) -> str:
-    """Format the range of [clients] whole numbers: "62 to 95", or "2" if all are equal."""
-    low, high = values.min(), values.max()
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
 def _rounds(rows: Rows) -> str:
     """Show the last rounds, and all rounds in a folded table."""
     if not rows:
@@ -198,7 +155,7 @@ def _rounds(rows: Rows) -> str:
     columns = {
         **COLUMNS,
         **{
-            key: (key.replace("_", " ").capitalize(), _number)
+            key: (key.replace("_", " ").capitalize(), _writer(key))
             for key in extra
             if key not in COLUMNS
         },
@@ -218,55 +175,25 @@ def _rounds(rows: Rows) -> str:
     return tables
 
 
-def _clients(scores: Mapping[str, Any]) -> str:
-    """Draw the distribution of the clients' newest accuracies, each on its own test images."""
-    known = [each["accuracy"] for each in scores.get("clients", {}).values() if each["examples"]]
-    if not known:
-        return ""
-    low, middle, high = (float(q) for q in np.quantile(known, [0, 0.5, 1]))
-    description = (
-        f"After round {scores['round']}: {len(known):,} clients on their own test images, from "
-        f"{percent(low)} to {percent(high)} (median {percent(middle)})."
-    )
-    figure = client_plots.client_accuracy(known)
-    return page.paragraph(description) + page.plot(svg(figure, f"Distribution. {description}"))
-
-
-def _failures(rows: Rows) -> str:
-    """Draw and list the clients that gave no update or no score, by round, with the reasons."""
-    items = [(f"Round {row['round']}", text) for row in rows for text in row.get("failures") or ()]
-    if not items:
-        return ""
-    late, rounds = sum(row.get("late", 0) for row in rows), len({number for number, _ in items})
-    description = f"{len(items):,} in {rounds:,} of {len(rows):,} rounds; {late:,} were too late."
-    figure = client_plots.failed_clients(rows)
-    drawn = page.plot(svg(figure, f"Clients without an update by round: {description}"))
-    reasons = page.details("Reasons", page.settings_table("Failures", items))
-    return page.paragraph(description) + drawn + reasons
+def _writer(key: str) -> Writer:
+    """Return how a column of metrics.jsonl is written: as percent, as megabytes or as a number."""
+    return percent if "accuracy" in key else megabytes if "bytes" in key else _number
 
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else decimal(value)
 
 
-def _measured(rows: Rows, key: str) -> Rows:
-    """Keep the rounds that measured `key`."""
-    return [row for row in rows if row.get(key) is not None]
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _configuration(config: Mapping[str, Any]) -> list[str]:
+def _configuration(config: Mapping[str, Any], asked: Collection[str]) -> list[str]:
     """Show what was chosen for this run, and fold the whole configuration."""
     fields = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
-    recording = marked_keys(RunKeys, RECORDING, MACHINE)
-    chosen = {
-        key: value
-        for key, value in config.items()
-        if key not in recording and fields.get(key, value) not in (value, "auto")
-    }
+    shown = set(asked) - marked_keys(RunKeys, RECORDING, MACHINE)
+    chosen = {key: value for key, value in config.items() if key in shown}
+    chosen = {key: value for key, value in chosen.items() if fields.get(key, value) != value}
     chosen = {key: config[key] for key in ("method", "dataset", "seed") if key in config} | chosen
     whole = _settings("Configuration", config)
     return [

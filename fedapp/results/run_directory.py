@@ -102,6 +102,12 @@ class RunDirectory:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is not valid TOML: {error}.") from error
 
+    def asked(self) -> set[str]:
+        """Return the keys of config.toml whose values are not those that "auto" chose."""
+        text = (self.path / "config.toml").read_text(encoding="utf-8")
+        lines = (line for line in text.splitlines() if not line.endswith(CHOSEN))
+        return {line.partition(" =")[0] for line in lines}
+
     def log_round(self, *rows: Mapping[str, Any]) -> None:
         """Append rounds to metrics.jsonl, all or none; NaN and infinities become null.
 

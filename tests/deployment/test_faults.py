@@ -138,7 +138,9 @@ RESUMED = {"method": "scaffold", "num_rounds": 3, "checkpoint_every": 1, "keep_s
 def reference() -> dict:
     """The model of the run that nothing interrupts."""
     keys = {key: value for key, value in RESUMED.items() if key != "keep_state"}
-    return federate(settings(**keys, num_clients=2, participation=1.0, threads=1), nodes=2)[0]
+    return federate(
+        settings(batch_size="auto", **keys, num_clients=2, participation=1.0, threads=1), nodes=2
+    )[0]
 
 
 def assert_resumed(made: Federation, name: str) -> None:

@@ -22,7 +22,7 @@ def test_real_nodes_and_plain_calls_agree(federation, method):
     keys = {"method": method, **ROUNDS, **METHODS[method]}
     log = federation.run(f"same-{method}", **keys, checkpoint_every=1)
     assert federation.status() == "finished:completed", log
-    values = settings(**keys)
+    values = settings(batch_size="auto", **keys)
     arrays, strategy, _ = federate(values, nodes=1)
     directory = federation.directory(f"same-{method}")
     saved = checkpoint.load(directory, parse_config(values).fingerprint())

@@ -43,7 +43,7 @@ def test_it_trains_the_model_of_one_process_where_it_was_told_to(tmp_path, engin
     assert "round 2/2" in output
     assert "DEPRECATED" not in output + errors
     whole = load_file(tmp_path / "here" / "direct" / "model.safetensors")
-    final = federate(settings())[0]
+    final = federate(settings(batch_size="auto"))[0]
     assert_same(final, {name: whole[name] for name in final})
 
 

@@ -6,6 +6,7 @@ import pytest
 from in_process import assert_same, federate, settings
 
 QUICK = {"num_rounds": 2, "num_clients": 10, "participation": 0.5, "local_epochs": 1, "threads": 1}
+QUICK |= {"batch_size": "auto"}
 
 
 @pytest.fixture(scope="session")

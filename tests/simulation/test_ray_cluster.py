@@ -92,7 +92,7 @@ def test_two_ray_nodes_train_the_model_of_one_process(cluster, tmp_path):
         env=cluster, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    final = federate(settings())[0]
+    final = federate(settings(batch_size="auto"))[0]
     whole = load_file(tmp_path / "ray" / "model.safetensors")
     assert_same(final, {name: whole[name] for name in final})
     asked = subprocess.run(

@@ -293,7 +293,8 @@ def test_text_has_aa_contrast_in_both_schemes_and_curves_are_visible(colors):
 
 def test_what_was_chosen_comes_before_the_whole_configuration(tmp_path):
     config = {"method": "fedavg", "dataset": "digits", "seed": 0, "num-rounds": 7, "lr": 0.1}
-    run = RunDirectory.create(tmp_path, "chosen", {**config, "num-clients": 20, "run-name": "a"})
-    heads = read(run).text("th")
-    assert heads[:4] == ["method", "dataset", "seed", "num-rounds"]
-    assert heads[4:] == [*config, "num-clients", "run-name"]
+    config |= {"num-clients": 20, "run-name": "a"}
+    heads = read(RunDirectory.create(tmp_path, "chosen", config, chosen={"lr"})).text("th")
+    assert heads == ["method", "dataset", "seed", "num-rounds", *config]
+    heads = read(RunDirectory.create(tmp_path, "asked", config)).text("th")
+    assert heads == ["method", "dataset", "seed", "num-rounds", "lr", *config]
