@@ -14,7 +14,7 @@ settings.load_profile("project")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Keep the tests of each folder that starts Flower's processes on one worker, by a SuperLink."""
+    """Keep a folder of tests that start Flower's processes on one worker, with one SuperLink."""
     from xdist.scheduler import LoadScopeScheduling
 
     class OneFederationAtATime(LoadScopeScheduling):

@@ -1,4 +1,4 @@
-"""A progress bar for work that has no rounds: decoding, fine-tuning clients, analyses."""
+"""A progress bar for work that has no rounds: decoding, fine-tuning, analyses, benchmarks."""
 
 import logging
 import sys

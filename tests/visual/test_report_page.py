@@ -3,10 +3,10 @@
 import html
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
+from browser import NEEDS_BROWSER, browse
 
 from fedapp.experiments.papers.results_page import write_results_page
 from fedapp.results import measures_file as store
@@ -15,11 +15,7 @@ from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
 
 SPLITS = ("observed", "unobserved")
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason=f"none of {', '.join(NAMES)} is on the PATH"
-)
+pytestmark = NEEDS_BROWSER
 # The probe is a page around the page: scripts may not run in the report itself, and a browser
 # window cannot be made as narrow as a phone, but a frame can.
 PROBE = """<!doctype html><html><body style="margin:0">
@@ -78,13 +74,7 @@ def look(page, folder, width, *options):
     """Load a page in a frame `width` pixels wide and return what the probe saw of it."""
     probe = folder / "probe.html"
     probe.write_text(PROBE.format(width=width, page=html.escape(page)), encoding="utf-8")
-    command = [
-        *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"),
-        *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
-        *("--disable-sync", f"--user-data-dir={folder / 'profile'}", "--window-size=1400,3000"),
-        *options,
-        *("--dump-dom", probe.as_uri()),
-    ]
+    command = browse(folder / "profile", *options, "--dump-dom", probe.as_uri())
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     title = re.search(r"<title>(.*?)</title>", result.stdout, flags=re.S)
     assert title, result.stderr

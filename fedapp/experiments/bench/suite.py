@@ -8,6 +8,7 @@ from typing import Any
 
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
+from fedapp.core.progress import tracked
 from fedapp.experiments.bench.engine import measure_engine
 from fedapp.experiments.bench.gpu import measure_gpu
 from fedapp.experiments.bench.machine import environment
@@ -58,7 +59,7 @@ def bench(
     absent = [method for method in plan.methods if method not in METHODS]
     plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
     results: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}
-    for part in parts or PARTS:
+    for part in tracked(list(parts or PARTS), "benchmark parts"):
         results |= PARTS[part](project, plan) | {"environment": environment()}
         if folder:
             write(results, folder)
