@@ -21,6 +21,8 @@ project = "fedapp"
 html_title = "fedapp"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 html_theme = "furo"
+highlight_language = "text"  # of blocks that name none: commands and output
+smartquotes = False  # quotes in commands must stay as they are
 html_show_copyright = html_show_sphinx = False
 html_copy_source = False
 myst_heading_anchors = 4
