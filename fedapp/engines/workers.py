@@ -92,7 +92,7 @@ class Worker:
     def ask(self, message: Message, context: Context) -> None:
         """Send a message with its node's context."""
         self.question, self._context = message, context
-        with suppress(OSError):  # it has ended; `take` handles that
+        with suppress(OSError):  # it has ended; `take_answer` handles that
             self.connection.send((message, context))
 
     def take_answer(self) -> tuple[Message, Message, Context]:
