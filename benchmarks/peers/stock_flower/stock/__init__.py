@@ -1,0 +1,1 @@
+"""Federated averaging with stock Flower."""
