@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.analysis.callback import Measures
+from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config, rate_note
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, out_of_memory
@@ -27,6 +28,7 @@ from fedapp.results.trackers import open_tracker
 from fedapp.runtime import callbacks
 from fedapp.runtime.callback import Callback
 from fedapp.runtime.opening import check_name, opened_run
+from fedapp.runtime.privacy import PrivacyBudget
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.server import train
@@ -83,7 +85,9 @@ def callbacks_of(
         UserError: the tracker cannot be loaded.
     """
     tracker = open_tracker(config.tracker, directory)
+    budget = Budget.of(config)
     return [
+        *([PrivacyBudget(budget, directory)] if budget else []),
         callbacks.Evaluate(),
         callbacks.RoundTimer(),
         *own,

@@ -96,6 +96,11 @@ class SavedRun:
                 f"{server_round - 1} was not kept (known: rounds {known}); run with "
                 "checkpoint-every=1 checkpoint-keep=0 to keep all"
             )
+        if float(self.config.dp_noise):
+            raise UserError(
+                f"the rounds of {self.run.path} cannot be measured: the cohorts of a run with "
+                "dp-noise are secret, so its local models cannot be trained again"
+            )
         result = self.starts.get(server_round)
         cohort = cohort_of(self.config, server_round, clients)
         models = RoundModels(

@@ -72,7 +72,7 @@ APPLIES: dict[str, Test] = {
     "checkpoint-keep": lambda config, _: config.checkpoint_every > 0,
     "robust-malicious": _with("aggregation", "krum", "multi-krum"),
     "robust-trim": _with("aggregation", "trimmed-mean"),
-    "dp-noise": lambda config, _: config.dp_clip > 0,
+    **{key: lambda config, _: config.dp_clip > 0 for key in ("dp-noise", "dp-epsilon", "dp-delta")},
     "finetune-epochs": lambda config, row: row.fine_tuned,
     **{
         key: lambda config, _: config.finetune_epochs > 0

@@ -16,6 +16,7 @@ from fedapp.config.model_checks import (
     check_model,
     check_model_keys,
 )
+from fedapp.config.privacy import check_privacy
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.paths import is_folder_name
@@ -183,13 +184,15 @@ def _check_run_name(config: RunConfig) -> None:
 
 def _check_aggregation(config: RunConfig, row: Method) -> None:
     """Raise UserError if the method or the cohort does not allow a robust or private mean."""
-    if config.aggregation == "mean" and not config.dp_clip:
-        if config.dp_noise:
-            raise UserError(
-                f"dp-noise is {config.dp_noise:g} but dp-clip is 0: noise protects only updates of "
-                "a bounded norm, so set dp-clip too"
-            )
-        return
+    if not config.dp_clip:
+        for key, value in (("dp-epsilon", config.dp_epsilon), ("dp-noise", config.dp_noise)):
+            if value:
+                raise UserError(
+                    f"{key} is {value:g} but dp-clip is 0: noise protects only updates of "
+                    "a bounded norm, so set dp-clip too"
+                )
+        if config.aggregation == "mean":
+            return
     rule = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
     if row.server.kind not in (FedAvg, FedAvgM) or row.exchange.sends == "nothing":
         raise UserError(
@@ -201,6 +204,7 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
             "dp-clip bounds what one client can change only if all count the same: "
             "set weights to 'uniform'"
         )
+    check_privacy(config)
     cohort = cohort_size(config.num_clients, config.participation)
     fewest = Rule(config.aggregation, config.robust_malicious).fewest
     if cohort < fewest:

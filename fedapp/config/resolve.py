@@ -22,6 +22,7 @@ from fedapp.config.auto import (
 from fedapp.config.checks import check_config
 from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.overrides import read_overrides
+from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
 from fedapp.config.run_keys import kebab
@@ -132,6 +133,7 @@ def auto_layers(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any
         ("the partition", partition_settings(config)),
         ("the method", {**parts, "drop_last": row.personal is not None}),
         ("FedDOR", group_settings(config, row)),
+        ("the privacy budget", privacy_settings(config)),
     ]
 
 

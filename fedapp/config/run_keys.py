@@ -262,7 +262,16 @@ class RobustnessKeys(Keys):
     dp_clip: Weight = Field(
         0.0, description="differential privacy: largest norm of a client's update; 0: off"
     )
-    dp_noise: Weight = Field(0.0, description="differential privacy: noise multiplier")
+    dp_noise: Weight | Auto = Field(
+        "auto",
+        description="differential privacy: noise multiplier; auto: what dp-epsilon needs, or none",
+    )
+    dp_epsilon: Weight = Field(
+        0.0, description="differential privacy: the run ends before it spends more; 0: no limit"
+    )
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        1e-5, description="differential privacy: delta at which epsilon is counted"
+    )
 
 
 GROUPS: dict[str, type[Keys]] = {

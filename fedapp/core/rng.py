@@ -69,6 +69,13 @@ def cohort_size(num_clients: int, participation: float) -> int:
     return max(1, int(np.ceil(participation * num_clients - 1e-9)))
 
 
+def sample_secretly(num_clients: int, participation: float) -> list[int]:
+    """Draw a cohort as `sample_clients`, but from the operating system: nobody can repeat it."""
+    size = cohort_size(num_clients, participation)
+    drawn = np.random.default_rng().choice(num_clients, size=size, replace=False)
+    return sorted(int(client) for client in drawn)
+
+
 def sample_clients(
     seed: int, server_round: int, num_clients: int, participation: float
 ) -> list[int]:

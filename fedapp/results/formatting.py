@@ -55,12 +55,20 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Final accuracy", percent(summary.get("accuracy_final"))),
         ("Best accuracy", percent(best) + round_text),
         *clients_headline(summary),
+        *privacy_headline(summary),
         ("Rounds", str(summary.get("rounds", MISSING))),
         ("Time", duration(summary.get("seconds"))),
         ("Training images per second", MISSING if rate is None else f"{rate:,.0f}"),
         ("Sent to clients", megabytes(summary.get("bytes_down"))),
         ("Sent by clients", megabytes(summary.get("bytes_up"))),
     ]
+
+
+def privacy_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the privacy that the run has spent, if it has counted it."""
+    if summary.get("epsilon") is None:
+        return []
+    return [("Privacy", f"epsilon {summary['epsilon']:.2f} at delta {summary['delta']:g}")]
 
 
 def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

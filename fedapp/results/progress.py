@@ -29,6 +29,7 @@ def round_line(
     failed = f"  failed {row['failed']}" if row.get("failed") else ""
     if reinitialised := row.get("reinitialised"):
         failed += f"  started afresh {len(reinitialised)}"
+    spent = f"  epsilon {row['epsilon']:.2f}" if "epsilon" in row else ""
     model = f"  global model {percent(row['global_accuracy'])}" if "global_accuracy" in row else ""
     return (
         f"round {number:>{len(str(total_rounds))}}/{total_rounds}"
@@ -37,7 +38,7 @@ def round_line(
         f"  train loss {decimal(row.get('train_loss')):>6}"
         f"  clients {row['clients']}{failed}"
         f"  {row['seconds']:.2f} s"
-        f"  {megabytes(row['bytes_down'])} down  {megabytes(row['bytes_up'])} up"
+        f"  {megabytes(row['bytes_down'])} down  {megabytes(row['bytes_up'])} up{spent}"
         f"  ETA {clock(remaining)}"
     )
 

@@ -25,16 +25,12 @@ class ActiveRun:
     process: ProcessContext  # the server's data and model
     strategy: ClientStrategy
     first_round: int  # first round of this process; above 1 in a resumed run
+    last_round: int  # of the run; a privacy budget may end it before num-rounds
     arrays: Arrays  # the newest global model by tensor name; the next round starts from it
     started: float  # monotonic time in seconds at the start of the ServerApp
     rounds_started: float  # the same at the start of the first round
     round_started: float  # the same at the start of the current round
     unwritten: list[dict[str, Any]] = field(default_factory=list)  # not yet in metrics.jsonl
-
-    @property
-    def last_round(self) -> int:
-        """The number of the run's last round."""
-        return self.config.num_rounds
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all rounds as in metrics.jsonl, including those not yet written."""

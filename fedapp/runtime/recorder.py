@@ -32,11 +32,16 @@ class Recorder:
         self.started, self.callbacks = started, callbacks
         directory.write_partition(*process.data.class_counts())
 
-    def begin(self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord) -> None:
-        """Start the clock of the rounds and call `run_begins`; `arrays` is the initial model."""
-        now = time.monotonic()
+    def begin(
+        self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord, last_round: int = 0
+    ) -> None:
+        """Start the clock of the rounds and call `run_begins`; `arrays` is the initial model.
+
+        `last_round` may be before that of the configuration, which it is by default.
+        """
+        now, last = time.monotonic(), last_round or self.config.num_rounds
         self.run = ActiveRun(
-            self.config, self.directory, self.process, strategy, first_round,
+            self.config, self.directory, self.process, strategy, first_round, last,
             from_array_record(arrays), self.started, now, now,
         )  # fmt: skip
         for callback in self.callbacks:

@@ -4,11 +4,13 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from clients.training.arrays import to_arrays
+from fedapp.config.privacy import Budget
 from fedapp.core.errors import UserError
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.identity import data_properties
 from fedapp.runtime.preflight import forget, wait_for_nodes
+from fedapp.runtime.privacy import last_round
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.strategy import build_strategy
@@ -29,12 +31,14 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     state_key = _state_key(grid, federation, recorder, saved)
     strategy = build_strategy(config, process, federation, state_key)
     arrays, first_round = _starting_point(process, strategy, recorder.directory, saved)
+    budget, releases = Budget.of(config), recorder.directory.releases()
+    last = last_round(budget, releases, first_round, config.num_rounds)
     try:
-        recorder.begin(strategy, first_round, arrays)
+        recorder.begin(strategy, first_round, arrays, last)
         strategy.start(
             grid,
             arrays,
-            config.num_rounds,
+            last,
             config.round_timeout,
             evaluate_fn=recorder.end_of_round,
             first_round=first_round,
@@ -46,7 +50,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     except BaseException as error:  # Ctrl-C too: the model trained so far is kept
         recorder.finish("interrupted", repr(error))
         raise
-    recorder.finish("completed")
+    spent = f"a further round would exceed dp-epsilon {config.dp_epsilon:g}"
+    recorder.finish("completed", spent if last < config.num_rounds else "")
     if strategy.state_key and not config.keep_state:  # last, because it may be interrupted
         forget(grid, federation, strategy.state_key)
 

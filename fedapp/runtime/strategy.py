@@ -1,7 +1,9 @@
 """Builds the Flower strategy of a configuration, and samples the clients of a round."""
 
+from collections.abc import Callable
+
 from fedapp.config.run_config import RunConfig
-from fedapp.core.rng import sample_clients
+from fedapp.core.rng import sample_clients, sample_secretly
 from fedapp.methods.row import GLOBAL
 from fedapp.runtime.process import ProcessContext
 from strategies.rounds.base import ClientStrategy
@@ -18,7 +20,7 @@ def build_strategy(
     values = config.flat()
     return process.method.server.kind(
         federation,
-        cohort=lambda r: sample_clients(config.seed, r, config.num_clients, config.participation),
+        cohort=_cohorts(config),
         lr=config.lr_at,
         trained=[n for n, t in process.slot.shared.items() if t.requires_grad],
         weights=config.weights,
@@ -36,9 +38,21 @@ def _rule(config: RunConfig) -> dict[str, Rule]:
     """Return the `rule` argument for a robust or private mean; empty if none is configured."""
     rule = Rule(
         config.aggregation, config.robust_malicious, config.robust_trim,
-        config.dp_clip, config.dp_noise,
+        config.dp_clip, float(config.dp_noise),
     )  # fmt: skip
     return {"rule": rule} if rule.needed else {}
+
+
+def _cohorts(config: RunConfig) -> Callable[[int], list[int]]:
+    """Return the sampling of clients: from the seed, or secret where sampling adds privacy.
+
+    Every node knows the run's seed. Whoever knows that a client took part in a round learns more
+    about it from the noisy mean than the privacy budget counts.
+    """
+    clients, share = config.num_clients, config.participation
+    if float(config.dp_noise):
+        return lambda server_round: sample_secretly(clients, share)
+    return lambda server_round: sample_clients(config.seed, server_round, clients, share)
 
 
 def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:

@@ -42,7 +42,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "accuracy_best": best.get("accuracy"),
         "best_round": best.get("round"),
         "status": status,
-        "reason": _CHANCE if chance else reason,
+        "reason": reason or (_CHANCE if chance else ""),
         "at_chance": chance,
         "seconds": seconds,
         "seconds_total": time.monotonic() - run.started,

@@ -91,7 +91,7 @@ class SeparateModels:
 
     def __init__(self, received: Arrays) -> None:
         """Prepare for models in the shapes of `received`."""
-        self._check = ExactSum(received, 1)
+        self._check, self._names = ExactSum(received, 1), tuple(received)
         self._models: dict[int, tuple[Arrays, int]] = {}
 
     def add(self, uploads: Mapping[int, Arrays], weights: Mapping[int, int]) -> None:
@@ -104,8 +104,16 @@ class SeparateModels:
             self._models[client] = arrays, weights[client]
 
     def messages(self) -> list[Message]:
-        """Return the models as replies for Flower's strategies, by ascending client."""
-        return [_reply(client, *self._models[client]) for client in sorted(self._models)]
+        """Return the models as replies for Flower's strategies, by ascending client.
+
+        Flower compares arrays by position, so they have the order of `received`: that of a model
+        that was read from a checkpoint differs from the clients'.
+        """
+        ordered = {
+            client: ({name: arrays[name] for name in self._names}, weight)
+            for client, (arrays, weight) in sorted(self._models.items())
+        }
+        return [_reply(client, *model) for client, model in ordered.items()]
 
 
 def _reply(client: int, arrays: Arrays, weight: int) -> Message:

@@ -1,0 +1,124 @@
+"""The privacy budget of a run with `dp-clip` and `dp-noise`: which epsilon its models have spent.
+
+Client-level differential privacy: neighbouring federations differ in all data of one client, which
+another client's replace. Cohorts have a fixed size and are drawn without replacement. The mean of
+updates clipped to norm C then changes by at most 2 C / n, and the noise has a standard deviation of
+`dp-noise` C / n. The accountant is that of dp-accounting (Renyi differential privacy; Wang, Balle
+and Kasiviswanathan 2019, AISTATS, for sampling without replacement; Mironov 2017).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from fedapp.config.measures import measures_of_models
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.core.rng import cohort_size
+
+_ORDERS = (
+    1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256,
+)  # fmt: skip
+_DECIMALS = 3  # of a noise multiplier that is found, so that all hosts find the same
+_LEAST_NOISE, _MOST_NOISE = 0.01, 1e6
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The noise of each round, the sampling, and the limit of epsilon at a fixed delta."""
+
+    noise: float  # standard deviation of the noise of the sum, over the clipping norm
+    clients: int
+    cohort: int
+    delta: float
+    limit: float = 0.0  # of epsilon; 0: none
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Budget | None":
+        """Return the budget of a configuration, or None if it has none to count."""
+        if not float(config.dp_noise) or config.aggregation != "mean":
+            return None
+        cohort = cohort_size(config.num_clients, config.participation)
+        return cls(
+            float(config.dp_noise), config.num_clients, cohort, config.dp_delta, config.dp_epsilon
+        )
+
+    def epsilon(self, rounds: int) -> float:
+        """Return what the models of so many rounds have spent together."""
+        if not rounds:
+            return 0.0
+        from dp_accounting.rdp import compute_epsilon  # a second, which few runs need
+
+        spent = [rounds * each for each in _divergences(self.noise, self.clients, self.cohort)]
+        return float(compute_epsilon(_ORDERS, spent, self.delta)[0])
+
+    def affordable(self, planned: int) -> int:
+        """Return how many of the planned rounds stay within the limit."""
+        if not self.limit or self.epsilon(planned) <= self.limit:
+            return planned
+        low, high = 0, planned  # low is affordable, high is not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.epsilon(middle) <= self.limit else (low, middle)
+        return low
+
+
+def check_privacy(config: RunConfig) -> None:
+    """Raise UserError if a budget cannot be counted, or if the keys contradict each other."""
+    noise = float(config.dp_noise)
+    if config.dp_epsilon and not noise:
+        raise UserError("dp-epsilon limits a run with noise, but dp-noise is 0: set it to 'auto'")
+    if config.dp_epsilon and config.aggregation != "mean":
+        raise UserError(
+            f"dp-epsilon counts the noise of the mean, but aggregation is '{config.aggregation}': "
+            "set it to 'mean', or leave dp-epsilon out"
+        )
+    if noise and config.dp_delta * config.num_clients >= 1:
+        raise UserError(
+            f"dp-delta is {config.dp_delta:g} but must be below 1/num-clients = "
+            f"{1 / config.num_clients:g}: otherwise a method that publishes one client's data fits"
+        )
+    if noise and (words := measures_of_models(config.analyses)):
+        raise UserError(
+            f"measure '{words[0]}' shows local models, but the cohorts of a run with dp-noise are "
+            "secret: remove it from analyses"
+        )
+
+
+def privacy_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the noise that "auto" means: what spends `dp-epsilon` in all rounds; else none."""
+    if config.dp_noise != "auto" or not config.dp_epsilon:
+        return {"dp_noise": 0.0}
+    cohort = cohort_size(config.num_clients, config.participation)
+    return {
+        "dp_noise": _noise_for(
+            config.dp_epsilon, config.dp_delta, config.num_rounds, config.num_clients, cohort
+        )
+    }
+
+
+@cache
+def _noise_for(epsilon: float, delta: float, rounds: int, clients: int, cohort: int) -> float:
+    """Return the smallest noise, with three decimals, that stays within epsilon."""
+    step = 10**-_DECIMALS
+    low, high = int(_LEAST_NOISE / step), math.ceil(_MOST_NOISE / step)  # in steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = Budget(middle * step, clients, cohort, delta).epsilon(rounds) <= epsilon
+        low, high = (low, middle) if enough else (middle, high)
+    return round(high * step, _DECIMALS)
+
+
+@cache
+def _divergences(noise: float, clients: int, cohort: int) -> tuple[float, ...]:
+    """Return the Renyi divergence of one round at each order."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    release = dp_accounting.GaussianDpEvent(noise / 2)  # the sum changes by twice the norm
+    if cohort < clients:
+        release = dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, release)
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = RdpAccountant(orders=_ORDERS, neighboring_relation=relation)
+    return tuple(float(each) for each in accountant.compose(release).rdp)

@@ -1,0 +1,101 @@
+"""The privacy budget of a run: counted in every file, over interruptions, and never exceeded."""
+
+import pytest
+from in_process import federate, settings
+
+from fedapp import server_app
+from fedapp.config.privacy import Budget
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.privacy import last_round
+from strategies.rounds.base import ClientStrategy
+
+PRIVATE = {"method": "fedavg", "weights": "uniform", "dp_clip": 0.001, "lr_schedule": "constant"}
+LEFT = Budget(4.0, 10, 5, 1e-5, limit=8.0)  # of what `train` spends in each round
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Return a function that trains run "one" and returns its directory."""
+
+    def run(**changes) -> RunDirectory:
+        values = settings(output_dir=str(tmp_path), run_name="one", **{**PRIVATE, **changes})
+        server_app.run(InProcessGrid(values), values, "", 0.0)
+        return RunDirectory.load(tmp_path / "one")
+
+    return run
+
+
+def test_epsilon_is_in_the_metrics_the_summary_and_the_log(train, caplog):
+    run = train(dp_noise=4.0)
+    spent = [LEFT.epsilon(1), LEFT.epsilon(2)]
+    assert [row["epsilon"] for row in run.rounds()] == spent
+    summary = run.summary()
+    assert (summary["epsilon"], summary["delta"], summary["dp_noise"]) == (spent[1], 1e-5, 4.0)
+    log = caplog.text
+    assert f"epsilon {spent[0]:.2f}" in log
+    assert f"Privacy                     epsilon {spent[1]:.2f} at delta 1e-05" in log
+    assert f"epsilon {spent[1]:.2f} at delta 1e-05" in (run.path / "report.html").read_text()
+
+
+def test_a_run_without_noise_counts_nothing(train):
+    run = train()
+    assert "epsilon" not in run.summary()
+    assert "epsilon" not in run.rounds()[0]
+    assert run.releases() == 0
+
+
+def test_repeated_rounds_of_a_resumed_run_count_again(train, monkeypatch):
+    aggregate = ClientStrategy.aggregate_train
+
+    def interrupted(self, server_round, replies):
+        if server_round == 4:
+            raise KeyboardInterrupt
+        return aggregate(self, server_round, replies)
+
+    keys = {"dp_noise": 4.0, "num_rounds": 5, "checkpoint_every": 2}
+    with monkeypatch.context() as patched:
+        patched.setattr(ClientStrategy, "aggregate_train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(**keys)
+    run = train(**keys, resume="auto")
+    assert [row["round"] for row in run.rounds()] == [1, 2, 3, 4, 5]
+    assert run.releases() == 6  # round 3 twice: the checkpoint was that of round 2
+    assert run.rounds()[-1]["epsilon"] == LEFT.epsilon(6)
+
+
+def test_a_run_ends_before_it_would_exceed_its_budget(train, caplog):
+    limit = LEFT.epsilon(3) + 1e-9
+    run = train(dp_noise=4.0, num_rounds=9, dp_epsilon=limit)
+    assert [row["round"] for row in run.rounds()] == [1, 2, 3]
+    assert run.rounds()[-1]["accuracy"] is not None
+    summary = run.summary()
+    assert (summary["status"], summary["rounds"]) == ("completed", 3)
+    assert summary["reason"] == f"a further round would exceed dp-epsilon {limit:g}"
+    assert summary["epsilon"] <= limit
+    assert "allows 3 of 9 rounds" in caplog.text
+
+
+def test_a_run_whose_budget_is_spent_is_refused(train):
+    with pytest.raises(UserError, match=r"round 1 would exceed dp-epsilon 0\.5"):
+        train(dp_noise=4.0, dp_epsilon=0.5)
+
+
+@pytest.mark.parametrize(
+    ("releases", "first", "planned", "last"), [(0, 1, 2, 2), (1, 1, 2, 2), (7, 9, 8, 8)]
+)
+def test_the_last_round_is_the_planned_one_where_the_budget_suffices(
+    releases, first, planned, last
+):
+    assert last_round(Budget(40.0, 10, 5, 1e-5, 8.0), releases, first, planned) == last
+    assert last_round(None, releases, first, planned) == planned
+
+
+def test_cohorts_of_a_run_with_noise_do_not_follow_from_the_seed():
+    run = settings(**PRIVATE, num_clients=40, participation=0.2, num_rounds=1, shards=1)
+    quiet, noisy = federate(run)[1], federate({**run, "dp-noise": 1.0})[1]
+    assert quiet.cohort(1) == quiet.cohort(1)
+    drawn = {tuple(noisy.cohort(1)) for _ in range(20)}
+    assert len(drawn) > 10
+    assert all(len(set(cohort)) == 8 and sorted(cohort) == list(cohort) for cohort in drawn)
