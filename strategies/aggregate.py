@@ -107,6 +107,13 @@ class ExactSum:
             self.sums[name] += array
         self.weight += int(weight)
 
+    def check_masked(self, sums: Mapping[str, np.ndarray]) -> None:
+        """Raise `UpdateRefused` unless `merge_checked` can add this masked sum, modulo 2^64."""
+        self._check_shapes(sums)
+        for name, array in sums.items():
+            if array.dtype != np.int64:
+                raise UpdateRefused(f"the masked sum of '{name}' is of {array.dtype}, not int64")
+
     def mean(self) -> Arrays:
         """Return the weighted mean, in the reference's data types."""
         if self.weight <= 0:
@@ -174,6 +181,31 @@ class GroupSums:
         self.model.merge_checked(model, weight)
         for name, arrays in groups.items():
             self.groups[name].merge_checked(arrays, clients)
+
+    def merge_masked(
+        self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int
+    ) -> None:
+        """Add a node's masked sums modulo 2^64; raises `UpdateRefused` for a wrong form.
+
+        Only the opened sum of all nodes can be checked for its range, by `check_opened`.
+        """
+        self._check_names(groups)
+        self.model.check_masked(model)
+        for name, arrays in groups.items():
+            self.groups[name].check_masked(arrays)
+        self.model.merge_checked(model, weight)
+        for name, arrays in groups.items():
+            self.groups[name].merge_checked(arrays, clients)
+
+    def check_opened(self) -> None:
+        """Raise `UpdateRefused` if the sums, without their masks, are out of range.
+
+        In range, they are the sums of a run without masks: each node's sum is at most weight *
+        bound * 2^exponent, and the exponents are such that the cohort's total weight stays below
+        2^62. So the true sum is an integer between -2^63 and 2^63, which is known modulo 2^64.
+        """
+        for total in (self.model, *self.groups.values()):
+            total.check_partial(total.sums, total.weight)
 
     def _check_names(self, groups: Mapping[str, Arrays]) -> None:
         if groups.keys() != self.groups.keys():

@@ -6,10 +6,12 @@ changes a bit of the model, and the server's memory does not grow with the cohor
 
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
 
-from strategies.aggregate import Arrays, GroupSums
+from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.rounds.base import ClientStrategy
+from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import (
     ARRAYS,
     UPLOADS,
@@ -20,19 +22,30 @@ from strategies.rounds.records import (
     view_array_record,
 )
 from strategies.rounds.robust import Rule, SeparateModels
+from strategies.secure.messages import FEWEST, SECURE
+from strategies.secure.server import SecureSession
 
 
 class FedAvg(ClientStrategy):
     """Weighted mean of the sampled clients' models (McMahan et al. 2017, algorithm 1)."""
 
+    sums_only = True
     _sums: GroupSums
     _separate: SeparateModels
 
-    def __init__(self, *args: Any, rule: Rule | None = None, **kwargs: Any) -> None:
-        """Prepare a strategy; `rule` is a robust or private mean instead of the exact one."""
+    def __init__(
+        self, *args: Any, rule: Rule | None = None, secure_share: float = 0.0, **kwargs: Any
+    ) -> None:
+        """Prepare a strategy.
+
+        `rule` is a robust or private mean instead of the exact one. `secure_share` turns on secure
+        aggregation: the share of a round's nodes that must stay until its end.
+        """
         super().__init__(*args, **kwargs)
-        self.rule = rule or Rule()
-        self.separate = self.rule.needed
+        self.rule, self.secure_share = rule or Rule(), secure_share
+        self.separate, self.summed = self.rule.needed, secure_share > 0
+        self._session: SecureSession | None = None
+        self._masked: list[int] = []  # nodes whose masked sums have been added
 
     def averaged(self) -> dict[str, Arrays]:
         """Return zeros in the shapes of the further groups that are averaged with equal weights."""
@@ -52,6 +65,32 @@ class FedAvg(ClientStrategy):
         else:
             self._sums = GroupSums(received, self.averaged(), total_weight, cohort)
 
+    def query_clients(self, grid: Grid, timeout: float) -> None:
+        """Check that secure aggregation has nodes enough; raises `RoundFailed`."""
+        nodes = len(set(self.federation.nodes.values()) | set(self.federation.pool))
+        if self.secure_share and nodes < FEWEST:
+            raise RoundFailed(
+                f"secure aggregation needs at least {FEWEST} nodes, of which {nodes} are "
+                "connected: start more SuperNodes, or simulate more with fedapp run --nodes"
+            )
+
+    def prepare_messages(
+        self, grid: Grid, messages: list[Message], timeout: float
+    ) -> list[Message]:
+        """With secure aggregation, exchange keys first; nodes that are lost then get no message."""
+        if not self.secure_share:
+            return messages
+        nodes = [message.metadata.dst_node_id for message in messages]
+        session = self._session = SecureSession(grid, nodes, self.secure_share, timeout)
+        self._masked = []
+        records = session.prepare()
+        for node, reason in session.lost.items():
+            self.fail(self._tasks_sent.pop(node).clients, reason)
+        kept = [message for message in messages if message.metadata.dst_node_id in records]
+        for message in kept:
+            message.content[SECURE] = records[message.metadata.dst_node_id]
+        return kept
+
     def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add a client's model, or the exact partial sum of a node with several clients."""
         if self.separate:
@@ -62,7 +101,10 @@ class FedAvg(ClientStrategy):
         model = view_array_record(content.array_records[ARRAYS])
         groups = extra_records(content)
         groups.pop(UPLOADS, None)
-        if len(task.clients) > 1:
+        if self.secure_share:
+            self._sums.merge_masked(model, groups, weight, len(results))
+            self._masked += [node for node, each in self._tasks_sent.items() if each is task]
+        elif len(task.clients) > 1:
             self._sums.merge(model, groups, weight, len(results))
         else:
             self._sums.add(model, groups, weight)
@@ -72,6 +114,22 @@ class FedAvg(ClientStrategy):
         if self.separate:
             mean = self.rule.combine(self.server_round, received, self._separate)
         else:
+            self._open_sums()
             self.use_means({name: group.mean() for name, group in self._sums.groups.items()})
             mean = self._sums.model.mean()
         return self.server_update(received, mean)
+
+    def _open_sums(self) -> None:
+        """Remove the masks of secure aggregation from the sums; raises `RoundFailed`."""
+        if self._session is None:
+            return
+        groups = {name: group.sums for name, group in self._sums.groups.items()}
+        self._session.open({ARRAYS: self._sums.model.sums, **groups}, self._masked)
+        self.report.bytes_down += self._session.bytes_down
+        self.report.bytes_up += self._session.bytes_up
+        try:
+            self._sums.check_opened()
+        except UpdateRefused as error:
+            raise RoundFailed(
+                f"secure aggregation gave a sum that no honest nodes can have sent: {error}"
+            ) from None

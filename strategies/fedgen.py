@@ -38,6 +38,8 @@ class FedGen(FedAvg):
     Source: Zhu et al., ICML 2021, in the data-free variant for heterogeneous extractors.
     """
 
+    sums_only = False  # it needs each client's label counts
+
     def __init__(
         self,
         *args: Any,

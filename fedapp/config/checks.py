@@ -182,8 +182,25 @@ def _check_run_name(config: RunConfig) -> None:
         )
 
 
+def _check_secure(config: RunConfig, row: Method) -> None:
+    """Raise UserError if secure aggregation would hide what the server needs."""
+    if config.secure_aggregation == "off":
+        return
+    if config.aggregation != "mean" or config.dp_clip:
+        rule = "dp-clip" if config.dp_clip else f"aggregation '{config.aggregation}'"
+        raise UserError(
+            f"{rule} needs every client's own model, which secure-aggregation hides: choose one"
+        )
+    if not row.server.kind.sums_only or row.exchange.sends == "nothing":
+        raise UserError(
+            f"secure-aggregation hides all but sums, and the server of method '{config.method}' "
+            f"needs more ({row.server.kind.__name__}); set it to 'off'"
+        )
+
+
 def _check_aggregation(config: RunConfig, row: Method) -> None:
     """Raise UserError if the method or the cohort does not allow a robust or private mean."""
+    _check_secure(config, row)
     if not config.dp_clip:
         for key, value in (("dp-epsilon", config.dp_epsilon), ("dp-noise", config.dp_noise)):
             if value:

@@ -259,6 +259,12 @@ class RobustnessKeys(Keys):
     robust_trim: Annotated[float, Field(gt=0, lt=0.5)] = Field(
         0.2, description="fraction of values that trimmed-mean removes at each end"
     )
+    secure_aggregation: Literal["off", "pairwise"] = Field(
+        "off", description="pairwise: masks hide each node's update from the server"
+    )
+    secure_threshold: Annotated[float, Field(gt=0.5, le=1)] = Field(
+        2 / 3, description="share of a round's nodes that must stay until its masks are removed"
+    )
     dp_clip: Weight = Field(
         0.0, description="differential privacy: largest norm of a client's update; 0: off"
     )

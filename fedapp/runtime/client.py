@@ -6,7 +6,9 @@ pack its results in named records. Simulations and real hosts use the same handl
 """
 
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +43,9 @@ from strategies.rounds.records import (
     pack_uploads,
     to_array_record,
 )
+from strategies.secure.messages import KEYS, SECURE, SHARES, UNMASK
+from strategies.secure.node import SecureNode
+from strategies.secure.primitives import ProtocolBroken
 
 app = ClientApp()
 
@@ -74,7 +79,11 @@ def train(message: Message, context: Context) -> Message:
             node_reply.failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
             node_reply.failures.append(ClientFailure(client, ERROR, _explain(error)))
-    return Message(node_reply.content(), reply_to=message)
+    mask = None
+    if SECURE in message.content:
+        asked = message.content.config_records[SECURE]
+        mask = partial(_secure_node(context).mask, asked=asked)
+    return Message(node_reply.content(mask), reply_to=message)
 
 
 @app.evaluate()
@@ -105,6 +114,24 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
+@app.query(KEYS)
+def secure_keys(message: Message, context: Context) -> Message:
+    """Begin secure aggregation: reply with this node's fresh public keys."""
+    return _secure_reply(_secure_node(context).advertise, message)
+
+
+@app.query(SHARES)
+def secure_shares(message: Message, context: Context) -> Message:
+    """Reply with shares of this node's mask seeds, sealed for each party."""
+    return _secure_reply(_secure_node(context).share_secrets, message)
+
+
+@app.query(UNMASK)
+def secure_unmask(message: Message, context: Context) -> Message:
+    """Reply with the shares that remove the masks of the sum, and delete the secrets."""
+    return _secure_reply(_secure_node(context).unmask, message)
+
+
 @app.query("labels")
 def labels(message: Message, context: Context) -> Message:
     """Reply with the number of training images per class of each client that the message names."""
@@ -128,6 +155,19 @@ def forget(message: Message, context: Context) -> Message:
     except StateError as error:
         outcome = {"error": str(error)}
     return Message(RecordDict({"forgotten": ConfigRecord(outcome)}), reply_to=message)
+
+
+def _secure_node(context: Context) -> SecureNode:
+    return SecureNode(context.state, float(context.run_config["secure-threshold"]))
+
+
+def _secure_reply(step: Callable[[Any], dict[str, Any]], message: Message) -> Message:
+    """Take a step of secure aggregation; reply with its result, or with why it is refused."""
+    try:
+        answer = step(message.content.config_records[SECURE])
+    except ProtocolBroken as reason:
+        answer = {"error": str(reason)}
+    return Message(RecordDict({SECURE: ConfigRecord(answer)}), reply_to=message)
 
 
 def _unpack(
@@ -167,7 +207,7 @@ class NodeReply:
         client.save_state(update)
         if task.separate:
             self._uploads[client.client] = model
-        elif len(task.clients) == 1:
+        elif len(task.clients) == 1 and not task.summed:
             self._last = {ARRAYS: model, **update.groups}
         else:
             self._sums.add(model, update.groups, task.weight(update.examples))
@@ -175,12 +215,18 @@ class NodeReply:
             self._uploads[client.client] = update.uploads
         self.results.append(_report_line(client.client, update))
 
-    def content(self) -> RecordDict:
-        """Return the reply's records: report, model or partial sums, and uploads."""
+    def content(self, mask: Callable[[dict[str, Arrays]], None] | None = None) -> RecordDict:
+        """Return the reply's records: report, model or partial sums, and uploads.
+
+        `mask` hides the sums, in place.
+        """
         content = pack_report(self.results, self.failures)
         if self.results and self._sums is not None and not self.task.separate:
             sums = {name: group.sums for name, group in self._sums.groups.items()}
-            for name, arrays in (self._last or {ARRAYS: self._sums.model.sums, **sums}).items():
+            groups = self._last or {ARRAYS: self._sums.model.sums, **sums}
+            if mask is not None:
+                mask(groups)
+            for name, arrays in groups.items():
                 content[name] = to_array_record(arrays)
         if self._uploads:
             content[UPLOADS] = pack_uploads(self._uploads)

@@ -1,6 +1,7 @@
 """Builds the Flower strategy of a configuration, and samples the clients of a round."""
 
 from collections.abc import Callable
+from typing import Any
 
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import sample_clients, sample_secretly
@@ -34,13 +35,16 @@ def build_strategy(
     )
 
 
-def _rule(config: RunConfig) -> dict[str, Rule]:
-    """Return the `rule` argument for a robust or private mean; empty if none is configured."""
+def _rule(config: RunConfig) -> dict[str, Any]:
+    """Return the arguments for a robust, private or masked mean; empty if none is configured."""
     rule = Rule(
         config.aggregation, config.robust_malicious, config.robust_trim,
         config.dp_clip, float(config.dp_noise),
     )  # fmt: skip
-    return {"rule": rule} if rule.needed else {}
+    secure = config.secure_aggregation != "off"
+    return ({"rule": rule} if rule.needed else {}) | (
+        {"secure_share": config.secure_threshold} if secure else {}
+    )
 
 
 def _cohorts(config: RunConfig) -> Callable[[int], list[int]]:

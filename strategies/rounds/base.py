@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
-from flwr.serverapp.strategy import Result
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.client_evaluation import read_scores, summarise_clients
 from strategies.rounds.federation import Federation, RoundReport, check_finite
+from strategies.rounds.loop import RoundLoop
 from strategies.rounds.records import (
     ARRAYS,
     ERROR,
@@ -28,16 +27,18 @@ from strategies.rounds.records import (
     unpack_report,
     weight_of,
 )
-from strategies.rounds.transport import array_bytes, exchange, payload_bytes, release
+from strategies.rounds.transport import array_bytes, payload_bytes, release
 
 _KNOWN = "known-clients"
 _Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
 
 
-class ClientStrategy(FlowerFedAvg):
+class ClientStrategy(RoundLoop):
     """Runs the rounds; each method defines how it reduces the replies."""
 
     separate = False  # whether a node sends each client's model separately, not their sum
+    summed = False  # whether a node with one client too sends its exact sum
+    sums_only = False  # whether the server needs nothing but sums, so that masks can hide the rest
     continues_without_results = False  # whether the run continues after a round without results
     uniform = False  # whether the method ignores `weights` and uses equal weights
 
@@ -83,9 +84,6 @@ class ClientStrategy(FlowerFedAvg):
         self._known: set[int] = set()  # clients that have trained in an accepted round
 
     # -- what a method may override -------------------------------------------------------------
-
-    def query_clients(self, grid: Grid, timeout: float) -> None:
-        """Query the nodes for what the method must know before its first round."""
 
     def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Prepare for the replies of a cohort that starts from the shared arrays `received`."""
@@ -167,7 +165,7 @@ class ClientStrategy(FlowerFedAvg):
                 self._use(reply, task, self._receive)
             release(reply)
         for task in waiting.values():
-            self._fail(task.clients, "its node did not answer in time", LATE)
+            self.fail(task.clients, "its node did not answer in time", LATE)
         self.report.sort()
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self._known |= {result.client for result in self.report.results}
@@ -209,42 +207,9 @@ class ClientStrategy(FlowerFedAvg):
             if task is not None:
                 self._use(reply, task, read)
         for task in waiting.values():
-            self._fail(task.clients, "its node did not answer the evaluation in time", LATE)
+            self.fail(task.clients, "its node did not answer the evaluation in time", LATE)
         self.report.scores, self.report.unevaluated = rows, sorted(expected - rows.keys())
         return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        first_round: int = 1,
-    ) -> Result:
-        """Run rounds `first_round` to `num_rounds` as Flower does, with replies as they arrive."""
-        result, arrays = Result(), initial_arrays
-        config = train_config or ConfigRecord()
-        evaluation_config = evaluate_config or ConfigRecord()
-        self.last_round = num_rounds
-        self.query_clients(grid, timeout)
-        for server_round in range(first_round, num_rounds + 1):
-            messages = self.configure_train(server_round, arrays, config, grid)
-            replies = exchange(grid, messages, timeout)
-            aggregated, metrics = self.aggregate_train(server_round, replies)
-            arrays = result.arrays = aggregated or arrays
-            result.train_metrics_clientapp[server_round] = metrics or MetricRecord()
-            messages = self.configure_evaluate(server_round, arrays, evaluation_config, grid)
-            clients = self.aggregate_evaluate(server_round, exchange(grid, messages, timeout))
-            if clients is not None:
-                result.evaluate_metrics_clientapp[server_round] = clients
-            self.report.client_accuracy = dict(clients or {})
-            if evaluate_fn and (evaluated := evaluate_fn(server_round, arrays)) is not None:
-                result.evaluate_metrics_serverapp[server_round] = evaluated
-            self.report.check_errors(self.tolerate_failures)  # evaluation errors; the round is kept
-        return result
 
     def summary(self) -> None:
         """Print nothing, because the ServerApp prints the configuration itself."""
@@ -257,7 +222,8 @@ class ClientStrategy(FlowerFedAvg):
             node: Task(
                 self.server_round, tuple(hosted), self.lr(self.server_round), self.weights,
                 total_weight, len(clients), self.state_key,
-                tuple(client for client in hosted if client in self._known), self.separate,
+                tuple(client for client in hosted if client in self._known),
+                self.separate, self.summed,
             )
             for node, hosted in self.federation.by_node(clients).items()
         }  # fmt: skip
@@ -278,13 +244,13 @@ class ClientStrategy(FlowerFedAvg):
         Nodes are not trusted: no reply may end a run that tolerates failures.
         """
         if reply.has_error():
-            self._fail(task.clients, f"its node reported: {reply.error.reason}")
+            self.fail(task.clients, f"its node reported: {reply.error.reason}")
             return
         try:
             use(reply, task)
         except Exception as error:
             reason = str(error) if isinstance(error, UpdateRefused) else repr(error)
-            self._fail(task.clients, f"what its node sent was refused: {reason}")
+            self.fail(task.clients, f"what its node sent was refused: {reason}")
 
     def _receive(self, reply: Message, task: Task) -> None:
         """Reduce one node's update."""
@@ -296,5 +262,6 @@ class ClientStrategy(FlowerFedAvg):
         self.report.results += results
         self.report.failures += failures
 
-    def _fail(self, clients: Iterable[int], reason: str, kind: str = ERROR) -> None:
+    def fail(self, clients: Iterable[int], reason: str, kind: str = ERROR) -> None:
+        """Note that clients gave no update."""
         self.report.failures += [ClientFailure(client, kind, reason) for client in clients]

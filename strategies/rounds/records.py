@@ -44,6 +44,7 @@ class Task:
     state_key: str = ""  # the name of the run's client states; empty: clients keep none
     known: tuple[int, ...] = ()  # the members of `clients` that have trained before in this run
     separate: bool = False  # send each client's model separately, not their sum
+    summed: bool = False  # send the exact sum also of a single client, which can be masked
 
     def to_record(self) -> ConfigRecord:
         """Return the task as a Flower record."""

@@ -35,19 +35,29 @@ class WorkerLost(Exception):  # noqa: N818 - not an error of the run: the caller
 def ask_worker(message: Message, context: Context) -> Message:
     """Let the node's worker answer a message, starting the worker if there is none.
 
+    The context's state becomes what the worker's handler has made of it.
+
     Raises:
         UserError: the handler's `UserError`.
         RuntimeError: the handler failed; the message is its traceback.
         WorkerLost: there is no answer, and the caller may answer the message itself.
     """
     try:
-        from flwr.common.serde import context_to_proto, message_from_proto, message_to_proto
+        from flwr.common.serde import (
+            context_from_proto,
+            context_to_proto,
+            message_from_proto,
+            message_to_proto,
+        )
+        from flwr.proto.message_pb2 import Context as ProtoContext
         from flwr.proto.message_pb2 import Message as ProtoMessage
 
         with _connection(_socket_path(context.node_id)) as connection:
             connection.send_bytes(message_to_proto(message).SerializeToString())
             connection.send_bytes(context_to_proto(context).SerializeToString())
             kind, payload = connection.recv_bytes(), connection.recv_bytes()
+            after = ProtoContext.FromString(connection.recv_bytes())
+            context.state = context_from_proto(after).state
     except (OSError, EOFError, ImportError, ValueError) as error:
         raise WorkerLost(str(error) or GONE) from error
     if kind == MISTAKE:

@@ -50,7 +50,7 @@ def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> N
 
 
 def _answer(connection: Connection) -> None:
-    from flwr.common.serde import context_from_proto, message_from_proto
+    from flwr.common.serde import context_from_proto, context_to_proto, message_from_proto
     from flwr.proto.message_pb2 import Context as ProtoContext
     from flwr.proto.message_pb2 import Message as ProtoMessage
 
@@ -59,6 +59,7 @@ def _answer(connection: Connection) -> None:
     kind, payload = _handle(message, context)
     connection.send_bytes(kind)
     connection.send_bytes(payload)
+    connection.send_bytes(context_to_proto(context).SerializeToString())
 
 
 def _handle(message: Message, context: Context) -> tuple[bytes, bytes]:

@@ -20,6 +20,8 @@ from PIL import Image
 from fedapp.client_app import app
 from fedapp.core.errors import UserError
 from fedapp.engines.deployment import warm_worker
+from strategies.secure.messages import KEYS, SECURE
+from strategies.secure.primitives import public_key
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
@@ -196,3 +198,14 @@ def test_messages_of_any_size_arrive_whole_and_nothing_is_unpickled(in_thread, m
     context.state["large"] = ConfigRecord({"bytes": os.urandom(3_000_000)})
     assert identity(app(message, context))["clients"] == [0, 2, 4, 6, 8]
     assert len(in_thread) == 1
+
+
+def test_what_a_handler_keeps_in_the_context_comes_back(in_thread):
+    message, context = question()
+    message.metadata.__dict__["_message_type"] = f"query.{KEYS}"
+    message.content[SECURE] = ConfigRecord({"session": b"s" * 16, "party": 4})
+    reply = app(message, context)
+    assert len(in_thread) == 1
+    kept = context.state.config_records[SECURE]
+    assert kept["party"] == 4
+    assert public_key(kept["masking"]) == reply.content.config_records[SECURE]["masking"]

@@ -1,0 +1,1 @@
+"""Secure aggregation: the server learns the sum of the nodes' updates and no single one."""

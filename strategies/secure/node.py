@@ -1,0 +1,171 @@
+"""A node's side of secure aggregation (Bonawitz et al. 2017, CCS, figure 4, semi-honest).
+
+The party is the node: it masks the exact sum of the clients that it hosts. Its secrets live in the
+context that Flower keeps for it between messages, on the node only, and are deleted when the round
+is opened. A node takes each step once per session, so a repeated message reveals nothing more.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, RecordDict
+
+from strategies.aggregate import Arrays
+from strategies.secure.messages import FEWEST, SECURE, about, threshold_of
+from strategies.secure.primitives import (
+    SECRET_BYTES,
+    ProtocolBroken,
+    add_mask,
+    agree,
+    commitment,
+    mask_key,
+    new_secret,
+    public_key,
+    seal,
+    split,
+    unseal,
+)
+
+Fields = Mapping[str, Any]
+
+_ADVERTISED, _SHARED, _MASKED = 1, 2, 3  # the last step taken
+_SEAL, MASK_PURPOSE = "sealing", "pair mask"
+
+
+class SecureNode:
+    """The steps of one node; its state is a record of the node's context."""
+
+    def __init__(self, records: RecordDict, share: float) -> None:
+        """Take the state of the node's context, and the run's threshold as a share."""
+        self.records, self.share = records, share
+
+    def advertise(self, asked: Fields) -> dict[str, Any]:
+        """Begin a session with fresh keys; secrets of an unfinished session are deleted."""
+        sealing, masking = new_secret(), new_secret()
+        self._store(
+            session=bytes(asked["session"]), party=int(asked["party"]), step=_ADVERTISED,
+            sealing=sealing, masking=masking,
+        )  # fmt: skip
+        return {"sealing": public_key(sealing), "masking": public_key(masking)}
+
+    def share_secrets(self, asked: Fields) -> dict[str, Any]:
+        """Share the seeds of the node's masks with all parties, sealed for each.
+
+        Raises:
+            ProtocolBroken: the list of parties is not one that this node may trust its secrets to.
+        """
+        state = self._state(asked, _ADVERTISED)
+        parties = [int(party) for party in asked["parties"]]
+        keys = {"sealing": list(asked["sealing"]), "masking": list(asked["masking"])}
+        self._check_parties(parties, keys, state)
+        threshold, own = threshold_of(len(parties), self.share), new_secret()
+        pairs = zip(
+            split(own, threshold, len(parties)),
+            split(state["masking"], threshold, len(parties)),
+            strict=True,
+        )
+        sealed = [
+            seal(
+                agree(state["sealing"], key, _SEAL), b"".join(shares),
+                about(state["session"], state["party"], party),
+            )
+            for party, key, shares in zip(parties, keys["sealing"], pairs, strict=True)
+        ]  # fmt: skip
+        self._store(**state | {"step": _SHARED, "own": own, "parties": parties}, **_public(keys))
+        return {"sealed": sealed, "commitment": commitment(own, state["session"])}
+
+    def mask(self, groups: Mapping[str, Arrays], asked: Fields) -> None:
+        """Mask the node's sums in place, with its own mask and one per pair.
+
+        Raises:
+            ProtocolBroken: too few parties are left, or a share was changed on its way.
+        """
+        state = self._state(asked, _SHARED)
+        senders = [int(party) for party in asked["senders"]]
+        self._check_group(senders, state["parties"], state)
+        keys = {
+            party: (sealing, masking)
+            for party, sealing, masking in zip(
+                state["parties"], state["public_sealing"], state["public_masking"], strict=True
+            )
+        }
+        shares = [
+            unseal(
+                agree(state["sealing"], keys[party][0], _SEAL), text,
+                about(state["session"], party, state["party"]),
+            )
+            for party, text in zip(senders, asked["sealed"], strict=True)
+        ]  # fmt: skip
+        flat = flattened(groups)
+        add_mask(flat, mask_key(state["own"]))
+        for party in senders:
+            if party != state["party"]:
+                sign = 1 if state["party"] < party else -1
+                add_mask(flat, agree(state["masking"], keys[party][1], MASK_PURPOSE), sign)
+        self._store(
+            session=state["session"], party=state["party"], step=_MASKED,
+            parties=state["parties"], senders=senders, shares=shares,
+        )  # fmt: skip
+
+    def unmask(self, asked: Fields) -> dict[str, Any]:
+        """Return one share of each party's secrets, and delete all secrets of the session.
+
+        Of a survivor it is a share of the seed of its own mask, of a lost party one of the seed of
+        its pair masks; never both, because with both the server could remove all masks.
+        """
+        state = self._state(asked, _MASKED)
+        survivors = [int(party) for party in asked["survivors"]]
+        self._check_group(survivors, state["senders"], state)
+        self.records.pop(SECURE, None)
+        halves = [
+            share[:SECRET_BYTES] if party in survivors else share[SECRET_BYTES:]
+            for party, share in zip(state["senders"], state["shares"], strict=True)
+        ]
+        return {"shares": halves}
+
+    def _check_parties(
+        self, parties: list[int], keys: Mapping[str, list[bytes]], state: Fields
+    ) -> None:
+        """Raise `ProtocolBroken` unless this node is among enough different parties."""
+        if len(set(parties)) != len(parties) or any(len(k) != len(parties) for k in keys.values()):
+            raise ProtocolBroken("the list of parties names one twice, or has no keys for some")
+        if len(parties) < FEWEST:
+            raise ProtocolBroken(f"{len(parties)} parties cannot hide an update; {FEWEST} can")
+        mine = {name: public_key(state[name]) for name in keys}
+        if state["party"] not in parties or any(
+            keys[name][parties.index(state["party"])] != key for name, key in mine.items()
+        ):
+            raise ProtocolBroken("the list of parties does not have this node with its own keys")
+        if any(len(set(each)) != len(each) for each in keys.values()):
+            raise ProtocolBroken("two parties have the same key")
+
+    def _check_group(self, group: list[int], allowed: list[int], state: Fields) -> None:
+        """Raise `ProtocolBroken` unless a group of parties has this node and is large enough."""
+        needed = threshold_of(len(state["parties"]), self.share)
+        if len(set(group)) != len(group) or not set(group) <= set(allowed):
+            raise ProtocolBroken("the server names a party twice, or one that did not take part")
+        if state["party"] not in group:
+            raise ProtocolBroken("the server has left this node out and asks it all the same")
+        if len(group) < needed:
+            raise ProtocolBroken(f"{len(group)} parties are left of the {needed} that are needed")
+
+    def _state(self, asked: Fields, step: int) -> dict[str, Any]:
+        """Return the session's state; raises `ProtocolBroken` unless `step` was the last one."""
+        record = self.records.config_records.get(SECURE)
+        if record is None or record["session"] != bytes(asked["session"]):
+            raise ProtocolBroken("the message belongs to another session")
+        if record["step"] != step:
+            raise ProtocolBroken("the message repeats a step of its session, or comes too early")
+        return dict(record)
+
+    def _store(self, **state: Any) -> None:
+        self.records[SECURE] = ConfigRecord(state)
+
+
+def flattened(groups: Mapping[str, Arrays]) -> Arrays:
+    """Return the arrays of all groups under names of their own, without a copy."""
+    return {f"{group}/{name}": a for group, arrays in groups.items() for name, a in arrays.items()}
+
+
+def _public(keys: Mapping[str, list[bytes]]) -> dict[str, list[bytes]]:
+    return {f"public_{name}": values for name, values in keys.items()}

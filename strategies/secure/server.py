@@ -1,0 +1,200 @@
+"""The server's side of secure aggregation (Bonawitz et al. 2017, CCS, figure 4, semi-honest).
+
+It passes keys and sealed shares between the nodes, adds masked sums, and removes the masks of the
+whole sum with the shares that the surviving nodes reveal. Sums are integers modulo 2^64, so the
+opened sum is that of a run without masks, bit for bit.
+"""
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from strategies.aggregate import Arrays
+from strategies.rounds.federation import RoundFailed
+from strategies.rounds.transport import exchange, payload_bytes
+from strategies.secure.messages import FEWEST, KEYS, SECURE, SHARES, UNMASK, threshold_of
+from strategies.secure.node import MASK_PURPOSE, flattened
+from strategies.secure.primitives import (
+    SECRET_BYTES,
+    ProtocolBroken,
+    add_mask,
+    agree,
+    commitment,
+    join,
+    mask_key,
+    public_key,
+)
+
+log = logging.getLogger(__name__)
+
+_SESSION_BYTES = 16
+_Reply = Mapping[str, Any]
+
+
+class SecureSession:
+    """One round of the protocol with the nodes of its cohort, each a party with a number."""
+
+    def __init__(self, grid: Grid, nodes: Sequence[int], share: float, timeout: float) -> None:
+        """Prepare a session of the nodes' ids; `share` of the parties must stay until the end."""
+        self.grid, self.share, self.timeout = grid, share, timeout
+        self.party = {node: number for number, node in enumerate(sorted(nodes), 1)}
+        self.node = {number: node for node, number in self.party.items()}
+        self.session = secrets.token_bytes(_SESSION_BYTES)
+        self.lost: dict[int, str] = {}  # reason by node
+        self.bytes_down = self.bytes_up = 0
+        self._keys: dict[int, _Reply] = {}  # by party, in ascending order
+        self._sealed: dict[int, _Reply] = {}
+
+    def prepare(self) -> dict[int, ConfigRecord]:
+        """Exchange keys and shares; return what each remaining node needs to mask its sum.
+
+        Raises:
+            RoundFailed: too few nodes are left.
+        """
+        asked = {number: {"party": number} for number in self.node}
+        self._keys = self._ask(KEYS, asked, ("sealing", "masking"))
+        parties = list(self._keys)
+        self.threshold = threshold_of(len(parties), self.share)
+        self._require(parties, FEWEST)
+        listed = {
+            "parties": parties,
+            "sealing": [self._keys[party]["sealing"] for party in parties],
+            "masking": [self._keys[party]["masking"] for party in parties],
+        }
+        fields = ("sealed", "commitment")
+        self._sealed = self._ask(SHARES, dict.fromkeys(parties, listed), fields)
+        senders = list(self._sealed)
+        self._require(senders, self.threshold)
+        return {
+            self.node[party]: ConfigRecord(
+                {
+                    "session": self.session,
+                    "senders": senders,
+                    "sealed": [
+                        self._sealed[sender]["sealed"][parties.index(party)] for sender in senders
+                    ],
+                }
+            )
+            for party in senders
+        }
+
+    def open(self, groups: Mapping[str, Arrays], nodes: Sequence[int]) -> None:
+        """Remove all masks from the sum of the masked sums of `nodes`, in place.
+
+        Raises:
+            RoundFailed: too few nodes reveal their shares, or the shares do not fit.
+        """
+        survivors = sorted(self.party[node] for node in nodes)
+        self._require(survivors, self.threshold)
+        asked = {party: {"survivors": survivors} for party in survivors}
+        answers = self._ask(UNMASK, asked, ("shares",))
+        self._require(list(answers), self.threshold)
+        flat = flattened(groups)
+        for number, party in enumerate(self._sealed):
+            shares = [
+                (position, answers[holder]["shares"][number])
+                for position, holder in enumerate(self._keys)
+                if holder in answers
+            ]
+            seed = self._seed(party, party in survivors, shares)
+            if party in survivors:
+                add_mask(flat, mask_key(seed), -1)
+            else:
+                for other in survivors:  # their masks with the lost party did not cancel
+                    key = agree(seed, self._keys[other]["masking"], MASK_PURPOSE)
+                    add_mask(flat, key, -1 if other < party else 1)
+
+    def _seed(self, party: int, survived: bool, shares: list[tuple[int, bytes]]) -> bytes:
+        """Return the seed that fits what the party has published; one share may be false.
+
+        Raises:
+            RoundFailed: more shares are false, or none is left over to replace a false one.
+        """
+        for suspect, chosen in _choices(shares, self.threshold):
+            seed = join(chosen)
+            if survived:
+                fits = commitment(seed, self.session) == self._sealed[party]["commitment"]
+            else:
+                fits = public_key(seed) == self._keys[party]["masking"]
+            if fits:
+                if suspect is not None:
+                    liar = self.node[list(self._keys)[suspect]]
+                    log.warning("node %d has revealed a false share; the others suffice", liar)
+                return seed
+        raise RoundFailed(
+            f"secure aggregation cannot remove the masks of node {self.node[party]}: shares that "
+            "the nodes have revealed are false"
+        )
+
+    def _ask(
+        self, kind: str, asked: Mapping[int, Mapping[str, Any]], fields: Sequence[str]
+    ) -> dict[int, _Reply]:
+        """Query parties and return the valid answers by party, in ascending order."""
+        messages = [
+            Message(
+                RecordDict({SECURE: ConfigRecord({"session": self.session, **values})}),
+                dst_node_id=self.node[party], message_type=f"query.{kind}",
+            )
+            for party, values in asked.items()
+        ]  # fmt: skip
+        self.bytes_down += sum(map(payload_bytes, messages))
+        found: dict[int, _Reply] = {}
+        for node, reply in self._replies(messages):
+            try:
+                found[self.party[node]] = _fields(reply, fields, len(self._keys), len(self._sealed))
+            except ProtocolBroken as reason:
+                self.lost[node] = f"its part in secure aggregation was refused: {reason}"
+        for party in asked.keys() - found.keys():
+            self.lost.setdefault(self.node[party], "its node did not answer in time")
+        return {party: found[party] for party in sorted(found)}
+
+    def _replies(self, messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
+        for reply in exchange(self.grid, messages, self.timeout):
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                self.lost[node] = f"its node reported: {reply.error.reason}"
+            else:
+                self.bytes_up += payload_bytes(reply)
+                yield node, reply
+
+    def _require(self, parties: Sequence[int], least: int) -> None:
+        if len(parties) < least:
+            reason = next(iter(self.lost.values()), "the cohort has no more nodes")
+            raise RoundFailed(
+                f"secure aggregation has {len(parties)} nodes left and needs {least}: {reason}"
+            )
+
+
+def _choices(
+    shares: list[tuple[int, bytes]], threshold: int
+) -> Iterator[tuple[int | None, list[tuple[int, bytes]]]]:
+    """Yield enough shares, then enough without each of these, with the position left out."""
+    yield None, shares[:threshold]
+    for left_out, _ in shares[:threshold]:
+        others = [share for share in shares if share[0] != left_out]
+        if len(others) >= threshold:
+            yield left_out, others[:threshold]
+
+
+def _fields(reply: Message, fields: Sequence[str], parties: int, senders: int) -> _Reply:
+    """Return a node's answer; raises `ProtocolBroken` for the reason it gives, or a wrong form."""
+    record = reply.content.config_records.get(SECURE)
+    if record is None or "error" in record:
+        raise ProtocolBroken(str(record["error"]) if record else "it has sent nothing")
+    sizes = {"sealing": 32, "masking": 32, "commitment": 32}
+    for name in fields:
+        value = record.get(name)
+        if name in sizes and not (isinstance(value, bytes) and len(value) == sizes[name]):
+            raise ProtocolBroken(f"its '{name}' is not {sizes[name]} bytes")
+    for name, count, size in (("sealed", parties, 0), ("shares", senders, SECRET_BYTES)):
+        if name in fields:
+            values = record.get(name)
+            if not isinstance(values, list) or len(values) != count:
+                raise ProtocolBroken(f"it has sent not {count} {name}")
+            if any(not isinstance(v, bytes) or (size and len(v) != size) for v in values):
+                raise ProtocolBroken(f"one of its {name} has a wrong length")
+    return record
