@@ -87,7 +87,7 @@ def callbacks_of(
     tracker = open_tracker(config.tracker, directory)
     budget = Budget.of(config)
     return [
-        *([PrivacyBudget(budget, directory)] if budget else []),
+        *([PrivacyBudget(budget)] if budget else []),
         callbacks.Evaluate(),
         callbacks.RoundTimer(),
         *own,

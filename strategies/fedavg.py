@@ -22,6 +22,7 @@ from strategies.rounds.records import (
     view_array_record,
 )
 from strategies.rounds.robust import Rule, SeparateModels
+from strategies.rounds.transport import payload_bytes
 from strategies.secure.messages import FEWEST, SECURE
 from strategies.secure.server import SecureSession
 
@@ -61,18 +62,20 @@ class FedAvg(ClientStrategy):
     def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Reset the sums, or the list of models if the rule needs separate models."""
         if self.separate:
-            self._separate = SeparateModels(received)
+            self._separate = SeparateModels(received, cohort)
         else:
             self._sums = GroupSums(received, self.averaged(), total_weight, cohort)
 
     def query_clients(self, grid: Grid, timeout: float) -> None:
-        """Check that secure aggregation has nodes enough; raises `RoundFailed`."""
-        nodes = len(set(self.federation.nodes.values()) | set(self.federation.pool))
-        if self.secure_share and nodes < FEWEST:
-            raise RoundFailed(
-                f"secure aggregation needs at least {FEWEST} nodes, of which {nodes} are "
-                "connected: start more SuperNodes, or simulate more with fedapp run --nodes"
-            )
+        """Check that secure aggregation has nodes enough in every round; raises `RoundFailed`."""
+        for server_round in range(1, self.last_round + 1) if self.secure_share else ():
+            nodes = len(self.federation.by_node(self.cohort(server_round)))
+            if nodes < FEWEST:
+                raise RoundFailed(
+                    f"secure aggregation needs at least {FEWEST} nodes in a round, and round "
+                    f"{server_round} has {nodes}: start more SuperNodes (fedapp run --nodes), or "
+                    "raise participation"
+                )
 
     def prepare_messages(
         self, grid: Grid, messages: list[Message], timeout: float
@@ -84,11 +87,13 @@ class FedAvg(ClientStrategy):
         session = self._session = SecureSession(grid, nodes, self.secure_share, timeout)
         self._masked = []
         records = session.prepare()
-        for node, reason in session.lost.items():
-            self.fail(self._tasks_sent.pop(node).clients, reason)
+        for node, (reason, kind) in session.lost.items():
+            self.fail(self._tasks_sent.pop(node).clients, reason, kind)
+        self.report.check_errors(self.tolerate_failures)
         kept = [message for message in messages if message.metadata.dst_node_id in records]
         for message in kept:
             message.content[SECURE] = records[message.metadata.dst_node_id]
+        self.report.bytes_down = sum(map(payload_bytes, kept))
         return kept
 
     def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
@@ -114,17 +119,17 @@ class FedAvg(ClientStrategy):
         if self.separate:
             mean = self.rule.combine(self.server_round, received, self._separate)
         else:
-            self._open_sums()
             self.use_means({name: group.mean() for name, group in self._sums.groups.items()})
             mean = self._sums.model.mean()
         return self.server_update(received, mean)
 
-    def _open_sums(self) -> None:
+    def after_replies(self) -> None:
         """Remove the masks of secure aggregation from the sums; raises `RoundFailed`."""
         if self._session is None:
             return
         groups = {name: group.sums for name, group in self._sums.groups.items()}
-        self._session.open({ARRAYS: self._sums.model.sums, **groups}, self._masked)
+        lost = self.report.failures[0].reason if self.report.failures else ""
+        self._session.open({ARRAYS: self._sums.model.sums, **groups}, self._masked, lost)
         self.report.bytes_down += self._session.bytes_down
         self.report.bytes_up += self._session.bytes_up
         try:

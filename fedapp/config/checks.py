@@ -32,6 +32,7 @@ from fedapp.models.backbones import BACKBONES
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
 from strategies.rounds.robust import Rule
+from strategies.secure.messages import FEWEST
 
 
 def check_config(config: RunConfig) -> None:
@@ -190,6 +191,11 @@ def _check_secure(config: RunConfig, row: Method) -> None:
         rule = "dp-clip" if config.dp_clip else f"aggregation '{config.aggregation}'"
         raise UserError(
             f"{rule} needs every client's own model, which secure-aggregation hides: choose one"
+        )
+    if (cohort := cohort_size(config.num_clients, config.participation)) < FEWEST:
+        raise UserError(
+            f"secure-aggregation needs at least {FEWEST} clients per round, but {cohort} are "
+            "sampled: raise participation"
         )
     if not row.server.kind.sums_only or row.exchange.sends == "nothing":
         raise UserError(

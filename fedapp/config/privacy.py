@@ -1,10 +1,11 @@
 """The privacy budget of a run with `dp-clip` and `dp-noise`: which epsilon its models have spent.
 
 Client-level differential privacy: neighbouring federations differ in all data of one client, which
-another client's replace. Cohorts have a fixed size and are drawn without replacement. The mean of
-updates clipped to norm C then changes by at most 2 C / n, and the noise has a standard deviation of
-`dp-noise` C / n. The accountant is that of dp-accounting (Renyi differential privacy; Wang, Balle
-and Kasiviswanathan 2019, AISTATS, for sampling without replacement; Mironov 2017).
+another client's replace. Cohorts have a fixed size n and are drawn without replacement. The sum of
+updates clipped to norm C then changes by at most 2 C, and its noise has a standard deviation of
+`dp-noise` C. An attacker may be a client, which knows whether it takes part, so the cohort counts
+as drawn from the other clients. The accountant is that of dp-accounting (Renyi differential
+privacy; Wang, Balle and Kasiviswanathan 2019, AISTATS, for sampling; Mironov 2017).
 """
 
 import math
@@ -43,6 +44,10 @@ class Budget:
         return cls(
             float(config.dp_noise), config.num_clients, cohort, config.dp_delta, config.dp_epsilon
         )
+
+    def terms(self) -> dict[str, float]:
+        """Return what every round of a run must share, so that rounds can be counted."""
+        return {"noise": self.noise, "clients": self.clients, "cohort": self.cohort}
 
     def epsilon(self, rounds: int) -> float:
         """Return what the models of so many rounds have spent together."""
@@ -117,8 +122,9 @@ def _divergences(noise: float, clients: int, cohort: int) -> tuple[float, ...]:
     from dp_accounting.rdp import RdpAccountant
 
     release = dp_accounting.GaussianDpEvent(noise / 2)  # the sum changes by twice the norm
-    if cohort < clients:
-        release = dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, release)
+    others = clients - 1
+    if cohort < others:
+        release = dp_accounting.SampledWithoutReplacementDpEvent(others, cohort, release)
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = RdpAccountant(orders=_ORDERS, neighboring_relation=relation)
     return tuple(float(each) for each in accountant.compose(release).rdp)

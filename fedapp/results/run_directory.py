@@ -171,13 +171,13 @@ class RunDirectory:
         """Read partition.json; {} if the run wrote none."""
         return self._read_json("partition.json")
 
-    def write_releases(self, count: int) -> None:
-        """Replace privacy.json: how many noisy models the run has released, repeated rounds too."""
-        self._write_json("privacy.json", {"releases": count}, indent=None)
+    def write_privacy(self, count: int, terms: Mapping[str, float]) -> None:
+        """Replace privacy.json: how many noisy models the run may have released, on what terms."""
+        self._write_json("privacy.json", {"releases": count, **terms}, indent=None)
 
-    def releases(self) -> int:
-        """Return how many noisy models the run has released."""
-        return int(self._read_json("privacy.json").get("releases", 0))
+    def privacy(self) -> dict[str, Any]:
+        """Read privacy.json; {} if the run has not begun to count."""
+        return self._read_json("privacy.json")
 
     def write_client_scores(self, server_round: int, scores: Mapping[int, Any]) -> None:
         """Replace client_scores.json: accuracy, loss and examples of each client, by its id."""

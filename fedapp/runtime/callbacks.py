@@ -112,7 +112,7 @@ class Console(Callback):
         config, process = run.config, run.process
         log.info(
             f"{config.method} on {config.dataset} with {process.title}: rounds "
-            f"{run.first_round}-{config.num_rounds}, lr {config.lr:g}, {config.local_epochs} local "
+            f"{run.first_round}-{run.last_round}, lr {config.lr:g}, {config.local_epochs} local "
             f"epochs, device {process.device}, run directory {run.directory.path}"
         )
         if process.keeps:

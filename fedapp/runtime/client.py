@@ -83,7 +83,12 @@ def train(message: Message, context: Context) -> Message:
     if SECURE in message.content:
         asked = message.content.config_records[SECURE]
         mask = partial(_secure_node(context).mask, asked=asked)
-    return Message(node_reply.content(mask), reply_to=message)
+    try:
+        content = node_reply.content(mask)
+    except ProtocolBroken as reason:
+        refused = f"secure aggregation was refused: {reason}"
+        content = pack_report([], [ClientFailure(each, ERROR, refused) for each in task.clients])
+    return Message(content, reply_to=message)
 
 
 @app.evaluate()
@@ -144,14 +149,16 @@ def labels(message: Message, context: Context) -> Message:
 
 @app.query("forget")
 def forget(message: Message, context: Context) -> Message:
-    """Remove the states of this node's clients after a run, or reply with the error."""
-    key = str(message.content.config_records[TASK]["state_key"])
+    """Remove secrets and the states of this node's clients after a run, or reply with the error."""
+    _secure_node(context).forget()
+    key = str(message.content.config_records[TASK].get("state_key", ""))
     state_dir = context.node_config.get("state-dir") or context.run_config.get("state-dir", "")
     root = state_folder(str(state_dir))
     outcome: dict[str, Any] = {}
     try:
         with suppress(UnknownRun):  # another node of this machine has removed them already
-            clean(root, key)
+            if key:
+                clean(root, key)
     except StateError as error:
         outcome = {"error": str(error)}
     return Message(RecordDict({"forgotten": ConfigRecord(outcome)}), reply_to=message)
@@ -201,6 +208,8 @@ class NodeReply:
             StateError: the state cannot be stored; reply and state are unchanged.
         """
         task, model = self.task, update.shared
+        if task.summed and update.uploads:
+            raise UpdateRefused("masks hide sums only, and this method uploads more")
         if self._sums is None:
             self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
         self._sums.check(model, update.groups)

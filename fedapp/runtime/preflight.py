@@ -142,11 +142,12 @@ def forget(
     state_key: str,
     timeout: float = 10.0,
 ) -> None:
-    """Tell every node that a run is over, so that it removes its clients' states.
+    """Tell every node that a run is over, so that it removes its clients' states and secrets.
 
-    A state that a node cannot remove is logged with the reason; it does not fail the run.
+    An empty `state_key` means no states. A state that a node cannot remove is logged with the
+    reason; it does not fail the run.
     """
-    record = ConfigRecord({"state_key": state_key})
+    record = ConfigRecord({"state_key": state_key} if state_key else {"secrets": True})
     pending = {*federation.nodes.values(), *federation.pool}
     messages = [
         Message(RecordDict({TASK: record}), dst_node_id=node, message_type="query.forget")

@@ -1,11 +1,10 @@
-"""The privacy budget during a run: counted after every round, and never exceeded."""
+"""The privacy budget during a run: counted before every round, and never exceeded."""
 
 import logging
 from typing import Any
 
 from fedapp.config.privacy import Budget
 from fedapp.core.errors import UserError
-from fedapp.core.files import try_write
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callback import ActiveRun, Callback
 
@@ -13,42 +12,80 @@ log = logging.getLogger(__name__)
 
 
 class PrivacyBudget(Callback):
-    """Counts every noisy model that the run releases, also those of rounds that are repeated.
+    """Counts every noisy model that the run may have released, also those of repeated rounds.
 
-    After an interruption a run repeats the rounds since its last checkpoint with new noise. Clients
-    have seen both models, so both count.
+    A round is counted on disk before it begins, because its model can leave the server before the
+    round ends: for the evaluation on clients. After an interruption a run repeats the rounds since
+    its last checkpoint with new noise, and both models count.
     """
 
-    def __init__(self, budget: Budget, directory: RunDirectory) -> None:
-        """Continue the count of an earlier process of the same run."""
-        self.budget, self.releases = budget, directory.releases()
+    def __init__(self, budget: Budget) -> None:
+        """Count the rounds of a run with this budget."""
+        self.budget, self.releases = budget, 0
+
+    def run_begins(self, run: ActiveRun) -> None:
+        """Continue the count of an earlier process, and count the first round."""
+        self.releases = released(self.budget, run.directory, run.first_round)
+        if run.first_round <= run.last_round:
+            self._count(run.directory)
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Count the round's model before it leaves the server, and add epsilon to the row."""
-        self.releases += 1
-        try_write("privacy.json", lambda: run.directory.write_releases(self.releases))
+        """Add epsilon to the row, and count the next round."""
         row["epsilon"] = self.budget.epsilon(self.releases)
+        if row["round"] < run.last_round:
+            self._count(run.directory)
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Add what the run has spent to the summary."""
         summary["epsilon"] = self.budget.epsilon(self.releases)
         summary["delta"], summary["dp_noise"] = self.budget.delta, self.budget.noise
 
+    def _count(self, directory: RunDirectory) -> None:
+        self.releases += 1
+        try:
+            directory.write_privacy(self.releases, self.budget.terms())
+        except OSError as error:
+            raise UserError(
+                f"the run ends because {directory.path}/privacy.json cannot be written "
+                f"({error.strerror}): what is not counted could be released"
+            ) from None
 
-def last_round(budget: Budget | None, releases: int, first_round: int, planned: int) -> int:
-    """Return the last round that the budget allows, at most the planned one.
+
+def released(budget: Budget, directory: RunDirectory, first_round: int) -> int:
+    """Return how many noisy models earlier processes of a run may have released.
 
     Raises:
-        UserError: the budget does not allow one more round.
+        UserError: they had other noise or sampling, which one budget cannot count.
+    """
+    known = directory.privacy()
+    for name, value in budget.terms().items():
+        if known and known.get(name) != value:
+            raise UserError(
+                f"the earlier rounds of {directory.path} count with {name} {known.get(name)}, this "
+                f"configuration has {value}: continue with the run's own, or start a new run"
+            )
+    return max(int(known.get("releases", 0)), first_round - 1)
+
+
+def last_round(
+    budget: Budget | None, directory: RunDirectory, first_round: int, planned: int
+) -> int:
+    """Return the last round that the budget allows, at most the planned one.
+
+    It is before `first_round` for a resumed run that has spent its budget.
+
+    Raises:
+        UserError: the budget does not allow the first round of a run.
     """
     if budget is None or first_round > planned:
         return planned
+    releases = released(budget, directory, first_round)
     wanted = releases + planned - first_round + 1
-    last = first_round - 1 + budget.affordable(wanted) - releases
-    if last < first_round:
+    last = max(first_round - 1 + budget.affordable(wanted) - releases, first_round - 1)
+    if last < 1:
         raise UserError(
-            f"round {first_round} would exceed dp-epsilon {budget.limit:g}: the run has spent "
-            f"{budget.epsilon(releases):.3g}"
+            f"round 1 would exceed dp-epsilon {budget.limit:g} at dp-noise {budget.noise:g}: it "
+            f"spends {budget.epsilon(releases + 1):.3g}"
         )
     if last < planned:
         log.warning(

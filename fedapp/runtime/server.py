@@ -28,11 +28,12 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         **data_properties(process),
     }
     federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
+    first_round = saved.server_round + 1 if saved else 1
+    # before anything of an earlier attempt is removed
+    last = last_round(Budget.of(config), recorder.directory, first_round, config.num_rounds)
     state_key = _state_key(grid, federation, recorder, saved)
     strategy = build_strategy(config, process, federation, state_key)
-    arrays, first_round = _starting_point(process, strategy, recorder.directory, saved)
-    budget, releases = Budget.of(config), recorder.directory.releases()
-    last = last_round(budget, releases, first_round, config.num_rounds)
+    arrays = _starting_point(process, strategy, recorder.directory, saved)
     try:
         recorder.begin(strategy, first_round, arrays, last)
         strategy.start(
@@ -52,8 +53,9 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         raise
     spent = f"a further round would exceed dp-epsilon {config.dp_epsilon:g}"
     recorder.finish("completed", spent if last < config.num_rounds else "")
-    if strategy.state_key and not config.keep_state:  # last, because it may be interrupted
-        forget(grid, federation, strategy.state_key)
+    states = strategy.state_key if not config.keep_state else ""
+    if states or config.secure_aggregation != "off":  # last, because it may be interrupted
+        forget(grid, federation, states)
 
 
 def _state_key(
@@ -74,10 +76,10 @@ def _state_key(
 
 def _starting_point(
     process: ProcessContext, strategy: ClientStrategy, run: RunDirectory, saved: Checkpoint | None
-) -> tuple[ArrayRecord, int]:
-    """Return the initial model and the first round, both from a checkpoint if there is one."""
+) -> ArrayRecord:
+    """Return the model to start from: that of the checkpoint if there is one."""
     run.truncate_rounds(saved.server_round if saved else 0)
     if saved is None:
-        return to_array_record(to_arrays(process.slot.shared)), 1
+        return to_array_record(to_arrays(process.slot.shared))
     strategy.restore(saved.strategy)
-    return to_array_record(saved.arrays), saved.server_round + 1
+    return to_array_record(saved.arrays)

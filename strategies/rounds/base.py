@@ -100,6 +100,9 @@ class ClientStrategy(RoundLoop):
         """Reduce a node's reply; on `UpdateRefused` or another error nothing may be kept."""
         raise NotImplementedError
 
+    def after_replies(self) -> None:
+        """Act after all replies and before `end_round`, which a method may replace."""
+
     def end_round(self, received: Arrays) -> Arrays:
         """Return the next shared arrays, after all replies."""
         raise NotImplementedError
@@ -169,6 +172,7 @@ class ClientStrategy(RoundLoop):
         self.report.sort()
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self._known |= {result.client for result in self.report.results}
+        self.after_replies()
         arrays = self.end_round(self._global)
         check_finite(arrays, server_round)
         return to_array_record(arrays), MetricRecord({"train_loss": self.report.train_loss})

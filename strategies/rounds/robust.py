@@ -1,24 +1,24 @@
-"""Robust means and differential privacy, by Flower's strategies, on separate client models.
+"""Robust means, by Flower's strategies, and differential privacy, on separate client models.
 
 A sum does not show single clients, so these rules need each client's model. Nodes then send the
 models separately, and the server keeps a cohort's models until the end of the round. Only methods
 whose server step starts from a mean of models support these rules.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideFixedClipping,
     FedMedian,
     FedTrimmedAvg,
     Krum,
     MultiKrum,
     Strategy,
 )
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from strategies.aggregate import Arrays, ExactSum, UpdateRefused
 from strategies.rounds.federation import RoundFailed
@@ -50,27 +50,22 @@ class Rule:
     def combine(self, server_round: int, received: Arrays, models: "SeparateModels") -> Arrays:
         """Return the combination of the models, with clients in ascending order.
 
-        The noise of differential privacy comes from the operating system, not from the run's seed,
-        so that nobody who knows the seed can subtract it. Raises `RoundFailed` if too few models
-        are left for the rule's protection.
+        Raises `RoundFailed` if too few models are left for the rule's protection.
         """
-        replies = models.messages()
+        replies = models.messages(self.clip)
         if len(replies) < self.fewest:
             raise RoundFailed(
                 f"round {server_round} has {len(replies)} usable updates, but aggregation "
                 f"'{self.name}' with robust-malicious {self.malicious} needs {self.fewest}"
             )
-        strategy = RULES[self.name](self, len(replies))
-        if self.clip > 0:
-            strategy = DifferentialPrivacyServerSideFixedClipping(
-                strategy, self.noise, self.clip, num_sampled_clients=len(replies)
-            )
-            strategy.current_arrays = to_array_record(received)
-            _fresh_noise()
-        arrays, _ = strategy.aggregate_train(server_round, replies)
+        arrays, _ = RULES[self.name](self, len(replies)).aggregate_train(server_round, replies)
         if arrays is None:
             raise RoundFailed(f"{self.name} found no model among {len(replies)} updates")
         combined = from_array_record(arrays)
+        if self.clip > 0:
+            share = len(replies) / models.cohort if self.name == "mean" else 1.0
+            deviation = self.noise * self.clip / models.cohort
+            combined = _with_noise(received, combined, share, deviation)
         return {name: combined[name].astype(array.dtype) for name, array in received.items()}
 
 
@@ -89,9 +84,9 @@ RULES: dict[str, Callable[[Rule, int], Strategy]] = {
 class SeparateModels:
     """The models of one round, each with its weight."""
 
-    def __init__(self, received: Arrays) -> None:
-        """Prepare for models in the shapes of `received`."""
-        self._check, self._names = ExactSum(received, 1), tuple(received)
+    def __init__(self, received: Arrays, cohort: int) -> None:
+        """Prepare for models in the shapes of `received`, of at most `cohort` clients."""
+        self._check, self._received, self.cohort = ExactSum(received, 1), received, cohort
         self._models: dict[int, tuple[Arrays, int]] = {}
 
     def add(self, uploads: Mapping[int, Arrays], weights: Mapping[int, int]) -> None:
@@ -103,17 +98,15 @@ class SeparateModels:
         for client, arrays in uploads.items():
             self._models[client] = arrays, weights[client]
 
-    def messages(self) -> list[Message]:
+    def messages(self, clip: float = 0.0) -> list[Message]:
         """Return the models as replies for Flower's strategies, by ascending client.
 
-        Flower compares arrays by position, so they have the order of `received`: that of a model
-        that was read from a checkpoint differs from the clients'.
+        With `clip`, updates of a larger norm are shortened to it.
         """
-        ordered = {
-            client: ({name: arrays[name] for name in self._names}, weight)
+        return [
+            _reply(client, _clipped(self._received, arrays, clip) if clip else arrays, weight)
             for client, (arrays, weight) in sorted(self._models.items())
-        }
-        return [_reply(client, *model) for client, model in ordered.items()]
+        ]
 
 
 def _reply(client: int, arrays: Arrays, weight: int) -> Message:
@@ -122,9 +115,25 @@ def _reply(client: int, arrays: Arrays, weight: int) -> Message:
     return Message(content, dst_node_id=client + 1, message_type=MessageType.TRAIN)
 
 
-def _fresh_noise() -> None:
-    """Seed NumPy's global generator, the source of Flower's noise, from the operating system.
+def _clipped(received: Arrays, model: Arrays, norm: float) -> Arrays:
+    """Return the model whose update from `received` has at most this norm."""
+    update = {name: model[name].astype(np.float64) - array for name, array in received.items()}
+    length = math.sqrt(sum(float(np.sum(array**2)) for array in update.values()))
+    factor = min(1.0, norm / length) if length else 1.0
+    return {name: received[name] + factor * array for name, array in update.items()}
 
-    The generator belongs to the whole process; a run uses it only for this noise.
+
+def _with_noise(received: Arrays, combined: Arrays, share: float, deviation: float) -> Arrays:
+    """Return the combined update times `share`, with Gaussian noise, on top of `received`.
+
+    The mean is over the whole cohort: a client that gave no update counts as zero. Otherwise the
+    scale of the noise would tell how many failed, which may depend on one client's data. The noise
+    comes from the operating system, not from the run's seed, so that nobody can subtract it.
     """
-    np.random.seed(None)
+    random = np.random.default_rng()
+    return {
+        name: array
+        + share * (combined[name].astype(np.float64) - array)
+        + random.normal(0.0, deviation, array.shape)
+        for name, array in received.items()
+    }

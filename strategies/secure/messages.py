@@ -8,11 +8,12 @@ FEWEST = 3  # parties: with two, each would learn the other's update from the su
 
 
 def threshold_of(parties: int, share: float) -> int:
-    """Return how many parties must stay until the end: a share of them, and more than half.
+    """Return how many of a round's nodes must stay until the end.
 
-    With half or fewer the server could let two disjoint groups open different secrets of one party.
+    They are a share of them, more than half, because the server could otherwise let two groups open
+    different secrets of one party, and at least `FEWEST`.
     """
-    return max(math.ceil(share * parties - 1e-9), parties // 2 + 1)
+    return max(math.ceil(share * parties - 1e-9), parties // 2 + 1, FEWEST)
 
 
 def about(session: bytes, sender: int, receiver: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 
 from strategies.aggregate import Arrays
-from strategies.secure.messages import FEWEST, SECURE, about, threshold_of
+from strategies.secure.messages import SECURE, about, threshold_of
 from strategies.secure.primitives import (
     SECRET_BYTES,
     ProtocolBroken,
@@ -58,7 +58,9 @@ class SecureNode:
         parties = [int(party) for party in asked["parties"]]
         keys = {"sealing": list(asked["sealing"]), "masking": list(asked["masking"])}
         self._check_parties(parties, keys, state)
-        threshold, own = threshold_of(len(parties), self.share), new_secret()
+        cohort = max(int(asked["cohort"]), len(parties))
+        threshold, own = threshold_of(cohort, self.share), new_secret()
+        self._require(parties, threshold)
         pairs = zip(
             split(own, threshold, len(parties)),
             split(state["masking"], threshold, len(parties)),
@@ -71,7 +73,8 @@ class SecureNode:
             )
             for party, key, shares in zip(parties, keys["sealing"], pairs, strict=True)
         ]  # fmt: skip
-        self._store(**state | {"step": _SHARED, "own": own, "parties": parties}, **_public(keys))
+        shared = {"step": _SHARED, "own": own, "parties": parties, "threshold": threshold}
+        self._store(**state | shared, **_public(keys))
         return {"sealed": sealed, "commitment": commitment(own, state["session"])}
 
     def mask(self, groups: Mapping[str, Arrays], asked: Fields) -> None:
@@ -104,7 +107,7 @@ class SecureNode:
                 add_mask(flat, agree(state["masking"], keys[party][1], MASK_PURPOSE), sign)
         self._store(
             session=state["session"], party=state["party"], step=_MASKED,
-            parties=state["parties"], senders=senders, shares=shares,
+            threshold=state["threshold"], senders=senders, shares=shares,
         )  # fmt: skip
 
     def unmask(self, asked: Fields) -> dict[str, Any]:
@@ -129,8 +132,6 @@ class SecureNode:
         """Raise `ProtocolBroken` unless this node is among enough different parties."""
         if len(set(parties)) != len(parties) or any(len(k) != len(parties) for k in keys.values()):
             raise ProtocolBroken("the list of parties names one twice, or has no keys for some")
-        if len(parties) < FEWEST:
-            raise ProtocolBroken(f"{len(parties)} parties cannot hide an update; {FEWEST} can")
         mine = {name: public_key(state[name]) for name in keys}
         if state["party"] not in parties or any(
             keys[name][parties.index(state["party"])] != key for name, key in mine.items()
@@ -141,13 +142,19 @@ class SecureNode:
 
     def _check_group(self, group: list[int], allowed: list[int], state: Fields) -> None:
         """Raise `ProtocolBroken` unless a group of parties has this node and is large enough."""
-        needed = threshold_of(len(state["parties"]), self.share)
         if len(set(group)) != len(group) or not set(group) <= set(allowed):
             raise ProtocolBroken("the server names a party twice, or one that did not take part")
         if state["party"] not in group:
             raise ProtocolBroken("the server has left this node out and asks it all the same")
-        if len(group) < needed:
-            raise ProtocolBroken(f"{len(group)} parties are left of the {needed} that are needed")
+        self._require(group, state["threshold"])
+
+    def _require(self, group: list[int], least: int) -> None:
+        if len(group) < least:
+            raise ProtocolBroken(f"{len(group)} parties are left of the {least} that are needed")
+
+    def forget(self) -> None:
+        """Delete the secrets of a session that was not finished."""
+        self.records.pop(SECURE, None)
 
     def _state(self, asked: Fields, step: int) -> dict[str, Any]:
         """Return the session's state; raises `ProtocolBroken` unless `step` was the last one."""

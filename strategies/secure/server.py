@@ -15,8 +15,9 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays
 from strategies.rounds.federation import RoundFailed
+from strategies.rounds.records import ERROR, LATE
 from strategies.rounds.transport import exchange, payload_bytes
-from strategies.secure.messages import FEWEST, KEYS, SECURE, SHARES, UNMASK, threshold_of
+from strategies.secure.messages import KEYS, SECURE, SHARES, UNMASK, threshold_of
 from strategies.secure.node import MASK_PURPOSE, flattened
 from strategies.secure.primitives import (
     SECRET_BYTES,
@@ -39,15 +40,17 @@ class SecureSession:
     """One round of the protocol with the nodes of its cohort, each a party with a number."""
 
     def __init__(self, grid: Grid, nodes: Sequence[int], share: float, timeout: float) -> None:
-        """Prepare a session of the nodes' ids; `share` of the parties must stay until the end."""
-        self.grid, self.share, self.timeout = grid, share, timeout
+        """Prepare a session of the nodes' ids; `share` of them must stay until the end."""
+        self.grid, self.timeout = grid, timeout
+        self.threshold = threshold_of(len(nodes), share)
         self.party = {node: number for number, node in enumerate(sorted(nodes), 1)}
         self.node = {number: node for node, number in self.party.items()}
         self.session = secrets.token_bytes(_SESSION_BYTES)
-        self.lost: dict[int, str] = {}  # reason by node
+        self.lost: dict[int, tuple[str, str]] = {}  # reason and kind of failure by node
         self.bytes_down = self.bytes_up = 0
         self._keys: dict[int, _Reply] = {}  # by party, in ascending order
         self._sealed: dict[int, _Reply] = {}
+        self._liars: set[int] = set()  # positions of parties whose shares were false
 
     def prepare(self) -> dict[int, ConfigRecord]:
         """Exchange keys and shares; return what each remaining node needs to mask its sum.
@@ -56,11 +59,11 @@ class SecureSession:
             RoundFailed: too few nodes are left.
         """
         asked = {number: {"party": number} for number in self.node}
-        self._keys = self._ask(KEYS, asked, ("sealing", "masking"))
+        self._keys = self._distinct(self._ask(KEYS, asked, ("sealing", "masking")))
         parties = list(self._keys)
-        self.threshold = threshold_of(len(parties), self.share)
-        self._require(parties, FEWEST)
+        self._require(parties)
         listed = {
+            "cohort": len(self.node),
             "parties": parties,
             "sealing": [self._keys[party]["sealing"] for party in parties],
             "masking": [self._keys[party]["masking"] for party in parties],
@@ -68,7 +71,7 @@ class SecureSession:
         fields = ("sealed", "commitment")
         self._sealed = self._ask(SHARES, dict.fromkeys(parties, listed), fields)
         senders = list(self._sealed)
-        self._require(senders, self.threshold)
+        self._require(senders)
         return {
             self.node[party]: ConfigRecord(
                 {
@@ -82,23 +85,25 @@ class SecureSession:
             for party in senders
         }
 
-    def open(self, groups: Mapping[str, Arrays], nodes: Sequence[int]) -> None:
+    def open(self, groups: Mapping[str, Arrays], nodes: Sequence[int], lost: str = "") -> None:
         """Remove all masks from the sum of the masked sums of `nodes`, in place.
+
+        `lost` says why other nodes have sent no masked sum.
 
         Raises:
             RoundFailed: too few nodes reveal their shares, or the shares do not fit.
         """
         survivors = sorted(self.party[node] for node in nodes)
-        self._require(survivors, self.threshold)
+        self._require(survivors, lost)
         asked = {party: {"survivors": survivors} for party in survivors}
         answers = self._ask(UNMASK, asked, ("shares",))
-        self._require(list(answers), self.threshold)
+        self._require(list(answers))
         flat = flattened(groups)
         for number, party in enumerate(self._sealed):
             shares = [
                 (position, answers[holder]["shares"][number])
                 for position, holder in enumerate(self._keys)
-                if holder in answers
+                if holder in answers and position not in self._liars
             ]
             seed = self._seed(party, party in survivors, shares)
             if party in survivors:
@@ -122,6 +127,7 @@ class SecureSession:
                 fits = public_key(seed) == self._keys[party]["masking"]
             if fits:
                 if suspect is not None:
+                    self._liars.add(suspect)
                     liar = self.node[list(self._keys)[suspect]]
                     log.warning("node %d has revealed a false share; the others suffice", liar)
                 return seed
@@ -143,29 +149,48 @@ class SecureSession:
         ]  # fmt: skip
         self.bytes_down += sum(map(payload_bytes, messages))
         found: dict[int, _Reply] = {}
-        for node, reply in self._replies(messages):
-            try:
-                found[self.party[node]] = _fields(reply, fields, len(self._keys), len(self._sealed))
-            except ProtocolBroken as reason:
-                self.lost[node] = f"its part in secure aggregation was refused: {reason}"
-        for party in asked.keys() - found.keys():
-            self.lost.setdefault(self.node[party], "its node did not answer in time")
-        return {party: found[party] for party in sorted(found)}
-
-    def _replies(self, messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
         for reply in exchange(self.grid, messages, self.timeout):
             node = reply.metadata.src_node_id
-            if reply.has_error():
-                self.lost[node] = f"its node reported: {reply.error.reason}"
-            else:
+            try:
+                if reply.has_error():
+                    raise ProtocolBroken(f"its node reported: {reply.error.reason}")
                 self.bytes_up += payload_bytes(reply)
-                yield node, reply
+                found[self.party[node]] = _fields(reply, fields, len(self._keys), len(self._sealed))
+            except Exception as error:  # nodes are not trusted: whatever is wrong, it is theirs
+                reason = str(error) if isinstance(error, ProtocolBroken) else repr(error)
+                self.lost[node] = f"its part in secure aggregation was refused: {reason}", ERROR
+        for party in asked.keys() - found.keys():
+            self.lost.setdefault(self.node[party], ("its node did not answer in time", LATE))
+        return {party: found[party] for party in sorted(found)}
 
-    def _require(self, parties: Sequence[int], least: int) -> None:
-        if len(parties) < least:
-            reason = next(iter(self.lost.values()), "the cohort has no more nodes")
+    def _distinct(self, keys: dict[int, _Reply]) -> dict[int, _Reply]:
+        """Leave out parties whose keys give no secret or belong to a party before them.
+
+        All others would refuse a list with such keys.
+        """
+        seen: set[bytes] = set()
+        kept: dict[int, _Reply] = {}
+        for party, reply in keys.items():
+            pair = {bytes(reply["sealing"]), bytes(reply["masking"])}
+            try:
+                for key in pair:
+                    agree(bytes(SECRET_BYTES), key, "test")
+                if pair & seen:
+                    raise ProtocolBroken("its keys are another node's")
+            except ProtocolBroken as reason:
+                refused = f"its part in secure aggregation was refused: {reason}"
+                self.lost[self.node[party]] = refused, ERROR
+            else:
+                seen |= pair
+                kept[party] = reply
+        return kept
+
+    def _require(self, parties: Sequence[int], lost: str = "") -> None:
+        if len(parties) < self.threshold:
+            reasons = [reason for reason, _ in self.lost.values()] or [lost or "no more took part"]
             raise RoundFailed(
-                f"secure aggregation has {len(parties)} nodes left and needs {least}: {reason}"
+                f"secure aggregation has {len(parties)} nodes left and needs {self.threshold} of "
+                f"{len(self.node)}: {reasons[0]}"
             )
 
 

@@ -35,7 +35,7 @@ def test_all_clients_lie_between_the_exact_gaussian_and_the_first_bound_on_it(no
 )
 def test_sampling_is_counted_as_by_the_librarys_own_orders(noise, clients, cohort, rounds):
     release = dp_accounting.SampledWithoutReplacementDpEvent(
-        clients, cohort, dp_accounting.GaussianDpEvent(noise / 2)
+        clients - 1, cohort, dp_accounting.GaussianDpEvent(noise / 2)
     )
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     expected = RdpAccountant(neighboring_relation=relation).compose(release, rounds)
@@ -58,7 +58,7 @@ def by_hand(order: int, share: float, m: float) -> float:
 def test_sampling_costs_no_more_than_the_published_bound_and_less_than_none(place):
     order = {1: 2, 3: 3, 5: 4, 9: 8}[place]
     found = _divergences(6.0, 100, 10)[place]
-    assert 0 < found <= by_hand(order, 0.1, 3.0) * (1 + 1e-9)
+    assert 0 < found <= by_hand(order, 10 / 99, 3.0) * (1 + 1e-9)
     assert found < _divergences(6.0, 100, 100)[place]
 
 
@@ -80,6 +80,12 @@ def test_auto_finds_the_least_noise_for_all_rounds_and_none_without_a_limit():
     assert budget.noise == round(budget.noise, 3)
     assert parse_config(settings(**PRIVATE)).dp_noise == 0.0
     assert Budget.of(parse_config(settings(**PRIVATE))) is None
+
+
+def test_a_client_knows_that_it_took_part():
+    """Of three clients two take part: each knows the other two's sum, so no sampling hides them."""
+    assert Budget(4.0, 3, 2, 1e-5).epsilon(5) == Budget(4.0, 3, 3, 1e-5).epsilon(5)
+    assert Budget(4.0, 4, 2, 1e-5).epsilon(5) < Budget(4.0, 4, 4, 1e-5).epsilon(5)
 
 
 def test_a_robust_rule_has_no_budget():

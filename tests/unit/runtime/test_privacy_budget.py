@@ -43,7 +43,7 @@ def test_a_run_without_noise_counts_nothing(train):
     run = train()
     assert "epsilon" not in run.summary()
     assert "epsilon" not in run.rounds()[0]
-    assert run.releases() == 0
+    assert run.privacy() == {}
 
 
 def test_repeated_rounds_of_a_resumed_run_count_again(train, monkeypatch):
@@ -61,8 +61,8 @@ def test_repeated_rounds_of_a_resumed_run_count_again(train, monkeypatch):
             train(**keys)
     run = train(**keys, resume="auto")
     assert [row["round"] for row in run.rounds()] == [1, 2, 3, 4, 5]
-    assert run.releases() == 6  # round 3 twice: the checkpoint was that of round 2
-    assert run.rounds()[-1]["epsilon"] == LEFT.epsilon(6)
+    assert run.privacy() == {"releases": 7, "noise": 4.0, "clients": 10, "cohort": 5}
+    assert run.rounds()[-1]["epsilon"] == LEFT.epsilon(7)  # rounds 3 and 4 twice
 
 
 def test_a_run_ends_before_it_would_exceed_its_budget(train, caplog):
@@ -86,10 +86,38 @@ def test_a_run_whose_budget_is_spent_is_refused(train):
     ("releases", "first", "planned", "last"), [(0, 1, 2, 2), (1, 1, 2, 2), (7, 9, 8, 8)]
 )
 def test_the_last_round_is_the_planned_one_where_the_budget_suffices(
-    releases, first, planned, last
+    releases, first, planned, last, tmp_path
 ):
-    assert last_round(Budget(40.0, 10, 5, 1e-5, 8.0), releases, first, planned) == last
-    assert last_round(None, releases, first, planned) == planned
+    budget, run = Budget(40.0, 10, 5, 1e-5, 8.0), RunDirectory.create(tmp_path, "one", {})
+    run.write_privacy(releases, budget.terms())
+    assert last_round(budget, run, first, planned) == last
+    assert last_round(None, run, first, planned) == planned
+
+
+def test_a_resumed_run_without_budget_trains_no_further_round_and_keeps_its_files(train):
+    limit = LEFT.epsilon(3) + 1e-9
+    keys = {"dp_noise": 4.0, "num_rounds": 9, "dp_epsilon": limit, "checkpoint_every": 1}
+    before = train(**keys).rounds()
+    again = train(**keys, resume="auto")
+    assert again.rounds() == before
+    assert again.summary()["status"] == "completed"
+    assert again.privacy()["releases"] == 3
+
+
+def test_rounds_with_other_noise_are_not_counted_together(tmp_path):
+    run = RunDirectory.create(tmp_path, "one", {})
+    run.write_privacy(3, Budget(1.0, 10, 5, 1e-5).terms())
+    with pytest.raises(UserError, match=r"count with noise 1\.0, this configuration has 4\.0"):
+        last_round(LEFT, run, 1, 5)
+
+
+def test_a_count_that_cannot_be_written_ends_the_run(train, monkeypatch):
+    def full(self, count, terms):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write_privacy", full)
+    with pytest.raises(UserError, match=r"privacy\.json cannot be written \(No space left"):
+        train(dp_noise=4.0)
 
 
 def test_cohorts_of_a_run_with_noise_do_not_follow_from_the_seed():

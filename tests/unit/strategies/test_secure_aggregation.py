@@ -72,15 +72,13 @@ def test_a_node_lost_at_any_step_leaves_the_sum_of_the_others(step, error, monke
 @pytest.mark.parametrize("step", STEPS)
 def test_a_round_that_loses_too_many_nodes_gives_no_model(step, monkeypatch):
     """Of five parties four must stay."""
-    parties = {2, 3, 4} if step == "advertise" else {2, 3}
-    lose(monkeypatch, step, parties, RuntimeError("power cut"))
-    left = 5 - len(parties)
-    with pytest.raises(RoundFailed, match=f"secure aggregation has {left} nodes left and needs"):
+    lose(monkeypatch, step, {2, 3}, RuntimeError("power cut"))
+    with pytest.raises(RoundFailed, match=r"has 3 nodes left and needs 4 of 5: .*power cut"):
         federate(SECURE, nodes=5)
 
 
 def test_two_nodes_are_too_few_to_hide_anything():
-    with pytest.raises(RoundFailed, match="needs at least 3 nodes, of which 2 are connected"):
+    with pytest.raises(RoundFailed, match="at least 3 nodes in a round, and round 1 has 2"):
         federate(SECURE, nodes=2)
 
 
@@ -183,6 +181,7 @@ def test_what_the_server_gets_from_a_node_is_uniform_and_differs_between_runs():
         ({"method": "fedproto"}, r"server of method 'fedproto' needs more \(FedProto\)"),
         ({"method": "fedgen"}, r"server of method 'fedgen' needs more \(FedGen\)"),
         ({"method": "local"}, r"server of method 'local' needs more"),
+        ({"participation": 0.2}, "at least 3 clients per round, but 2 are sampled"),
         ({"secure_threshold": 0.5}, "'secure-threshold' is 0.5 but must be greater than 0.5"),
     ],
 )
@@ -190,3 +189,40 @@ def test_what_masks_would_hide_from_its_server_is_refused(changes, words):
     keys = {"method": "fedavg", "secure_aggregation": "pairwise", **changes}
     with pytest.raises(UserError, match=words):
         parse_config(settings(**keys))
+
+
+@pytest.mark.parametrize("key", ["sealing", "masking"])
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_node_whose_keys_all_others_would_refuse_is_left_out(key, copied, monkeypatch):
+    """The last node to answer sends the first one's key, or one that gives no secret."""
+    advertise, answers = SecureNode.advertise, {}
+
+    def false(self, asked):
+        answer = answers[asked["party"]] = advertise(self, asked)
+        if len(answers) == 5:
+            answer[key] = next(iter(answers.values()))[key] if copied else bytes(32)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SecureNode, "advertise", false)
+        found, strategy, _ = federate(SECURE, nodes=5)
+    first, *_, last = answers
+    party = max(first, last) if copied else last
+    lost = {party - 1, party + 4}
+    assert_same(without(monkeypatch, lost), found)
+    assert {failure.client for failure in strategy.report.failures} == lost
+
+
+@pytest.mark.parametrize("extra", ["", b"", []])
+def test_an_answer_that_flower_cannot_count_is_a_failure_of_its_node(extra, monkeypatch):
+    expected = without(monkeypatch, {2, 7})
+
+    def spoil(reply):
+        records = reply.content.config_records
+        if reply.metadata.src_node_id == 102 and "secure-aggregation" in records:
+            records["secure-aggregation"]["x"] = extra
+        return reply
+
+    found, strategy, _ = federate(SECURE, nodes=5, tamper=spoil)
+    assert_same(expected, found)
+    assert {failure.client for failure in strategy.report.failures} == {2, 7}

@@ -36,7 +36,7 @@ class Parties:
 
     def listed(self, **changes) -> dict:
         fields = {
-            "session": SESSION, "parties": list(self.keys),
+            "session": SESSION, "cohort": len(self.keys), "parties": list(self.keys),
             "sealing": [keys["sealing"] for keys in self.keys.values()],
             "masking": [keys["masking"] for keys in self.keys.values()],
         }  # fmt: skip
@@ -92,7 +92,7 @@ def test_enough_shares_give_the_secret_and_one_fewer_does_not():
 
 @pytest.mark.parametrize(
     ("parties", "share", "needed"),
-    [(3, 2 / 3, 2), (4, 2 / 3, 3), (10, 2 / 3, 7), (100, 2 / 3, 67), (4, 0.51, 3), (5, 1.0, 5)],
+    [(3, 2 / 3, 3), (4, 2 / 3, 3), (10, 2 / 3, 7), (100, 2 / 3, 67), (4, 0.51, 3), (5, 1.0, 5)],
 )
 def test_the_threshold_is_the_share_and_more_than_half(parties, share, needed):
     assert threshold_of(parties, share) == needed > parties / 2
@@ -152,7 +152,7 @@ def test_a_node_shares_nothing_with_parties_that_it_cannot_trust(changes, words)
 
 def test_a_node_shares_nothing_with_one_other_party_or_with_one_key_under_two_names():
     two = Parties(2)
-    with pytest.raises(ProtocolBroken, match="2 parties cannot hide an update; 3 can"):
+    with pytest.raises(ProtocolBroken, match="2 parties are left of the 3 that are needed"):
         two.nodes[1].share_secrets(two.listed())
     four = Parties(4)
     keys = four.listed()["masking"]
