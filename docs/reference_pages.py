@@ -5,8 +5,9 @@ import typer
 
 from fedapp.cli.app import app
 from fedapp.cli.config_pages import allowed
+from fedapp.config.key_groups import kebab
 from fedapp.config.run_config import RunConfig, group_of
-from fedapp.config.run_keys import GROUPS, kebab
+from fedapp.config.run_keys import GROUPS
 from fedapp.methods import METHODS
 
 TITLES = {
@@ -17,7 +18,8 @@ TITLES = {
     "training": "Training",
     "evaluation": "Evaluation",
     "output": "Output",
-    "robustness": "Robustness and privacy",
+    "robustness": "Robustness",
+    "privacy": "Privacy",
 }
 
 

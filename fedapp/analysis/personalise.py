@@ -16,9 +16,9 @@ from clients.base import LocalClient, Scalar
 from clients.training.arrays import to_arrays
 from clients.training.local_training import LossDiverged
 from fedapp.config.fine_tuning import PROTOCOLS
+from fedapp.config.key_groups import kebab
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
-from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.core.progress import tracked

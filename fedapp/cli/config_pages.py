@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
 from fedapp.config.resolve import auto_layers, parse_config, parse_unresolved
 from fedapp.config.run_config import RunConfig, group_of
-from fedapp.config.run_keys import GROUPS, kebab
+from fedapp.config.run_keys import GROUPS
 from fedapp.core.errors import unknown
 from fedapp.methods.fine_tuned import FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import AsJson, show
+from fedapp.cli.options import AsJson, Overrides, Project, show
 from fedapp.engines.deployment.doctor import examine
 
 
@@ -64,9 +64,13 @@ def doctor(
     ] = None,
     dataset: Annotated[str, typer.Option(help="A data set that this host must have.")] = "digits",
     data_dir: Annotated[str, typer.Option(help="Folder that holds this data set.")] = "",
+    config: Overrides = None,
+    project: Project = Path("."),
     as_json: AsJson = False,
 ) -> None:
     """Check this machine before it joins: versions, devices, data, disks, certificates, clock.
+
+    With -c it also says what that run's configuration protects.
 
     Example: fedapp doctor --certificates certificates --superlink superlink.example.org:8000
     """
@@ -74,6 +78,10 @@ def doctor(
 
     checks = examine(dataset, data_dir)
     checks += examine_federation(certificates, superlink, port or [])
+    if config:
+        from fedapp.engines.deployment.protections import protections_of  # imports NumPy
+
+        checks += protections_of(project, config)
     show("Checks", [check.row() for check in checks], as_json)
     raise SystemExit(0 if all(check.ok for check in checks) else 1)
 

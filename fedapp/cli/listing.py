@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedapp.config.extensions import METHODS
-from fedapp.config.run_keys import kebab
+from fedapp.config.key_groups import kebab
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.methods.row import ADD, PERTURB, Method
 from fedapp.results import formatting

@@ -9,8 +9,8 @@ from typing import Any
 from fedapp.cli.listing import method_row
 from fedapp.config.auto import SETTINGS
 from fedapp.config.extensions import METHODS
+from fedapp.config.key_groups import kebab
 from fedapp.config.resolve import is_ordinary
-from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
 from fedapp.experiments.papers.cells import cells_of
 from fedapp.experiments.papers.tables import all_papers

@@ -21,11 +21,11 @@ from fedapp.config.auto import (
 )
 from fedapp.config.checks import check_config
 from fedapp.config.fine_tuning import fine_tuning_settings
+from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
 from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
-from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
 from fedapp.methods.row import Method
 from fedapp.methods.table import FALLBACKS, check_regulariser, find_method

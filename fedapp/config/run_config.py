@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, create_model
 
 from fedapp.config import extensions  # noqa: F401  (extensions may add methods with keys)
-from fedapp.config.run_keys import GROUPS, LOCAL, RECORDING, RunKeys, kebab, marked_keys
+from fedapp.config.key_groups import LOCAL, RECORDING, kebab, marked_keys
+from fedapp.config.run_keys import GROUPS, RunKeys
 from fedapp.methods.table import method_keys
 
 if TYPE_CHECKING:

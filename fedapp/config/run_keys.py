@@ -3,36 +3,13 @@
 The row of a method declares the method's own keys. A field's description is the key's help text.
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from fedapp.config.key_groups import Keys, Local, Machine, Recording
+from fedapp.config.protection_keys import PrivacyKeys, RobustnessKeys
 from fedapp.core.keys import Auto, Count, Positive, Threads, Unsigned, Weight
-
-T = TypeVar("T")
-LOCAL, RECORDING, MACHINE = "local", "recording", "machine"
-# Marks of keys that may differ between server and nodes, and between a run and its resumption.
-Local = Annotated[T, LOCAL]  # where and how long a run trains, how often it evaluates
-Machine = Annotated[T, LOCAL, MACHINE]  # local keys that describe the machine only
-Recording = Annotated[T, RECORDING]  # how the run is recorded, which changes none of its results
-
-
-def kebab(name: str) -> str:
-    """Return the run-config key of a field: its name in kebab case."""
-    return name.replace("_", "-")
-
-
-class Keys(BaseModel):
-    """What all groups of keys share: kebab-case aliases, strict types, no change after creation."""
-
-    model_config = ConfigDict(
-        alias_generator=kebab,
-        populate_by_name=True,
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-    )
 
 
 class MethodKeys(Keys):
@@ -238,48 +215,6 @@ class OutputKeys(Keys):
     keep_state: Recording[bool] = Field(False, description="keep the clients' states after the run")
 
 
-class RobustnessKeys(Keys):
-    """Failures, malicious clients and privacy."""
-
-    round_timeout: Recording[Positive] = Field(
-        3600.0, description="seconds that a round waits for its nodes"
-    )
-    min_replies: Local[Count] = Field(
-        1, description="smallest number of usable client updates that a round needs"
-    )
-    tolerate_failures: Local[bool] = Field(False, description="continue without clients that fail")
-    state_missing: Local[Literal["error", "reinit"]] = Field(
-        "error", description="if a client's state is lost: the client fails, or starts afresh"
-    )
-    aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
-        "mean",
-        description="rule that combines client models; all but mean get each model by itself",
-    )
-    robust_malicious: Unsigned = Field(0, description="malicious clients that krum expects")
-    robust_trim: Annotated[float, Field(gt=0, lt=0.5)] = Field(
-        0.2, description="fraction of values that trimmed-mean removes at each end"
-    )
-    secure_aggregation: Literal["off", "pairwise"] = Field(
-        "off", description="pairwise: masks hide each node's update from the server"
-    )
-    secure_threshold: Annotated[float, Field(gt=0.5, le=1)] = Field(
-        2 / 3, description="share of a round's nodes that must stay until its masks are removed"
-    )
-    dp_clip: Weight = Field(
-        0.0, description="differential privacy: largest norm of a client's update; 0: off"
-    )
-    dp_noise: Weight | Auto = Field(
-        "auto",
-        description="differential privacy: noise multiplier; auto: what dp-epsilon needs, or none",
-    )
-    dp_epsilon: Weight = Field(
-        0.0, description="differential privacy: the run ends before it spends more; 0: no limit"
-    )
-    dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
-        1e-5, description="differential privacy: delta at which epsilon is counted"
-    )
-
-
 GROUPS: dict[str, type[Keys]] = {
     "method": MethodKeys,
     "data": DataKeys,
@@ -289,11 +224,13 @@ GROUPS: dict[str, type[Keys]] = {
     "evaluation": EvaluationKeys,
     "output": OutputKeys,
     "robustness": RobustnessKeys,
+    "privacy": PrivacyKeys,
 }
 
 
 # Pydantic lists the fields of the last base class first.
 class RunKeys(
+    PrivacyKeys,
     RobustnessKeys,
     OutputKeys,
     EvaluationKeys,
@@ -304,11 +241,3 @@ class RunKeys(
     MethodKeys,
 ):
     """All keys that do not belong to one method, in the order of `GROUPS`."""
-
-
-def marked_keys(cls: type[BaseModel], *marks: str) -> frozenset[str]:
-    """Return the run-config keys that carry one of the marks."""
-    fields = cls.model_fields.items()
-    return frozenset(
-        kebab(name) for name, field in fields if any(mark in field.metadata for mark in marks)
-    )

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import is_file, read_overrides
-from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
 from fedapp.engines.resources import Engine, Resources
 from fedapp.engines.subprocesses import COMPLETED

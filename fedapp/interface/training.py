@@ -12,10 +12,10 @@ from typing import Any
 import tomli_w
 import torch
 
+from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
 from fedapp.config.resolve import load_run_config
 from fedapp.config.run_config import RunConfig
-from fedapp.config.run_keys import kebab
 from fedapp.core.errors import UserError
 from fedapp.core.files import to_json_types
 from fedapp.engines import launch

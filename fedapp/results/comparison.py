@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from fedapp.config.run_keys import MACHINE, RECORDING, RunKeys, marked_keys
+from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
+from fedapp.config.run_keys import RunKeys
 from fedapp.results.formatting import percent, status
 from fedapp.results.run_directory import RunDirectory, Scalar
 
 _VARIABLE_KEYS = marked_keys(RunKeys, RECORDING, MACHINE)
 Tables = dict[str, list[dict[str, Any]]]
-_OWN_IMAGES = "images"
-_SEED, _PARTITION_SEED = "seed", "partition-seed"
+_OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
     "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
 )  # fmt: skip

@@ -12,7 +12,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from fedapp.config.run_keys import MACHINE, RECORDING, RunKeys, kebab, marked_keys
+from fedapp.config.key_groups import MACHINE, RECORDING, kebab, marked_keys
+from fedapp.config.run_keys import RunKeys
 from fedapp.core.files import write_atomically
 from fedapp.results import measures_file as store
 from fedapp.results import page
