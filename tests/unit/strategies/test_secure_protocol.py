@@ -14,6 +14,7 @@ from strategies.secure.primitives import (
     add_mask,
     agree,
     join,
+    mask_key,
     new_secret,
     public_key,
     seal,
@@ -219,15 +220,30 @@ def test_a_node_reveals_one_half_of_each_partys_secrets_and_forgets_them():
         parties.nodes[2].unmask({"session": SESSION, "survivors": [1, 2]})
 
 
-def test_the_masked_sum_of_all_nodes_hides_each_node():
-    parties = Parties(3)
+def views(inputs: list[int]) -> list[np.ndarray]:
+    """Return what the server gets from each party, whose every value is its number of `inputs`."""
+    parties = Parties(len(inputs))
     parties.share()
-    sent = {}
-    for party, node in parties.nodes.items():
-        sent[party] = {"w": np.full(4000, party, np.int64)}
-        node.mask({"arrays": sent[party]}, parties.inbox(party))
-    for arrays in sent.values():
-        counts = np.bincount(np.frombuffer(arrays["w"].tobytes(), np.uint8), minlength=256)
-        expected = counts.sum() / 256
-        assert ((counts - expected) ** 2 / expected).sum() < 400  # chi-square, 255 degrees: 1e-8
-    assert not np.array_equal(sent[1]["w"], sent[2]["w"])
+    sent = []
+    for (party, node), value in zip(parties.nodes.items(), inputs, strict=True):
+        arrays = {"w": np.full(4000, value, np.int64)}
+        node.mask({"arrays": arrays}, parties.inbox(party))
+        sent.append(arrays["w"])
+    survivors = {"session": SESSION, "survivors": list(parties.nodes)}
+    shares = [node.unmask(survivors)["shares"] for node in parties.nodes.values()]
+    opened = {"arrays/w": np.sum(sent, axis=0, dtype=np.int64)}
+    for number in range(len(inputs)):
+        add_mask(opened, mask_key(join([(i, each[number]) for i, each in enumerate(shares)])), -1)
+    return [*sent, opened["arrays/w"]]
+
+
+def test_the_server_sees_the_same_of_inputs_with_the_same_sum():
+    """Masked values are uniform whatever they hide; the opened sums are equal."""
+    for one, other in zip(views([1000, 1, -1]), views([0, 500, 500]), strict=True):
+        for seen in (one, other):
+            counts = np.bincount(np.frombuffer(seen.tobytes(), np.uint8), minlength=256)
+            expected = counts.sum() / 256
+            if (seen == 1000).all():
+                continue
+            assert ((counts - expected) ** 2 / expected).sum() < 400  # 255 degrees: 1e-8
+        assert (one == other).all() == (one == 1000).all()
