@@ -172,30 +172,25 @@ class GroupSums:
         for name, arrays in groups.items():
             self.groups[name].check(arrays)
 
-    def merge(self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int) -> None:
-        """Add a node's partial sums over `clients` clients; raises `UpdateRefused` as `add`."""
-        self._check_names(groups)
-        self.model.check_partial(model, weight)
-        for name, arrays in groups.items():
-            self.groups[name].check_partial(arrays, clients)
-        self.model.merge_checked(model, weight)
-        for name, arrays in groups.items():
-            self.groups[name].merge_checked(arrays, clients)
+    def merge(
+        self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int,
+        masked: bool = False,
+    ) -> None:  # fmt: skip
+        """Add a node's partial sums over `clients` clients; raises `UpdateRefused` as `add`.
 
-    def merge_masked(
-        self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int
-    ) -> None:
-        """Add a node's masked sums modulo 2^64; raises `UpdateRefused` for a wrong form.
-
-        Only the opened sum of all nodes can be checked for its range, by `check_opened`.
+        `masked` sums are added modulo 2^64. Only their form can be checked here, and the range of
+        the opened sum of all nodes by `check_opened`.
         """
         self._check_names(groups)
-        self.model.check_masked(model)
-        for name, arrays in groups.items():
-            self.groups[name].check_masked(arrays)
-        self.model.merge_checked(model, weight)
-        for name, arrays in groups.items():
-            self.groups[name].merge_checked(arrays, clients)
+        parts = [(self.model, model, weight)]
+        parts += [(self.groups[name], arrays, clients) for name, arrays in groups.items()]
+        for total, sums, count in parts:
+            if masked:
+                total.check_masked(sums)
+            else:
+                total.check_partial(sums, count)
+        for total, sums, count in parts:
+            total.merge_checked(sums, count)
 
     def check_opened(self) -> None:
         """Raise `UpdateRefused` if the sums, without their masks, are out of range.

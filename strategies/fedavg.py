@@ -107,7 +107,7 @@ class FedAvg(ClientStrategy):
         groups = extra_records(content)
         groups.pop(UPLOADS, None)
         if self.secure_share:
-            self._sums.merge_masked(model, groups, weight, len(results))
+            self._sums.merge(model, groups, weight, len(results), masked=True)
             self._masked += [node for node, each in self._tasks_sent.items() if each is task]
         elif len(task.clients) > 1:
             self._sums.merge(model, groups, weight, len(results))

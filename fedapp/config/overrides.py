@@ -67,10 +67,14 @@ def is_file(text: str) -> bool:
     return False
 
 
+def chosen_keys(text: str) -> list[str]:
+    """Return the keys of a run's config.toml whose values "auto" chose."""
+    return [line.partition(" =")[0] for line in text.splitlines() if line.endswith(CHOSEN)]
+
+
 def _read_toml(file: Path, changed: bool) -> dict[str, Any]:
     text = expanded(file, "-c").read_text(encoding="utf-8")
-    lines = text.splitlines() if changed else []
-    chosen = (line.partition(" =")[0] for line in lines if line.endswith(CHOSEN))
+    chosen = chosen_keys(text) if changed else ()
     return {**tomllib.loads(text), **dict.fromkeys(chosen, "auto")}
 
 

@@ -193,8 +193,11 @@ def _configuration(config: Mapping[str, Any], asked: Collection[str]) -> list[st
     """Show what was chosen for this run, and fold the whole configuration."""
     fields = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
     shown = set(asked) - marked_keys(RunKeys, RECORDING, MACHINE)
-    chosen = {key: value for key, value in config.items() if key in shown}
-    chosen = {key: value for key, value in chosen.items() if fields.get(key, value) != value}
+    chosen = {
+        key: value
+        for key, value in config.items()
+        if key in shown and fields.get(key, value) != value
+    }
     chosen = {key: config[key] for key in ("method", "dataset", "seed") if key in config} | chosen
     whole = _settings("Configuration", config)
     return [

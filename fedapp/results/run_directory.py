@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedapp.config.overrides import CHOSEN
+from fedapp.config.overrides import CHOSEN, chosen_keys
 from fedapp.core.errors import UserError
 from fedapp.core.files import Tensor, json_text, parse_object, safetensors_bytes, write_atomically
 from fedapp.core.paths import expanded, folder_name
@@ -105,8 +105,7 @@ class RunDirectory:
     def asked(self) -> set[str]:
         """Return the keys of config.toml whose values are not those that "auto" chose."""
         text = (self.path / "config.toml").read_text(encoding="utf-8")
-        lines = (line for line in text.splitlines() if not line.endswith(CHOSEN))
-        return {line.partition(" =")[0] for line in lines}
+        return self.config().keys() - chosen_keys(text)
 
     def log_round(self, *rows: Mapping[str, Any]) -> None:
         """Append rounds to metrics.jsonl, all or none; NaN and infinities become null.
