@@ -7,7 +7,7 @@ shape starts in milliseconds. The tests in tests/simulation use real processes.
 import random
 import tomllib
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +70,17 @@ def federate(
     seed: int = 0,
     tamper: Tamper | None = None,
     state_key: str = "",
-    hosts: str = "own",
+    node_configs: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[dict[str, np.ndarray], ClientStrategy, list[dict[str, np.ndarray]]]:
-    """Train a federation; returns the final arrays, the strategy, and each round's arrays."""
+    """Train a federation; returns the final arrays, the strategy, and each round's arrays.
+
+    `node_configs` are added to the nodes' own, in the order of the nodes.
+    """
     config = parse_config(run_config)
     process = ProcessContext(config)
     grid = ShuffledGrid(run_config, nodes, seed, tamper)
-    for context in grid.contexts.values():
-        context.node_config["hosts"] = hosts
+    for context, added in zip(grid.contexts.values(), node_configs, strict=False):
+        context.node_config.update(added)
     expected = {"configuration": config.fingerprint(), "head": process.head_hash()}
     federation = wait_for_nodes(grid, config.num_clients, expected, 5)
     key = state_key or uuid.uuid4().hex

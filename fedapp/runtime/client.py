@@ -25,6 +25,7 @@ from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
 from fedapp.runtime.process import ProcessContext, open_process
+from fedapp.runtime.secure import check_masked, secure_node
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.rounds.client_evaluation import REINITIALISED
 from strategies.rounds.records import (
@@ -68,6 +69,7 @@ def train(message: Message, context: Context) -> Message:
     node_reply = NodeReply(received, task)
     for client in task.clients:
         try:
+            check_masked(context.node_config, SECURE in message.content)
             memory = process.memory(client, task, task.server_round, state_dir)
             with memory.state.locked() if memory else nullcontext():
                 numpy_client = process.client(client, memory, inbox)
@@ -79,13 +81,9 @@ def train(message: Message, context: Context) -> Message:
             node_reply.failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
             node_reply.failures.append(ClientFailure(client, ERROR, _explain(error)))
-    mask = None
-    if SECURE in message.content:
-        asked = message.content.config_records[SECURE]
-        mask = partial(_secure_node(context).mask, asked=asked)
     try:
-        content = node_reply.content(mask)
-    except ProtocolBroken as reason:
+        content = node_reply.content(_mask(message, context))
+    except (ProtocolBroken, UserError) as reason:
         refused = f"secure aggregation was refused: {reason}"
         content = pack_report([], [ClientFailure(each, ERROR, refused) for each in task.clients])
     return Message(content, reply_to=message)
@@ -122,19 +120,19 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.query(KEYS)
 def secure_keys(message: Message, context: Context) -> Message:
     """Begin secure aggregation: reply with this node's fresh public keys."""
-    return _secure_reply(_secure_node(context).advertise, message)
+    return _secure_reply(SecureNode.advertise, message, context)
 
 
 @app.query(SHARES)
 def secure_shares(message: Message, context: Context) -> Message:
     """Reply with shares of this node's mask seeds, sealed for each party."""
-    return _secure_reply(_secure_node(context).share_secrets, message)
+    return _secure_reply(SecureNode.share_secrets, message, context)
 
 
 @app.query(UNMASK)
 def secure_unmask(message: Message, context: Context) -> Message:
     """Reply with the shares that remove the masks of the sum, and delete the secrets."""
-    return _secure_reply(_secure_node(context).unmask, message)
+    return _secure_reply(SecureNode.unmask, message, context)
 
 
 @app.query("labels")
@@ -150,7 +148,7 @@ def labels(message: Message, context: Context) -> Message:
 @app.query("forget")
 def forget(message: Message, context: Context) -> Message:
     """Remove secrets and the states of this node's clients after a run, or reply with the error."""
-    _secure_node(context).forget()
+    context.state.pop(SECURE, None)
     key = str(message.content.config_records[TASK].get("state_key", ""))
     state_dir = context.node_config.get("state-dir") or context.run_config.get("state-dir", "")
     root = state_folder(str(state_dir))
@@ -164,15 +162,20 @@ def forget(message: Message, context: Context) -> Message:
     return Message(RecordDict({"forgotten": ConfigRecord(outcome)}), reply_to=message)
 
 
-def _secure_node(context: Context) -> SecureNode:
-    return SecureNode(context.state, float(context.run_config["secure-threshold"]))
+def _mask(message: Message, context: Context) -> Callable[[dict[str, Arrays]], None] | None:
+    """Return what masks a node's sums in place, or None in a run without secure aggregation."""
+    if SECURE not in message.content:
+        return None
+    return partial(secure_node(context).mask, asked=message.content.config_records[SECURE])
 
 
-def _secure_reply(step: Callable[[Any], dict[str, Any]], message: Message) -> Message:
+def _secure_reply(
+    step: Callable[[SecureNode, Any], dict[str, Any]], message: Message, context: Context
+) -> Message:
     """Take a step of secure aggregation; reply with its result, or with why it is refused."""
     try:
-        answer = step(message.content.config_records[SECURE])
-    except ProtocolBroken as reason:
+        answer = step(secure_node(context), message.content.config_records[SECURE])
+    except (ProtocolBroken, UserError) as reason:
         answer = {"error": str(reason)}
     return Message(RecordDict({SECURE: ConfigRecord(answer)}), reply_to=message)
 

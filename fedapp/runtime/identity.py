@@ -15,6 +15,7 @@ import fedapp
 from fedapp.core.errors import UserError
 from fedapp.models.initial import digest
 from fedapp.runtime.process import ProcessContext, open_process
+from fedapp.runtime.secure import check_masked, identity_of
 from strategies.rounds.records import PROTOCOL_VERSION
 
 IMAGES = "set of images"  # the name of the data hash in an identity
@@ -47,6 +48,8 @@ def describe(context: Context) -> dict[str, Any]:
     if context.run_config.get("partition") == "own":
         _check_own(context)
     process = open_process(context.run_config, context.node_config)
+    check_masked(context.node_config, process.config.secure_aggregation != "off")
+    identity_of(context.node_config)  # unreadable keys are reported before round 1
     clients = hosted_clients(context, process.config.num_clients)
     return {
         "partition-id": partition_id,

@@ -25,6 +25,7 @@ from strategies.secure.primitives import (
     split,
     unseal,
 )
+from strategies.secure.signatures import Identity
 
 Fields = Mapping[str, Any]
 
@@ -35,9 +36,12 @@ _SEAL, MASK_PURPOSE = "sealing", "pair mask"
 class SecureNode:
     """The steps of one node; its state is a record of the node's context."""
 
-    def __init__(self, records: RecordDict, share: float) -> None:
-        """Take the state of the node's context, and the run's threshold as a share."""
-        self.records, self.share = records, share
+    def __init__(self, records: RecordDict, share: float, identity: Identity | None = None) -> None:
+        """Take the state of the node's context, and the run's threshold as a share.
+
+        With an identity the node signs its keys, and requires the signatures of all parties.
+        """
+        self.records, self.share, self.identity = records, share, identity
 
     def advertise(self, asked: Fields) -> dict[str, Any]:
         """Begin a session with fresh keys; secrets of an unfinished session are deleted."""
@@ -46,7 +50,10 @@ class SecureNode:
             session=bytes(asked["session"]), party=int(asked["party"]), step=_ADVERTISED,
             sealing=sealing, masking=masking,
         )  # fmt: skip
-        return {"sealing": public_key(sealing), "masking": public_key(masking)}
+        keys = {"sealing": public_key(sealing), "masking": public_key(masking)}
+        if self.identity is None:
+            return keys
+        return keys | self.identity.sign(asked["session"], int(asked["party"]), keys)
 
     def share_secrets(self, asked: Fields) -> dict[str, Any]:
         """Share the seeds of the node's masks with all parties, sealed for each.
@@ -60,6 +67,8 @@ class SecureNode:
         self._check_parties(parties, keys, state)
         cohort = max(int(asked["cohort"]), len(parties))
         threshold, own = threshold_of(cohort, self.share), new_secret()
+        if self.identity is not None:
+            self.identity.check(state["session"], parties, asked, threshold)
         self._require(parties, threshold)
         pairs = zip(
             split(own, threshold, len(parties)),
@@ -151,10 +160,6 @@ class SecureNode:
     def _require(self, group: list[int], least: int) -> None:
         if len(group) < least:
             raise ProtocolBroken(f"{len(group)} parties are left of the {least} that are needed")
-
-    def forget(self) -> None:
-        """Delete the secrets of a session that was not finished."""
-        self.records.pop(SECURE, None)
 
     def _state(self, asked: Fields, step: int) -> dict[str, Any]:
         """Return the session's state; raises `ProtocolBroken` unless `step` was the last one."""

@@ -29,6 +29,7 @@ from strategies.secure.primitives import (
     mask_key,
     public_key,
 )
+from strategies.secure.signatures import LONGEST, SIGNATURE, SIGNER, verify
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class SecureSession:
             RoundFailed: too few nodes are left.
         """
         asked = {number: {"party": number} for number in self.node}
-        self._keys = self._distinct(self._ask(KEYS, asked, ("sealing", "masking")))
+        self._keys = self._usable(self._ask(KEYS, asked, ("sealing", "masking")))
         parties = list(self._keys)
         self._require(parties)
         listed = {
@@ -68,6 +69,11 @@ class SecureSession:
             "sealing": [self._keys[party]["sealing"] for party in parties],
             "masking": [self._keys[party]["masking"] for party in parties],
         }
+        if any(SIGNER in reply for reply in self._keys.values()):
+            listed |= {
+                f"{name}s": [self._keys[party][name] for party in parties]
+                for name in (SIGNER, SIGNATURE)
+            }
         fields = ("sealed", "commitment")
         self._sealed = self._ask(SHARES, dict.fromkeys(parties, listed), fields)
         senders = list(self._sealed)
@@ -163,13 +169,15 @@ class SecureSession:
             self.lost.setdefault(self.node[party], ("its node did not answer in time", LATE))
         return {party: found[party] for party in sorted(found)}
 
-    def _distinct(self, keys: dict[int, _Reply]) -> dict[int, _Reply]:
-        """Leave out parties whose keys give no secret or belong to a party before them.
+    def _usable(self, keys: dict[int, _Reply]) -> dict[int, _Reply]:
+        """Leave out parties whose keys all others would refuse.
 
-        All others would refuse a list with such keys.
+        Such keys give no secret, belong to a party before them, or are not signed although keys of
+        other parties are.
         """
         seen: set[bytes] = set()
         kept: dict[int, _Reply] = {}
+        signed = any(SIGNER in reply for reply in keys.values())
         for party, reply in keys.items():
             pair = {bytes(reply["sealing"]), bytes(reply["masking"])}
             try:
@@ -177,6 +185,8 @@ class SecureSession:
                     agree(bytes(SECRET_BYTES), key, "test")
                 if pair & seen:
                     raise ProtocolBroken("its keys are another node's")
+                if signed:
+                    _check_signature(self.session, party, reply)
             except ProtocolBroken as reason:
                 refused = f"its part in secure aggregation was refused: {reason}"
                 self.lost[self.node[party]] = refused, ERROR
@@ -210,6 +220,10 @@ def _fields(reply: Message, fields: Sequence[str], parties: int, senders: int) -
     record = reply.content.config_records.get(SECURE)
     if record is None or "error" in record:
         raise ProtocolBroken(str(record["error"]) if record else "it has sent nothing")
+    for name in (SIGNER, SIGNATURE):
+        text = record.get(name, b"")
+        if not isinstance(text, bytes) or len(text) > LONGEST:
+            raise ProtocolBroken(f"its '{name}' is not at most {LONGEST} bytes")
     sizes = {"sealing": 32, "masking": 32, "commitment": 32}
     for name in fields:
         value = record.get(name)
@@ -223,3 +237,10 @@ def _fields(reply: Message, fields: Sequence[str], parties: int, senders: int) -
             if any(not isinstance(v, bytes) or (size and len(v) != size) for v in values):
                 raise ProtocolBroken(f"one of its {name} has a wrong length")
     return record
+
+
+def _check_signature(session: bytes, party: int, reply: _Reply) -> None:
+    """Raise `ProtocolBroken` unless a node has signed its keys; who it is, only nodes know."""
+    if not (SIGNER in reply and SIGNATURE in reply):
+        raise ProtocolBroken("it has not signed its keys, and other nodes have")
+    verify(session, party, reply, reply[SIGNER], reply[SIGNATURE])

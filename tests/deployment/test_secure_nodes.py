@@ -1,5 +1,7 @@
 """Secure aggregation on real SuperNodes: the bits of plain calls without it."""
 
+import shutil
+
 from in_process import assert_same, federate, settings
 
 from fedapp.config.resolve import parse_config
@@ -12,14 +14,20 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_three_nodes_hide_their_updates_and_change_no_bit(federation):
-    """One node starts a process for each message, so its secrets lie in Flower's context."""
+def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
+    """One node starts a process for each message, so its secrets lie in Flower's context.
+
+    They sign their keys with the keys by which the SuperLink knows them.
+    """
     made = federation
     made.register(2)
-    for number, config in enumerate(("", WARM, WARM)):
+    for number in range(3):
+        shutil.copy(made.certificates / f"node-{number}.pub", tmp_path)
+    for number, worker in enumerate(("", WARM, WARM)):
         if number in made.nodes:
             made.nodes[number].stop()
-        made.start_node(number, 3, config)
+        key = made.certificates / f"node-{number}"
+        made.start_node(number, 3, f"{worker} secure-key='{key}' secure-peers='{tmp_path}'")
     hidden = {**KEYS, "secure_aggregation": "pairwise"}
     log = made.run("secure", **hidden, checkpoint_every=1)
     assert made.status() == "finished:completed", log

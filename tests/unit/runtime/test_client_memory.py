@@ -27,6 +27,8 @@ from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.federation import Federation, RoundFailed
 from strategies.rounds.records import Task, from_array_record, to_array_record
+from strategies.secure.messages import SECURE
+from strategies.secure.node import SecureNode
 
 KEEPS = [
     {"method": name}
@@ -228,3 +230,12 @@ def test_nodes_that_do_not_answer_at_the_end_are_counted(monkeypatch, capsys):
     forget(grid, federation, "run", 0.05)
     expected = "3 nodes have not reported in time whether they removed their clients' states\n"
     assert capsys.readouterr().out == expected
+
+
+def test_secrets_of_an_unfinished_round_are_deleted_at_the_end_of_the_run():
+    grid = InProcessGrid(settings(method="scaffold", secure_aggregation="pairwise"), 3)
+    for context in grid.contexts.values():
+        SecureNode(context.state, 0.7).advertise({"session": b"s" * 16, "party": 1})
+    assert all(SECURE in context.state for context in grid.contexts.values())
+    forget(grid, Federation({client: 100 + client % 3 for client in range(10)}, {}), "run", 5)
+    assert not any(SECURE in context.state for context in grid.contexts.values())

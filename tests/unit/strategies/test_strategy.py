@@ -153,7 +153,9 @@ def test_two_nodes_with_one_partition_are_refused():
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddor", "fedrep"])
 def test_nodes_that_host_any_client_give_the_bits_of_those_with_their_own(method, tmp_path):
     run = settings(method=method, partition="dirichlet", num_rounds=3, state_dir=str(tmp_path))
-    assert_same(federate(run, nodes=3)[0], federate(run, nodes=2, hosts="any")[0])
+    assert_same(
+        federate(run, nodes=3)[0], federate(run, nodes=2, node_configs=[{"hosts": "any"}] * 2)[0]
+    )
 
 
 def test_a_pool_of_nodes_shares_examples_evenly():

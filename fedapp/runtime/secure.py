@@ -1,0 +1,107 @@
+"""What a node's operator allows: whose keys its secure aggregation accepts, and unmasked updates.
+
+The run's configuration comes from the server, so a node that does not trust the server reads these
+rules from its own node-config: `secure-key`, its private key, and `secure-peers`, the folder with
+the public keys of all nodes that may take part. With them the node signs its keys, requires
+signatures of all others, and trains in runs with secure aggregation only. `secure-least` is the
+fewest nodes of a round.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP384R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from flwr.app import Context
+
+from fedapp.core.errors import UserError
+from strategies.secure.messages import FEWEST
+from strategies.secure.node import SecureNode
+from strategies.secure.signatures import Identity, encoded
+
+KEY, PEERS, LEAST = "secure-key", "secure-peers", "secure-least"
+
+
+def secure_node(context: Context) -> SecureNode:
+    """Return a node's side of secure aggregation; raises UserError for unreadable keys."""
+    share = float(context.run_config["secure-threshold"])
+    return SecureNode(context.state, share, identity_of(context.node_config))
+
+
+def check_masked(node_config: Mapping[str, Any], masked: bool) -> None:
+    """Raise UserError if the node sends masked sums only and is asked for an unmasked update."""
+    if not masked and PEERS in node_config:
+        raise UserError(
+            f"this node sends masked sums only (node-config key '{PEERS}'), and the run has "
+            "secure-aggregation 'off'; set it to 'pairwise'"
+        )
+
+
+def identity_of(node_config: Mapping[str, Any]) -> Identity | None:
+    """Return the node's signing key and the keys that it knows; None if it has neither.
+
+    Raises:
+        UserError: one of the two node-config keys is missing, a file has no such key, or
+            `secure-least` is too small.
+    """
+    named = [name for name in (KEY, PEERS) if name in node_config]
+    if not named:
+        return None
+    if len(named) == 1:
+        raise UserError(
+            f"node-config has '{named[0]}' alone; signed keys need both '{KEY}', this node's "
+            f"private key, and '{PEERS}', the folder of all nodes' public keys"
+        )
+    key = _private_key(Path(str(node_config[KEY])))
+    known = frozenset(_known_keys(Path(str(node_config[PEERS]))))
+    if encoded(key.public_key()) not in known:
+        raise UserError(
+            f"{node_config[PEERS]} has no public key of this node's own {node_config[KEY]}; "
+            "copy its .pub file there"
+        )
+    return Identity(key, known, _least(node_config.get(LEAST, FEWEST)))
+
+
+def _least(value: object) -> int:
+    if not isinstance(value, int) or value < FEWEST:
+        raise UserError(f"node-config key '{LEAST}' is {value!r} but must be {FEWEST} or more")
+    return value
+
+
+def _private_key(file: Path) -> EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(file.read_bytes(), None)
+    except (OSError, TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise UserError(f"node-config key '{KEY}': cannot read {file} ({error})") from None
+    if not (isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP384R1)):
+        raise UserError(
+            f"node-config key '{KEY}': {file} has no P-384 key, as SuperNodes have (fedapp "
+            "certificates makes them)"
+        )
+    return key
+
+
+def _known_keys(folder: Path) -> list[bytes]:
+    files = sorted(folder.glob("*.pub"))
+    if len(files) < FEWEST:
+        raise UserError(
+            f"node-config key '{PEERS}': {folder} has {len(files)} files *.pub, and secure "
+            f"aggregation needs at least {FEWEST} nodes"
+        )
+    return [_public_key(file) for file in files]
+
+
+def _public_key(file: Path) -> bytes:
+    try:
+        key = load_ssh_public_key(file.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise UserError(f"node-config key '{PEERS}': cannot read {file} ({error})") from None
+    if not (isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)):
+        raise UserError(f"node-config key '{PEERS}': {file} is not the public half of a P-384 key")
+    return encoded(key)
