@@ -6,6 +6,9 @@ PYTHON ?=
 # Extra arguments for the command behind a target: make run ARGS="..." or make test ARGS="-k losses".
 ARGS ?=
 
+# Every process compiles all of PyTorch's modules at its start where this variable forbids to keep them.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN = .venv/bin
 PACKAGES = fedapp strategies clients
 
@@ -19,7 +22,7 @@ run: set-up ## train FedDr+ on 20 heterogeneous clients, simulated on this machi
 	@$(BIN)/fedapp run $(ARGS)
 
 test: lint types ## lint, type check and the whole test suite with coverage
-	$(BIN)/python -m pytest -n 3 --dist load $(PACKAGES:%=--cov=%) --cov-report=term --cov-report=xml $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist load $(PACKAGES:%=--cov=%) --cov-report=term --cov-report=xml $(ARGS)
 
 lint: set-up ## ruff: rules and formatting; import-linter: the layers of the packages
 	$(BIN)/ruff check

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model
 
-from fedapp.config import extensions  # noqa: F401  (extensions may add methods with keys)
+from fedapp.config.extensions import foreign_keys
 from fedapp.config.key_groups import LOCAL, RECORDING, kebab, marked_keys
 from fedapp.config.run_keys import GROUPS, RunKeys
 from fedapp.methods.table import method_keys
@@ -48,7 +48,7 @@ class RunConfig(_AllKeys):
 
     def fingerprint(self) -> str:
         """Return a hash of all values in which server and clients must agree."""
-        free = marked_keys(type(self), LOCAL, RECORDING)
+        free = {*marked_keys(type(self), LOCAL, RECORDING), *foreign_keys(self.method)}
         agreed = {key: value for key, value in self.flat().items() if key not in free}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
 

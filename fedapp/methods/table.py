@@ -5,7 +5,7 @@ only recombines these is one more row here. `fedapp.methods.row` explains the co
 `fedapp methods` prints them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -210,14 +210,15 @@ METHODS |= fine_tuned(METHODS)
 METHODS |= HETEROGENEOUS
 
 
-def method_keys() -> dict[str, Key]:
-    """Return the run-config keys of all methods by name.
+def method_keys(without: Collection[str] = ()) -> dict[str, Key]:
+    """Return the run-config keys of all methods by name, or of all but some.
 
     Raises:
         ValueError: two methods declare the same name differently.
     """
     declared: dict[str, Key] = {}
-    for keys in (*(row.keys for row in METHODS.values()), FINE_TUNING_KEYS, SHARED):
+    rows = (row.keys for name, row in METHODS.items() if name not in without)
+    for keys in (*rows, FINE_TUNING_KEYS, SHARED):
         for name, key in keys.items():
             if declared.setdefault(name, key) is not key:
                 raise ValueError(f"two methods declare the key '{name}' differently")

@@ -1,13 +1,33 @@
 """One federation with two SuperNodes for tests that leave it whole, and a maker for the rest."""
 
+import shutil
+import subprocess
+import sys
+
 import pytest
-from deployment.federation import Federation
+from deployment.federation import ROOT, Federation
+
+from fedapp.engines.launch import program
 
 
 @pytest.fixture(scope="session")
-def federation(tmp_path_factory):
-    """A SuperLink and two registered SuperNodes, one with a warm worker; a third has a key only."""
-    made = Federation(tmp_path_factory.mktemp("federation"), nodes=3)
+def own_method(tmp_path_factory):
+    """A folder with the example package `own_method` installed into it."""
+    folder = tmp_path_factory.mktemp("own-method")
+    source, site = folder / "source", folder / "site"
+    shutil.copytree(ROOT / "examples" / "own_method", source, ignore=shutil.ignore_patterns("__*"))
+    command = [program("uv"), "pip", "install", "--python", sys.executable, "--no-deps"]
+    subprocess.run([*command, "--target", str(site), str(source)], check=True)
+    return site
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory, own_method):
+    """A SuperLink and two registered SuperNodes, one with a warm worker; a third has a key only.
+
+    All their processes find the package `own_method`.
+    """
+    made = Federation(tmp_path_factory.mktemp("federation"), nodes=3, packages=own_method)
     try:
         made.start_superlink()
         made.register(0, 1)

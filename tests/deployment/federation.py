@@ -73,14 +73,19 @@ class Federation:
     """One SuperLink and its SuperNodes; `run` gives it a training to do."""
 
     def __init__(
-        self, folder: Path, nodes: int = 2, poll: str = "0.1", address: str = "127.0.0.1"
+        self,
+        folder: Path,
+        nodes: int = 2,
+        poll: str = "0.1",
+        address: str = "127.0.0.1",
+        packages: Path | None = None,
     ) -> None:
         """Make keys for `nodes` SuperNodes.
 
         `poll` is the pause between Flower's looks for work, `address` where the SuperNodes find the
-        SuperLink, beside loopback.
+        SuperLink, beside loopback, `packages` a folder of Python packages for all processes.
         """
-        self.folder, self.poll, self.address = folder, poll, address
+        self.folder, self.poll, self.address, self.packages = folder, poll, address, packages
         self.certificates = folder / "certificates"
         self.control = free_port()
         self.fleet = free_port() if GRPC else self.control
@@ -95,6 +100,10 @@ class Federation:
     def _home(self, name: str) -> dict[str, str]:
         (self.folder / name).mkdir(exist_ok=True)
         environment = environment_for(self.folder / name)
+        if self.packages:
+            others = environment.get("PYTHONPATH")
+            found = [str(self.packages), *([others] if others else [])]
+            environment["PYTHONPATH"] = os.pathsep.join(found)
         return environment | {
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": self.poll,
             "PYTHONUNBUFFERED": "1",

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,17 +22,6 @@ RUN = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """Install the example into a folder of this test, and let processes find it there."""
-    source, site = tmp_path / "source", tmp_path / "site"
-    shutil.copytree(ROOT / "examples" / "own_method", source, ignore=shutil.ignore_patterns("__*"))
-    command = [program("uv"), "pip", "install", "--python", sys.executable, "--no-deps"]
-    subprocess.run([*command, "--target", str(site), str(source)], check=True)
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    return site
-
-
 def fedapp(*arguments: str) -> str:
     done = subprocess.run(
         [program("fedapp"), *arguments], capture_output=True, text=True, cwd=ROOT, timeout=300
@@ -43,8 +31,9 @@ def fedapp(*arguments: str) -> str:
 
 
 def test_an_own_method_trains_in_a_simulation_and_on_real_nodes(
-    installed, new_federation, tmp_path
+    own_method, federation, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("PYTHONPATH", str(own_method))
     listed = {row["method"]: row for row in json.loads(fedapp("methods", "--json"))}
     assert listed["fedmargin"]["client"] == "BoundedClient"
     keys = {row["key"]: row for row in json.loads(fedapp("config", "--json"))}
@@ -54,28 +43,26 @@ def test_an_own_method_trains_in_a_simulation_and_on_real_nodes(
     simulated = f"fedmargin-step=0.8 output-dir='{tmp_path / 'simulated'}' run-name='one'"
     fedapp("run", "--workers", "2", "-c", " ".join(pairs), "-c", simulated)
 
-    made = new_federation()
-    made.start_superlink()
-    made.register(0, 1)
-    made.start_node(0)
-    made.start_node(1, config='worker="warm"')
-    log = made.run("real", **RUN, extension_keys="fedmargin-step=0.8")
-    assert made.status() == "finished:completed", log
+    log = federation.run("real", **RUN, extension_keys="fedmargin-step=0.8")
+    assert federation.status() == "finished:completed", log
 
     own = load_file(tmp_path / "simulated" / "one" / "model.safetensors")
-    real = load_file(made.directory("real") / "model.safetensors")
+    real = load_file(federation.directory("real") / "model.safetensors")
     assert own.keys() == real.keys()
     assert all(np.array_equal(own[name], real[name]) for name in own)
-    for row in made.rows("real"):
+    for row in federation.rows("real"):
         assert row["server_step"] == pytest.approx(0.8)
         assert row["update_size"] > 0
 
 
-def test_a_package_that_cannot_be_imported_is_left_out_with_its_reason(installed):
-    (installed / "own_method" / "data.py").write_text("import no_such_library\n")
+def test_a_package_that_cannot_be_imported_is_left_out_with_its_reason(own_method, tmp_path):
+    shutil.copytree(own_method, tmp_path / "site")
+    (tmp_path / "site" / "own_method" / "data.py").write_text("import no_such_library\n")
     done = subprocess.run(
-        [program("fedapp"), "datasets"], capture_output=True, text=True, cwd=ROOT, env=os.environ
-    )
+        [program("fedapp"), "datasets"],
+        capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "'stripes' (own_method.data:STRIPES) is left out" in done.stdout + done.stderr
     assert "no_such_library" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Who is not let in: an unknown key, plain text where TLS is spoken, an expired certificate."""
+"""What is refused: unknown keys, plain text, expired certificates, runs that cannot be."""
 
 import http.client
 import json
@@ -47,6 +47,13 @@ def test_plain_text_against_tls_is_rejected(federation):
     control.request("GET", "/health")
     with pytest.raises((http.client.HTTPException, OSError)):
         control.getresponse()
+
+
+def test_a_mistake_is_one_sentence_in_the_stream_and_fails_the_run(federation):
+    log = federation.run("mistake", shards=3, num_clients=7)
+    assert federation.status() == "finished:failed"
+    assert "fedapp: 7 clients x 3 shards = 21 shards cannot be divided" in log
+    assert 'File "' not in log
 
 
 def test_an_expired_certificate_is_rejected(new_federation):

@@ -12,11 +12,13 @@ from in_process import assert_same, federate, settings
 from safetensors.numpy import load_file
 from waiting import wait_until
 
+from fedapp.engines.in_process import run_in_process
 from fedapp.engines.launch import program
+from fedapp.engines.resources import Resources
 
 ROOT = Path(__file__).parents[2]
-ENGINES = pytest.mark.parametrize("engine", ["workers", "ray"])
-QUICK = "num-rounds=2 num-clients=10 participation=0.5 local-epochs=1"
+QUICK = "num-clients=10 participation=0.5 local-epochs=1"
+LONG = {"batch_size": "auto", "lr_schedule": "constant"}  # of the same job in this process
 
 
 def command(*arguments: str) -> list[str]:
@@ -34,17 +36,13 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-@ENGINES
-def test_it_trains_the_model_of_one_process_where_it_was_told_to(tmp_path, engine):
-    keys = f"{QUICK} run-name='direct' output-dir='here'"
-    run = start(tmp_path, "--engine", engine, "--nodes", "4", "-c", keys)
-    output, errors = run.communicate(timeout=300)
-    assert run.returncode == 0, output + errors
-    assert "round 2/2" in output
-    assert "DEPRECATED" not in output + errors
-    whole = load_file(tmp_path / "here" / "direct" / "model.safetensors")
-    final = federate(settings(batch_size="auto"))[0]
-    assert_same(final, {name: whole[name] for name in final})
+@pytest.fixture(scope="module")
+def first_row(tmp_path_factory):
+    """The metrics of the first round, trained in this process."""
+    folder = tmp_path_factory.mktemp("reference")
+    keys = settings(**LONG, num_rounds=1, output_dir=str(folder), run_name="one")
+    assert run_in_process(ROOT, keys, Resources()) == 0
+    return json.loads((folder / "one" / "metrics.jsonl").read_text())
 
 
 @pytest.mark.parametrize(
@@ -69,10 +67,12 @@ def test_a_run_that_cannot_be_says_so_in_one_sentence(tmp_path, engine, changes,
     [(engine, how) for engine in ("workers", "ray") for how in (signal.SIGKILL, signal.SIGINT)]
     + [("workers", signal.SIGTERM)],
 )
-def test_its_processes_end_with_it(tmp_path, engine, how):
-    keys = f"num-rounds=1000 run-name='long' output-dir='{tmp_path}'"
-    run = start(tmp_path, "--engine", engine, "-c", keys)
-    metrics = tmp_path / "long" / "metrics.jsonl"
+def test_it_trains_what_one_process_trains_and_its_processes_end_with_it(
+    tmp_path, engine, how, first_row
+):
+    keys = f"{QUICK} num-rounds=1000 lr-schedule='constant' run-name='long' output-dir='here'"
+    run = start(tmp_path, "--engine", engine, "--nodes", "4", "-c", keys)
+    metrics = tmp_path / "here" / "long" / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and metrics.stat().st_size, 120, "first round")
     mine = processes(run.pid)
     assert len(mine) >= 4  # the simulation, two workers and who started them
@@ -81,15 +81,28 @@ def test_its_processes_end_with_it(tmp_path, engine, how):
     run.wait(60)
     # Processes of Ray that lost it end by themselves.
     wait_until(lambda: not any(map(alive, mine)), 120, "end of all processes")
+    row = json.loads(metrics.read_text().splitlines()[0])
+    for name in ("accuracy", "loss", "train_loss"):
+        assert row[name] == first_row[name]
     if how == signal.SIGKILL:
         return
     assert run.returncode == 130
     assert not home.exists()
+    output, errors = run.communicate(timeout=60)
+    assert "round    1/1000" in output
+    assert "DEPRECATED" not in output + errors
     if engine == "workers":  # its server could still write down what it has
-        summary = json.loads((tmp_path / "long" / "summary.json").read_text())
-        assert (summary["status"], summary["reason"]) == ("interrupted", "KeyboardInterrupt()")
-        assert summary["rounds"] == len(metrics.read_text().splitlines())
-        assert load_file(tmp_path / "long" / "model.safetensors")
+        check_what_is_left(metrics.parent)
+
+
+def check_what_is_left(directory: Path) -> None:
+    """Check that an interrupted run's summary and model are those after its last round."""
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["status"], summary["reason"]) == ("interrupted", "KeyboardInterrupt()")
+    assert summary["rounds"] == len((directory / "metrics.jsonl").read_text().splitlines())
+    whole = load_file(directory / "model.safetensors")
+    final = federate(settings(**LONG, num_rounds=summary["rounds"]))[0]
+    assert_same(final, {name: whole[name] for name in final})
 
 
 @pytest.mark.parametrize("seconds", [0.2, 1.0])

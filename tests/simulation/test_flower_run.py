@@ -1,4 +1,4 @@
-"""`flwr run .` on Ray: whole runs, their files, their determinism and their failures."""
+"""`flwr run .` on Ray: whole runs, their files and their determinism."""
 
 import shutil
 
@@ -11,7 +11,7 @@ QUICK |= {"batch_size": "auto"}
 
 @pytest.fixture(scope="session")
 def reference(simulate):
-    """A run with one worker and three SuperNodes, which the others must equal."""
+    """A run with one worker and three SuperNodes."""
     more = {"client_eval_every": 1, "checkpoint_every": 1, "lr_schedule": "constant"}
     return simulate("reference", nodes=3, workers=1, **more)
 
@@ -52,15 +52,6 @@ def test_the_log_has_one_line_per_round_and_the_run_directory(reference):
     assert str(reference.directory) in reference.log
 
 
-def test_workers_and_supernodes_change_no_bit(simulate, reference):
-    other = simulate("other", nodes=10, workers=2, seed=0, lr_schedule="constant")
-    assert other.status == "finished:completed", other.log
-    assert_same(reference.model(), other.model())
-    assert [row["accuracy"] for row in reference.rounds()] == [
-        r["accuracy"] for r in other.rounds()
-    ]
-
-
 def test_the_same_run_without_processes_gives_the_same_bits(reference):
     """The client code does not know where it runs: plain calls and Ray workers agree."""
     final = federate(settings(**QUICK, lr_schedule="constant"), nodes=4)[0]
@@ -68,24 +59,15 @@ def test_the_same_run_without_processes_gives_the_same_bits(reference):
     assert_same(final, {name: whole[name] for name in final})
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(simulate, reference, tmp_path):
+def test_a_run_resumed_on_other_workers_and_supernodes_equals_an_uninterrupted_one(
+    simulate, reference, tmp_path
+):
+    """One worker and three SuperNodes train two rounds, two workers and ten nodes the third."""
     shutil.copytree(reference.directory, tmp_path / "copy")
-    resumed = simulate(
-        "copy",
-        num_rounds=3,
-        resume="auto",
-        output_dir=str(tmp_path),
-        lr_schedule="constant",
-    )
+    more = {"num_rounds": 3, "resume": "auto", "output_dir": str(tmp_path)}
+    resumed = simulate("copy", nodes=10, workers=2, lr_schedule="constant", **more)
     assert resumed.status == "finished:completed", resumed.log
     assert [row["round"] for row in resumed.rounds()] == [1, 2, 3]
     whole = federate(settings(**{**QUICK, "num_rounds": 3}, lr_schedule="constant"), nodes=4)[0]
     found = resumed.model()
     assert_same(whole, {name: found[name] for name in whole})
-
-
-def test_a_mistake_is_one_sentence_in_the_stream_and_fails_the_run(simulate):
-    outcome = simulate("mistake", shards=3, num_clients=7)
-    assert outcome.status == "finished:failed"
-    assert "fedapp: 7 clients x 3 shards = 21 shards cannot be divided" in outcome.log
-    assert 'File "' not in outcome.log

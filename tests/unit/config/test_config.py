@@ -1,14 +1,17 @@
 """RunConfig: the same keys as pyproject.toml, and one clear sentence for every mistake."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from fedapp.config.extensions import foreign_keys
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
+from fedapp.methods.table import METHODS
 
 ROOT = Path(__file__).parents[3]
 DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -172,3 +175,11 @@ def test_fingerprint_depends_on_the_training_and_not_on_the_machine():
     assert (
         kept.fingerprint() == base.fingerprint() == elsewhere.fingerprint() != other.fingerprint()
     )
+
+
+def test_keys_of_packages_that_a_run_does_not_use_are_not_part_of_its_fingerprint(monkeypatch):
+    """A node or a checkpoint without the package fits."""
+    row = replace(METHODS["fedavg"], keys={"own-part": METHODS["fedalign"].keys["fedalign-mu"]})
+    monkeypatch.setitem(METHODS, "of-a-package", row)
+    assert foreign_keys("fedavg") == {"own-part"}
+    assert foreign_keys("of-a-package") == set()
