@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clients.state import previous_model
 from clients.state.memory import Memory
-from clients.training.arrays import Arrays, floating, to_arrays
+from clients.training.arrays import Arrays, floating, squared_distance, to_arrays
 from clients.training.evaluation import Score, predict
 from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (
@@ -264,10 +264,7 @@ class LocalClient(NumPyClient):
 
     def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
         """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
-        return sum(
-            float(np.sum(np.square(trained[name] - received[name], dtype=np.float64)))
-            for name in self.trained
-        )
+        return sum(squared_distance(trained[name], received[name]) for name in self.trained)
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:

@@ -161,6 +161,10 @@ class GroupSums:
     def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
         """Add one client, or raise `UpdateRefused` and add nothing."""
         self.check(model, groups)
+        self.add_checked(model, groups, weight)
+
+    def add_checked(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
+        """Add one client that `check` has accepted."""
         self.model.add_checked(model, weight)
         for name, arrays in groups.items():
             self.groups[name].add_checked(arrays, 1)

@@ -222,7 +222,7 @@ class NodeReply:
         elif len(task.clients) == 1 and not task.summed:
             self._last = {ARRAYS: model, **update.groups}
         else:
-            self._sums.add(model, update.groups, task.weight(update.examples))
+            self._sums.add_checked(model, update.groups, task.weight(update.examples))
         if update.uploads:
             self._uploads[client.client] = update.uploads
         self.results.append(_report_line(client.client, update))

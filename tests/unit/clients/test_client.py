@@ -7,6 +7,7 @@ from flwr.client import Client, NumPyClient
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from in_process import settings
 
+from clients.training.arrays import squared_distance
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
 from fedapp.runtime.process import ProcessContext
@@ -70,3 +71,11 @@ def test_a_wrong_number_of_arrays_is_an_error():
     client = ProcessContext(parse_config(settings())).client(0)
     with pytest.raises(ValueError, match="received 1 arrays instead of 6"):
         client.set_parameters([np.zeros(3)])
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (1 << 15,), (3, 40_000)])
+def test_squared_distances_are_those_of_one_expression_in_float64(shape):
+    random = np.random.default_rng(0)
+    one, other = (random.normal(size=shape).astype(np.float32) for _ in range(2))
+    expected = np.square(one - other, dtype=np.float64).sum()
+    assert squared_distance(one, other) == pytest.approx(expected, rel=1e-12)
