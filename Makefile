@@ -22,7 +22,7 @@ run: set-up ## train FedDr+ on 20 heterogeneous clients, simulated on this machi
 	@$(BIN)/fedapp run $(ARGS)
 
 test: lint types ## lint, type check and the whole test suite with coverage
-	$(BIN)/python -m pytest -n 4 --dist load $(PACKAGES:%=--cov=%) --cov-report=term --cov-report=xml $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist load $(PACKAGES:%=--cov=%) --cov-report=term --cov-report=xml $(ARGS)
 
 lint: set-up ## ruff: rules and formatting; import-linter: the layers of the packages
 	$(BIN)/ruff check

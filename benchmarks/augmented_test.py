@@ -1,0 +1,87 @@
+"""Test saved models on augmented test images, as if a test loader had the training transform.
+
+    python benchmarks/augmented_test.py RUN [RUN ...]
+
+RUN is a run directory; a run that is not complete is tested at its newest checkpoint. Prints a
+Markdown table: the accuracy on the test images as they are, with crops and flips, and with every
+augmentation of the run's training; in percent, the last two as mean and standard deviation over
+five passes. It was written to find out what published accuracies were measured on.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+
+import numpy as np
+import torch
+from runs_in_turn import markdown
+from safetensors.torch import load_file
+from torch import nn
+
+from fedapp.config.resolve import parse_config
+from fedapp.data.batches.in_memory import ClientBatches
+from fedapp.data.datasets import Dataset
+from fedapp.results import checkpoint
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process import ProcessContext
+
+PASSES, BATCH = 5, 500
+
+
+def weights(folder: Path, names: list[str]) -> tuple[str, dict[str, torch.Tensor]]:
+    """Return the name of a run's newest file of weights, and the tensors of the model in it."""
+    final = folder / "model.safetensors"
+    file = final if final.exists() else checkpoint.newest(folder)
+    if file is None:
+        raise SystemExit(f"{folder} has neither a model nor a checkpoint")
+    tensors = load_file(file)
+    return file.stem, {name: tensors.get(name, tensors.get(f"model/{name}")) for name in names}
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: Dataset, augmentation: str, seed: int) -> float:
+    """Return the accuracy in percent on one augmented pass over the test images."""
+    batches = ClientBatches(
+        torch.from_numpy(np.asarray(data.test_images)),
+        torch.from_numpy(np.asarray(data.test_labels)),
+        data.mean, data.std, BATCH, augmentation, shuffle=False,
+    )  # fmt: skip
+    model.eval()
+    hits = sum(
+        int((model(images)[1].argmax(1) == labels).sum())
+        for images, labels in batches.epoch(torch.Generator().manual_seed(seed))
+    )
+    return 100 * hits / len(data.test_labels)
+
+
+def row(folder: Path) -> list[str]:
+    """Return the line of one run."""
+    config = parse_config(RunDirectory.load(folder).config())
+    process = ProcessContext(config)
+    name, tensors = weights(folder, list(process.slot.shared))
+    with torch.no_grad():
+        for key, tensor in process.slot.shared.items():
+            tensor.copy_(tensors[key])
+    cells = [folder.name, name]
+    for augmentation in ("none", "crop flip", str(config.augmentation)):
+        passes = range(1 if augmentation == "none" else PASSES)
+        found = [
+            accuracy(process.slot.model, process.data.dataset, augmentation, i) for i in passes
+        ]
+        spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
+        cells.append(f"{statistics.mean(found):.2f}{spread}")
+    return cells
+
+
+def main() -> None:
+    """Test and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    columns = ("run", "weights", "as they are", "crop flip", "as in training")
+    print(markdown(columns, [row(folder) for folder in options.runs]))
+
+
+if __name__ == "__main__":
+    main()
