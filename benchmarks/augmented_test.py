@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from runs_in_turn import markdown
-from safetensors.torch import load_file
 from torch import nn
 
+from clients.training.arrays import load_arrays
+from fedapp.analysis.personalise import load_weights
 from fedapp.config.resolve import parse_config
 from fedapp.data.batches.in_memory import ClientBatches
 from fedapp.data.datasets import Dataset
@@ -28,14 +29,15 @@ from fedapp.runtime.process import ProcessContext
 PASSES, BATCH = 5, 500
 
 
-def weights(folder: Path, names: list[str]) -> tuple[str, dict[str, torch.Tensor]]:
-    """Return the name of a run's newest file of weights, and the tensors of the model in it."""
+def load(process: ProcessContext, folder: Path) -> str:
+    """Load a run's final model, or its newest checkpoint; return which."""
     final = folder / "model.safetensors"
-    file = final if final.exists() else checkpoint.newest(folder)
-    if file is None:
-        raise SystemExit(f"{folder} has neither a model nor a checkpoint")
-    tensors = load_file(file)
-    return file.stem, {name: tensors.get(name, tensors.get(f"model/{name}")) for name in names}
+    if final.exists():
+        load_weights(process.slot.model, final)
+        return "final"
+    saved = checkpoint.load(folder, process.config.fingerprint())
+    load_arrays(process.slot.shared, saved.arrays)
+    return f"round {saved.server_round}"
 
 
 @torch.no_grad()
@@ -58,11 +60,7 @@ def row(folder: Path) -> list[str]:
     """Return the line of one run."""
     config = parse_config(RunDirectory.load(folder).config())
     process = ProcessContext(config)
-    name, tensors = weights(folder, list(process.slot.shared))
-    with torch.no_grad():
-        for key, tensor in process.slot.shared.items():
-            tensor.copy_(tensors[key])
-    cells = [folder.name, name]
+    cells = [folder.name, load(process, folder)]
     for augmentation in ("none", "crop flip", str(config.augmentation)):
         passes = range(1 if augmentation == "none" else PASSES)
         found = [

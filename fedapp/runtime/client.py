@@ -69,7 +69,8 @@ def train(message: Message, context: Context) -> Message:
     node_reply = NodeReply(received, task)
     for client in task.clients:
         try:
-            check_masked(context.node_config, SECURE in message.content)
+            masked = SECURE in message.content and task.summed and not task.separate
+            check_masked(context.node_config, masked)
             memory = process.memory(client, task, task.server_round, state_dir)
             with memory.state.locked() if memory else nullcontext():
                 numpy_client = process.client(client, memory, inbox)

@@ -3,7 +3,12 @@
 import shutil
 
 import pytest
-from in_process import assert_same, federate, settings
+from in_process import ROOT, assert_same, federate, settings
+from safetensors.numpy import load_file
+
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Resources
+from fedapp.results.run_directory import RunDirectory
 
 QUICK = {"num_rounds": 2, "num_clients": 10, "participation": 0.5, "local_epochs": 1, "threads": 1}
 QUICK |= {"batch_size": "auto"}
@@ -68,6 +73,8 @@ def test_a_run_resumed_on_other_workers_and_supernodes_equals_an_uninterrupted_o
     resumed = simulate("copy", nodes=10, workers=2, lr_schedule="constant", **more)
     assert resumed.status == "finished:completed", resumed.log
     assert [row["round"] for row in resumed.rounds()] == [1, 2, 3]
-    whole = federate(settings(**{**QUICK, "num_rounds": 3}, lr_schedule="constant"), nodes=4)[0]
-    found = resumed.model()
-    assert_same(whole, {name: found[name] for name in whole})
+    keys = {**QUICK, "num_rounds": 3, "output_dir": str(tmp_path), "run_name": "whole"}
+    assert run_in_process(ROOT, settings(**keys, lr_schedule="constant"), Resources(4)) == 0
+    whole = RunDirectory(tmp_path / "whole")
+    assert_same(load_file(whole.path / "model.safetensors"), resumed.model())
+    assert [r["accuracy"] for r in whole.rounds()] == [r["accuracy"] for r in resumed.rounds()]

@@ -1,5 +1,7 @@
 """Signed keys of secure aggregation: who is not known, and what is not signed, is refused."""
 
+from dataclasses import replace
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,6 +18,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines.deployment.certificates import make_certificates
 from fedapp.runtime.secure import identity_of
 from strategies.rounds.federation import RoundFailed
+from strategies.rounds.records import Task
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken, new_secret, public_key
 from strategies.secure.signatures import Identity, encoded
@@ -133,6 +136,15 @@ def test_a_node_with_peers_sends_no_update_without_masks(credentials, monkeypatc
     monkeypatch.setattr("fedapp.runtime.identity.check_masked", lambda *_: None)  # a false server
     with pytest.raises(RoundFailed, match="sends masked sums only"):
         federate(RUN, nodes=5, node_configs=credentials)
+
+
+@pytest.mark.parametrize("change", [{"separate": True}, {"summed": False}])
+def test_a_node_with_peers_sends_no_update_beside_masked_sums(change, credentials, monkeypatch):
+    """A false server asks for masks, and for models that masks do not hide."""
+    read = Task.from_record
+    monkeypatch.setattr(Task, "from_record", lambda record: replace(read(record), **change))
+    with pytest.raises(RoundFailed, match="sends masked sums only"):
+        federate(SECURE, nodes=5, node_configs=credentials)
 
 
 def written(folder, private=b"", publics=()):
