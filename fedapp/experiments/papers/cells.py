@@ -13,7 +13,12 @@ from typing import Any
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError, unknown
 from fedapp.experiments.papers import protocol
-from fedapp.experiments.papers.code_bases import averaging_keys, spread_over_seeds, test_batch_keys
+from fedapp.experiments.papers.code_bases import (
+    averaging_keys,
+    published_test_note,
+    spread_over_seeds,
+    test_batch_keys,
+)
 from fedapp.experiments.papers.parameters import method_parameters
 from fedapp.experiments.papers.personal import personal_keys
 from fedapp.experiments.papers.protocol import CannotRunError, Keys, Published, Reason
@@ -96,7 +101,8 @@ def _cell(published: Published, name: str) -> Cell:
     except CannotRunError as error:
         return Cell(*identity, None, error.reason, error.detail, seeds=seeds)
     of_clients = "clients" in published.table.std_is
-    notes = (*published.notes, *_spread_notes(published, of_clients))
+    tested = published_test_note(published.paper, published.table)
+    notes = (*published.notes, *_spread_notes(published, of_clients), *([tested] if tested else []))
     measure = protocol.measure_name(published)
     return Cell(
         *identity, keys, notes=notes, seeds=seeds, measure=measure, spread_of_clients=of_clients

@@ -50,6 +50,16 @@ def test_fedntds_spread_is_said_to_be_over_less_than_ours(tmp_path):
     assert not any("initial weights" in note for c in _cells("feddr+") for note in c.notes)
 
 
+def test_fedntds_accuracies_are_said_to_be_of_augmented_test_images():
+    """docs/evidence.md shows it; another paper's tables with the same code are left alone."""
+
+    def said(cell) -> bool:
+        return any("augmented test images" in note for note in cell.notes)
+
+    assert all(said(cell) for cell in _cells("fedntd") if cell.config)
+    assert not any(said(cell) for cell in _cells("feddr+"))
+
+
 def _cells(name: str) -> list:
     paper = find_paper(name)
     return [cell for table in paper.tables for cell in cells_of(paper, table)]
