@@ -24,7 +24,7 @@ def published_beside_curves(
             rounds, values = (np.array(part) for part in zip(*points, strict=True))
             axes.plot(rounds, values, color=color, alpha=0.25, linewidth=0.8)
             axes.plot(*_running_mean(rounds, values), color=color)
-        axes.plot([], [], color=color, label=f"{cell} (published {published[cell]:g})")
+        axes.plot([], [], color=color, label=f"{cell.split()[0]} (published {published[cell]:g})")
         axes.axhline(published[cell], color=color, linestyle=":", linewidth=1.5)
     axes.set(title=title, xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
     figure.legend(loc="outside lower center", ncols=2 if len(curves) > 2 else 1, fontsize=10)

@@ -200,7 +200,8 @@ def test_a_share_that_was_changed_or_meant_for_another_node_is_refused():
     parties = Parties(4)
     parties.share()
     mine = parties.inbox(1)["sealed"]
-    for sealed in ([mine[0][:-1] + b"x", *mine[1:]], parties.inbox(2)["sealed"]):
+    changed = mine[0][:-1] + bytes([mine[0][-1] ^ 1])
+    for sealed in ([changed, *mine[1:]], parties.inbox(2)["sealed"]):
         with pytest.raises(ProtocolBroken, match="changed on its way"):
             parties.nodes[1].mask(
                 {"arrays": {"w": np.zeros(1, np.int64)}}, parties.inbox(1, sealed=sealed)
