@@ -80,8 +80,9 @@ def best_seconds(work: Any, repeats: int) -> float:
 class PeakMemory:
     """The peak memory of all processes that start inside the `with` block, taken together.
 
-    Only private pages count. Shared pages (libraries, mapped data, Ray's object store) do not count
-    if the system reports them, as Linux does. `megabytes` is None without such processes.
+    Pages of files (libraries, mapped data) and Ray's object store do not count. A page that forked
+    processes share counts once on Linux, elsewhere for each of them. `megabytes` is None without
+    such processes.
     """
 
     megabytes: float | None = None
@@ -111,13 +112,26 @@ class PeakMemory:
 
 
 def _own_bytes(process: psutil.Process, mark: str) -> int:
-    """Return the private resident bytes of a process with the mark, or 0."""
+    """Return the resident bytes of a process with the mark, with its part of shared ones, or 0."""
     try:
         if process.environ().get(_MARK) != mark:
             return 0
-        memory = process.memory_info()
+        return _anonymous_bytes(process)
     except (psutil.Error, OSError):  # another user's, or ended
         return 0
+
+
+def _anonymous_bytes(process: psutil.Process) -> int:
+    """Return the bytes of anonymous pages; a page of n processes counts 1/n for each on Linux."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii").splitlines()
+    except FileNotFoundError:  # not Linux, or ended: then the next call raises
+        lines = []
+    for line in lines:
+        name, value, *_ = line.split()
+        if name == "Pss_Anon:":
+            return int(value) * 1024
+    memory = process.memory_info()
     return memory.rss - getattr(memory, "shared", 0)
 
 

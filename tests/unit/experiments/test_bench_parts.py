@@ -168,6 +168,15 @@ def test_peak_memory_is_that_of_the_processes_started_meanwhile():
     assert not [name for name in os.environ if name.startswith("FEDAPP_BENCH")]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report shared pages")
+def test_memory_that_forked_processes_share_counts_once():
+    fork = "import os, time; held = b'x' * 60_000_000; os.fork(); os.fork(); time.sleep(1.5)"
+    with machine.PeakMemory(0.05) as memory:
+        subprocess.run([sys.executable, "-c", fork + "; held"], check=True)
+    assert memory.megabytes is not None
+    assert 60 < memory.megabytes < 110  # four processes that count it each have 240
+
+
 def test_a_point_of_the_scale_part_is_a_run_with_that_cohort(monkeypatch):
     def run(project, workload, resources, participation, **changes):
         assert (workload.clients, workload.images, participation) == (20, 2, 0.5)
