@@ -223,7 +223,7 @@ def _table_row(paper: Paper, table: Table) -> dict[str, Any]:
 def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
     """Print the numbers of one table, each with the reason if it cannot be run."""
     from fedapp.experiments.papers.cells import cells_of
-    from fedapp.experiments.papers.code_bases import spread_over_seeds
+    from fedapp.experiments.papers.code_bases import published_test_note, spread_over_seeds
     from fedapp.experiments.papers.plan import published_text
 
     cells = cells_of(paper, table)
@@ -244,6 +244,8 @@ def _show_table(paper: Paper, table: Table, as_json: bool) -> None:
     spread = table.std_is or spread_over_seeds(paper, table)
     if spread and any(row.std is not None for row in table.rows):
         print(f"±: {spread}.")
+    if note := published_test_note(paper, table):
+        print(f"{note[0].upper()}{note[1:]}.")
 
 
 def _cell_object(cell: Cell) -> dict[str, Any]:

@@ -58,6 +58,8 @@ def test_fedntds_accuracies_are_said_to_be_of_augmented_test_images():
 
     assert all(said(cell) for cell in _cells("fedntd") if cell.config)
     assert not any(said(cell) for cell in _cells("feddr+"))
+    printed = CliRunner().invoke(app, ["papers", "fedntd", "table1-sharding"]).stdout
+    assert "augmented test images" in " ".join(printed.split())
 
 
 def _cells(name: str) -> list:
