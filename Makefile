@@ -24,7 +24,7 @@ run: set-up ## train FedDr+ on 20 heterogeneous clients, simulated on this machi
 test: lint types ## lint, type check and the whole test suite
 	$(BIN)/python -m pytest -n 3 --dist load $(ARGS)
 
-coverage: set-up ## the whole test suite with its coverage, which takes a sixth more time
+coverage: set-up ## the whole test suite with its coverage; slower than test
 	$(BIN)/python -m pytest -n 3 --dist load $(PACKAGES:%=--cov=%) --cov-report=term --cov-report=xml $(ARGS)
 
 lint: set-up ## ruff: rules and formatting; import-linter: the layers of the packages

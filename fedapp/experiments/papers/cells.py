@@ -101,20 +101,19 @@ def _cell(published: Published, name: str) -> Cell:
     except CannotRunError as error:
         return Cell(*identity, None, error.reason, error.detail, seeds=seeds)
     of_clients = "clients" in published.table.std_is
+    spread = "±: over the clients of a run" if of_clients else _spread_note(published)
     tested = published_test_note(published.paper, published.table)
-    notes = (*published.notes, *_spread_notes(published, of_clients), *([tested] if tested else []))
+    notes = (*published.notes, *filter(None, (spread, tested)))
     measure = protocol.measure_name(published)
     return Cell(
         *identity, keys, notes=notes, seeds=seeds, measure=measure, spread_of_clients=of_clients
     )
 
 
-def _spread_notes(published: Published, of_clients: bool) -> list[str]:
+def _spread_note(published: Published) -> str:
     """Return a note about the published spread if it is over other things than the run's."""
-    if of_clients:
-        return ["±: over the clients of a run"]
     note = spread_over_seeds(published.paper, published.table)
-    return [f"published ±: {note}"] if note else []
+    return f"published ±: {note}" if note else ""
 
 
 def cell_names(table: Table) -> list[str]:
