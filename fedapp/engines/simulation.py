@@ -1,8 +1,7 @@
 """One simulation in a process of its own, which `fedapp run` starts.
 
-The workers start while this process imports PyTorch and checks the configuration. They are the
-app's own processes (`workers.py`) or Ray's. With Ray this uses the same Simulation Runtime as `flwr
-run`, without the SuperLink and the commands that only deliver the app.
+The workers are the app's own processes (`workers.py`) or Ray's. With Ray this uses the same
+Simulation Runtime as `flwr run`, without the SuperLink and the commands that only deliver the app.
 """
 
 import sys
@@ -25,37 +24,53 @@ from fedapp.engines.subprocesses import (
     MISTAKE,
     install_signal_handlers,
     take_task,
+    watch_parent,
 )
-from fedapp.engines.worker_template import start_template
+from fedapp.engines.worker_template import fork_template
 
 
 def simulate(
     values: Mapping[str, Any], resources: Resources, engine: Engine, serverapp: str, clientapp: str
 ) -> int:
-    """Check the configuration while the workers start, and run the apps; return the exit code."""
-    on_ray = engine == Engine.RAY
-    if not on_ray:
-        start_template(values)
-    checking = ThreadPoolExecutor(1).submit(_check, values, on_ray)
-    try:
-        clients, share = int(values["num-clients"]), float(values["participation"])
-        device, pool = str(values["device"]), bool(node_config(values))
-        resources = resources.resolve(clients, share, pool, device)
-    except (KeyError, OverflowError, TypeError, ValueError):
-        checking.result()  # reports the mistake and ends the process
-        raise
+    """Check the configuration, start the workers and run the apps; return the exit code."""
     server = ConfiguredServerApp(serverapp, values)
-    if on_ray:
-        run_on_ray(server, clientapp, resources, checking)
-    else:
-        from fedapp.engines.workers import run_on_workers  # imports Flower and NumPy
-
-        run_on_workers(server, clientapp, resources, checking)
+    run = _simulate_on_ray if engine == Engine.RAY else _simulate_on_workers
+    run(server, clientapp, resources)
     return COMPLETED if server.completed else FAILED
 
 
-def _check(values: Mapping[str, Any], on_ray: bool) -> None:
-    """Check a configuration while workers start; a mistake ends the process at once."""
+def _simulate_on_workers(server: ConfiguredServerApp, clientapp: str, resources: Resources) -> None:
+    """Run on the app's worker processes, forked from this one before it has threads."""
+    _check(server.run_config)
+    import fedapp.runtime.client  # noqa: F401  (imports PyTorch)
+    from fedapp.engines.workers import run_on_workers  # imports Flower and NumPy
+
+    fork_template()
+    watch_parent(_parent_ended)
+    run_on_workers(server, clientapp, _resolve(resources, server.run_config))
+
+
+def _simulate_on_ray(server: ConfiguredServerApp, clientapp: str, resources: Resources) -> None:
+    """Run on Ray, which starts while another thread checks the configuration."""
+    watch_parent(_parent_ended)
+    checking = ThreadPoolExecutor(1).submit(_check, server.run_config, on_ray=True)
+    try:
+        resources = _resolve(resources, server.run_config)
+    except (KeyError, OverflowError, TypeError, ValueError):
+        checking.result()  # reports the mistake and ends the process
+        raise
+    run_on_ray(server, clientapp, resources, checking)
+
+
+def _resolve(resources: Resources, values: Mapping[str, Any]) -> Resources:
+    """Set the automatic values of `resources` for a run configuration."""
+    clients, share = int(values["num-clients"]), float(values["participation"])
+    device, pool = str(values["device"]), bool(node_config(values))
+    return resources.resolve(clients, share, pool, device)
+
+
+def _check(values: Mapping[str, Any], on_ray: bool = False) -> None:
+    """Check a configuration and import what it needs; a mistake ends the process at once."""
     from fedapp.config.resolve import parse_config  # imports PyTorch
 
     try:
@@ -71,11 +86,15 @@ def _check(values: Mapping[str, Any], on_ray: bool) -> None:
     import_networks(config.model, config.model_group)
 
 
+def _parent_ended() -> None:
+    stop(FAILED)
+
+
 def main() -> None:
     """Read the task, one line of JSON, from standard input, and run it."""
     install_signal_handlers(interrupted)
     show_progress()
-    task = take_task(lambda: stop(FAILED))
+    task = take_task()
     try:
         code = simulate(
             task["values"], Resources(**task["resources"]), task["engine"],

@@ -43,7 +43,8 @@ def run_task(module: str, task: Any, **options: Any) -> int:
     """Let a module of the app run a task in a process of its own; return its exit code.
 
     Args:
-        module: for `python -m`; it begins with `install_signal_handlers` and `take_task`.
+        module: for `python -m`; it begins with `install_signal_handlers`, `take_task` and
+            `watch_parent`.
         task: a JSON value; other types are sent as their text.
         options: further arguments of `subprocess.Popen`.
     """
@@ -80,14 +81,17 @@ def end_tasks() -> None:
         process.terminate()
 
 
-def take_task(at_end_of_parent: Callable[[], object] | None = None) -> Any:
-    """Return the task of this process, and watch the parent process.
+def take_task() -> Any:
+    """Return the task of this process, one line of JSON on its standard input."""
+    return json.loads(sys.stdin.readline())
 
-    When the parent has ended, a thread calls `at_end_of_parent`, or sends SIGTERM to this process.
+
+def watch_parent(at_its_end: Callable[[], object] | None = None) -> None:
+    """When the parent process has ended, call `at_its_end` or send SIGTERM to this process.
+
+    A thread of `run_task`'s process does this, after `take_task`.
     """
-    task = json.loads(sys.stdin.readline())
-    call_after(lambda: os.read(sys.stdin.fileno(), 1), at_end_of_parent or _end)
-    return task
+    call_after(lambda: os.read(sys.stdin.fileno(), 1), at_its_end or _end)
 
 
 def call_after(wait: Callable[[], object], act: Callable[[], object]) -> None:

@@ -1,36 +1,74 @@
-"""The template process, which has imported PyTorch and the app, and from which workers are forked.
+"""The template process, from which workers are forked.
 
-It starts first in a simulation, so that its imports run in parallel with the server's. Therefore
-this module imports nothing heavy itself.
+A simulation's process forks it from itself after its imports. So PyTorch and the app are imported
+once, and the server, the template and the workers share the memory of these imports.
 """
 
-import json
+import gc
 import multiprocessing
 import multiprocessing.forkserver as forkserver
+import multiprocessing.util
 import os
 import signal
-from collections.abc import Mapping
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
+from multiprocessing import resource_tracker
 from typing import Any
 
-RUN_CONFIG = "FEDAPP_RUN_CONFIG"  # environment variable for `worker_preload`: JSON
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
-def start_template(run_config: Mapping[str, Any]) -> None:
-    """Start the template process, which imports the packages of this configuration.
+def fork_template() -> None:
+    """Fork the template from this process, which must have imported what workers need.
 
-    Call this from the main thread. The template ignores Ctrl-C, because its traceback would hide
-    other messages; this process ends it.
+    Call this from the main thread, before this process has started threads or asked for a GPU.
+    Without this call, or on a platform without fork servers, workers do the imports themselves. The
+    template ignores Ctrl-C, because its traceback would hide other messages; this process ends it.
     """
-    os.environ[RUN_CONFIG] = json.dumps(dict(run_config))
-    if _START == "forkserver":
-        forkserver.set_forkserver_preload(["fedapp.engines.worker_preload"])
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the template inherits this
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.signal(signal.SIGINT, handler)
+    if _START != "forkserver":
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    resource_tracker.ensure_running()  # a process of its own
+    gc.collect()
+    gc.freeze()  # the collector otherwise writes to the pages that the processes share
+    spawn = multiprocessing.util.spawnv_passfds
+    multiprocessing.util.spawnv_passfds = _fork  # type: ignore[assignment]
+    try:
+        forkserver.ensure_running()
+    finally:
+        multiprocessing.util.spawnv_passfds = spawn
+
+
+def _fork(path: str, command: Sequence[str], kept: Iterable[int]) -> int:
+    """Fork a process for the last word of `python -c CODE`; only the files in `kept` stay open.
+
+    It takes the place of `multiprocessing`'s function, which starts a new interpreter.
+    """
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _close_files(kept)
+        exec(command[-1], {})  # the fork server, which ends by SystemExit
+    except SystemExit:
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _close_files(kept: Iterable[int]) -> None:
+    """Close all files of this process but the standard streams and `kept`."""
+    bounds = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+    for low, high in pairwise(bounds):
+        os.closerange(low + 1, high)
 
 
 def worker_context() -> Any:
@@ -41,7 +79,7 @@ def worker_context() -> Any:
 def kill_workers() -> None:
     """End all workers and the template process at once.
 
-    The template is private to `multiprocessing`, but would otherwise first finish its imports.
+    The template is private to `multiprocessing`, but would otherwise outlive this process shortly.
     """
     template = getattr(forkserver._forkserver, "_forkserver_pid", None)
     for pid in [*(child.pid for child in multiprocessing.active_children()), template]:

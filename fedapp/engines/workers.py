@@ -1,8 +1,8 @@
 """A simulation whose nodes are worker processes of this machine, without Ray.
 
 It uses the real ServerApp, messages and ClientApp, as `in_process.py` does, but each worker trains
-in its own process. The workers are forked from one process, which imports PyTorch and the app in
-parallel with the server. So they are ready with the server, and share the memory of these imports.
+in its own process. The workers are forked from one process (`worker_template.py`), and share the
+memory of its imports.
 """
 
 import multiprocessing
@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pkgutil import resolve_name
@@ -23,7 +22,7 @@ from fedapp.engines.apps import ConfiguredServerApp
 from fedapp.engines.in_process import InProcessGrid, answer, identify
 from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
-from fedapp.engines.worker_template import start_template, worker_context
+from fedapp.engines.worker_template import worker_context
 
 _PATIENCE = 1.0  # seconds that one poll for replies may take
 
@@ -34,7 +33,6 @@ class WorkerGrid(InProcessGrid):
     def __init__(self, run_config: Mapping[str, Any], resources: Resources, clientapp: str) -> None:
         """Start the workers of resolved `resources`, which answer by `clientapp`, module:name."""
         super().__init__(run_config, resources.nodes, node_config(run_config))
-        start_template(run_config)
         count = min(resources.workers, resources.nodes)
         self.workers = [
             Worker(clientapp, resources.cpus_per_worker(), visible_gpu(p, resources))
@@ -143,11 +141,8 @@ def _work(connection: Connection, clientapp: str, threads: int, gpu: str | None)
             return
 
 
-def run_on_workers(
-    server: ConfiguredServerApp, clientapp: str, resources: Resources, checking: "Future[None]"
-) -> None:
+def run_on_workers(server: ConfiguredServerApp, clientapp: str, resources: Resources) -> None:
     """Run the apps on the app's worker processes."""
     grid = WorkerGrid(server.run_config, resources, clientapp)
-    checking.result()
     install_signal_handlers()  # an interruption then reaches the server
     server.main(grid, Context(1, 1, {}, RecordDict(), {}))

@@ -26,6 +26,7 @@ from fedapp.engines.subprocesses import (
     install_signal_handlers,
     run_task,
     take_task,
+    watch_parent,
 )
 
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
@@ -118,6 +119,7 @@ def main() -> None:
     """Execute the task of `run_in_subprocess`."""
     install_signal_handlers()
     task = take_task()
+    watch_parent()
     try:
         from fedapp.engines.in_process import run_in_process  # imports torch
 

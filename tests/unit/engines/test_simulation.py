@@ -18,7 +18,6 @@ def test_a_number_of_clients_that_is_none_is_one_sentence(monkeypatch, capsys, c
     def leave(code):
         raise SystemExit(code)
 
-    monkeypatch.setattr(simulation, "start_template", lambda values: None)
     monkeypatch.setattr(simulation, "leave", leave)
     values = settings(num_clients=clients)
     with pytest.raises(SystemExit) as left:

@@ -21,9 +21,10 @@ ROOT = Path(__file__).parents[3]
 CHILD = f"""
 import sys, time
 from pathlib import Path
-from fedapp.engines.subprocesses import install_signal_handlers, take_task
+from fedapp.engines.subprocesses import install_signal_handlers, take_task, watch_parent
 install_signal_handlers()
 folder = Path(take_task())
+watch_parent()
 try:
     (folder / "started").touch()
     time.sleep(60)

@@ -1,5 +1,6 @@
 """Worker processes of the app's own: who answers, who is left out, what a lost process means."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,10 +18,12 @@ from fedapp.engines.workers import WorkerGrid, visible_gpu
 
 CLIENTAPP = "fedapp.client_app:app"
 TESTS = Path(__file__).parents[2]
+ROOT = TESTS.parent
 
 
 @pytest.fixture(scope="module")
 def grid():
+    multiprocessing.set_forkserver_preload(["fedapp.runtime.client"])
     made = WorkerGrid(settings(), Resources(4, 2, 0.0), CLIENTAPP)
     yield made
     kill_workers()
@@ -69,17 +72,19 @@ def test_a_worker_that_is_lost_is_an_error_reply_and_another_one_starts(grid):
 def test_what_a_model_needs_is_imported_before_workers_are_forked_and_cuda_is_not_asked(changes):
     """A process cannot use CUDA if the one that it was forked from has."""
     code = f"""
-import json, os, sys
+import sys
 import torch
 from in_process import settings
-os.environ["FEDAPP_RUN_CONFIG"] = json.dumps(settings({changes}))
 torch._C._cuda_getDeviceCount = torch._C._cuda_init = lambda: sys.exit("CUDA was asked")
-import fedapp.engines.worker_preload
-before = "torchvision" in sys.modules
+import fedapp.engines.simulation as simulation
+import fedapp.engines.workers as workers
+simulation.fork_template = lambda: print("torchvision" in sys.modules)
+simulation.watch_parent = workers.run_on_workers = lambda *_: None
+simulation.simulate(settings({changes}), simulation.Resources(), "workers", "", "")
 from fedapp.runtime.process import ProcessContext
 from fedapp.config.resolve import parse_config
 ProcessContext(parse_config(settings(device="cpu", {changes})))
-print(before, "torchvision" in sys.modules)
+print("torchvision" in sys.modules)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=TESTS
@@ -115,3 +120,35 @@ def test_workers_share_the_gpus_evenly(monkeypatch, visible, share, seen):
 
 def answered(grid: WorkerGrid, ids: list[str]) -> list[Message]:
     return wait_until(lambda: grid.pull_messages(ids), 60, "reply")
+
+
+def test_the_template_is_a_fork_of_its_caller_without_its_files_and_handlers(tmp_path):
+    """It shares what the caller has imported; a pipe of the caller's is not kept open by it."""
+    (tmp_path / "imported.py").write_text("""
+import signal
+changed = False
+def tell(connection):
+    connection.send((changed, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL))
+""")
+    code = """
+import os, signal
+import imported
+from fedapp.engines.worker_template import fork_template, kill_workers, worker_context
+imported.changed = True
+signal.signal(signal.SIGTERM, lambda *_: None)
+reading, writing = os.pipe()
+fork_template()
+ours, theirs = worker_context().Pipe()
+process = worker_context().Process(target=imported.tell, args=(theirs,))
+process.start()
+os.close(writing)
+print(*ours.recv(), os.read(reading, 1))
+process.join()
+print(process.exitcode)
+kill_workers()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == (["True", "True", "b''", "0"], "")
