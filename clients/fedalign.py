@@ -64,14 +64,14 @@ def stretch(inputs: Tensor, outputs: Tensor) -> Tensor:
     height, width = outputs.shape[2:]
     before = F.adaptive_avg_pool2d(inputs, (height, width)).flatten(2)
     after = outputs.flatten(2)
-    product = before @ after.transpose(1, 2) / after.shape[2]
     with torch.no_grad():
-        right = product.new_ones(product.shape[0], product.shape[2], 1)  # features are not negative
-        for _ in range(_ITERATIONS):
-            left = F.normalize(product @ right, dim=1)
-            right = F.normalize(product.transpose(1, 2) @ left, dim=1)
-    scale = _CHANNELS / (product.shape[1] * product.shape[2]) ** 0.5
-    return scale * (left.transpose(1, 2) @ product @ right).flatten()
+        right = after.new_ones(*after.shape[:2], 1)  # features are not negative
+        for _ in range(_ITERATIONS):  # with the factors, whose product is much larger than they are
+            left = F.normalize(before @ (after.transpose(1, 2) @ right), dim=1)
+            right = F.normalize(after @ (before.transpose(1, 2) @ left), dim=1)
+    product = (left.transpose(1, 2) @ before) @ (after.transpose(1, 2) @ right) / after.shape[2]
+    scale = _CHANNELS / (before.shape[1] * after.shape[1]) ** 0.5
+    return scale * product.flatten()
 
 
 def at_width(block: Any, inputs: Tensor, width: float) -> Tensor:

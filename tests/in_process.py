@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from clients.base import LocalClient
 from clients.update import Update
@@ -71,6 +71,7 @@ def federate(
     tamper: Tamper | None = None,
     state_key: str = "",
     node_configs: Sequence[Mapping[str, Any]] = (),
+    after_round: Callable[[ClientStrategy], None] = lambda strategy: None,
 ) -> tuple[dict[str, np.ndarray], ClientStrategy, list[dict[str, np.ndarray]]]:
     """Train a federation; returns the final arrays, the strategy, and each round's arrays.
 
@@ -86,11 +87,13 @@ def federate(
     key = state_key or uuid.uuid4().hex
     strategy = build_strategy(config, process, federation, key)
     history: list[dict[str, np.ndarray]] = []
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> None:
+        history.append(from_array_record(arrays))
+        after_round(strategy)
+
     initial = {n: t.detach().numpy() for n, t in process.slot.shared.items()}
-    strategy.start(
-        grid, to_array_record(initial), config.num_rounds, 60,
-        evaluate_fn=lambda r, arrays: history.append(from_array_record(arrays)),
-    )  # fmt: skip
+    strategy.start(grid, to_array_record(initial), config.num_rounds, 60, evaluate_fn=evaluate)
     return history[-1], strategy, history
 
 
