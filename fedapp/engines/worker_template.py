@@ -11,6 +11,7 @@ import multiprocessing.util
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -55,6 +56,7 @@ def _fork(path: str, command: Sequence[str], kept: Iterable[int]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _close_files(kept)
+        forkserver._forkserver._lock = threading.Lock()  # type: ignore[attr-defined]  # it is held
         exec(command[-1], {})  # the fork server, which ends by SystemExit
     except SystemExit:
         code = 0

@@ -125,10 +125,14 @@ def answered(grid: WorkerGrid, ids: list[str]) -> list[Message]:
 def test_the_template_is_a_fork_of_its_caller_without_its_files_and_handlers(tmp_path):
     """It shares what the caller has imported; a pipe of the caller's is not kept open by it."""
     (tmp_path / "imported.py").write_text("""
-import signal
+import multiprocessing, signal
 changed = False
 def tell(connection):
-    connection.send((changed, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL))
+    own = multiprocessing.get_context("forkserver").Process(target=int)
+    own.start()
+    own.join()
+    default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    connection.send((changed, default, own.exitcode))
 """)
     code = """
 import os, signal
@@ -151,4 +155,4 @@ kill_workers()
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
     )  # fmt: skip
-    assert (done.stdout.split(), done.stderr) == (["True", "True", "b''", "0"], "")
+    assert (done.stdout.split(), done.stderr) == (["True", "True", "0", "b''", "0"], "")
