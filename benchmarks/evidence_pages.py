@@ -25,7 +25,7 @@ def write() -> None:
     runs = [line for line in read("runs.csv") if line["paper"]]
     curves = _curves()
     for title, lines in _grouped(runs, panel).items():
-        cells = _grouped(lines, lambda line: line["cell"])
+        cells = _grouped(lines, _cell)
         figure = published_beside_curves(
             {cell: [curves[line["run"]] for line in of_cell] for cell, of_cell in cells.items()},
             {cell: float(of_cell[0]["published"]) for cell, of_cell in cells.items()},
@@ -45,12 +45,23 @@ def _grouped(lines: Sequence[Record], key: Callable[[Record], str]) -> dict[str,
 
 def panel(line: Record) -> str:
     """Return the title of a run's figure: the paper, table and cell without the method."""
-    return f"{line['paper']} {line['table']} {line['cell'].partition(' ')[2]}"
+    return f"{line['paper']} {line['table']} {_cell(line).partition(' ')[2]}"
+
+
+def _cell(line: Record) -> str:
+    """Return the name of a run's cell; runs with fewer rounds than published are their own."""
+    return f"{line['cell']}, {_scale(line)}" if _scale(line) else line["cell"]
+
+
+def _scale(line: Record) -> str:
+    """Return "rounds x 0.2" for a run with that share of the published rounds, otherwise ""."""
+    first = line["changes"].partition(",")[0]
+    return first if first.startswith("rounds x") else ""
 
 
 def picture_name(title: str) -> str:
     """Return the file name of the figure with this title."""
-    return f"evidence-{title.replace(' ', '-').replace('=', '')}.png"
+    return f"evidence-{re.sub('[=,]', '', title).replace(' ', '-')}.png"
 
 
 def _curves() -> dict[str, list[tuple[int, float]]]:
@@ -78,7 +89,7 @@ def filled(text: str, runs: Sequence[Record]) -> str:
 
 def summary(runs: Sequence[Record]) -> str:
     """Return a Markdown table of the cells that were trained for the published length."""
-    whole = [line for line in runs if line["status"] == "completed" and not _scaled(line)]
+    whole = [line for line in runs if line["status"] == "completed" and not _scale(line)]
     columns = ["paper and table", "cell", "published", "ours", "difference", "seeds"]
     cells = _grouped(whole, lambda line: f"{line['paper']} {line['table']} {line['cell']}")
     rows = [
@@ -89,23 +100,24 @@ def summary(runs: Sequence[Record]) -> str:
     return "\n".join(markdown_table(columns, rows))
 
 
-def _scaled(line: Record) -> bool:
-    return line["changes"].startswith("rounds x")
-
-
 def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> str:
-    """Return a Markdown table with a row per cell, over all its seeds."""
-    cells = _grouped(lines, lambda line: line["cell"])
+    """Return a Markdown table with a row per cell, over all its seeds.
+
+    Cells with fewer rounds than published come last, without a difference from the published ones.
+    """
+    cells = _grouped(lines, _cell)
     forgotten = _published_forgetting(paper, table)
     columns = ["cell", "published", "ours", "difference", "best", "seeds", "rounds", "hours"]
     columns += ["published forgetting", "forgetting"] if forgotten else []
-    names = [name for name in cell_names(find_paper(paper).table(table)) if name in cells]
+    order = cell_names(find_paper(paper).table(table))
     rows = []
-    for name in names:
+    for name in sorted(
+        cells, key=lambda n: (_scale(cells[n][0]), order.index(cells[n][0]["cell"]))
+    ):
         row = _row(name, cells[name])
         if forgotten:
             mean = statistics.mean(float(line["forgetting"]) for line in cells[name])
-            row += [str(forgotten.get(name, "-")), f"{mean:.2f}"]
+            row += [str(forgotten.get(cells[name][0]["cell"], "-")), f"{mean:.2f}"]
         rows.append(row)
     return "\n".join(markdown_table(columns, rows))
 
@@ -128,7 +140,7 @@ def _row(name: str, lines: Sequence[Record]) -> list[str]:
         name,
         f"{published:g}" + (f" ± {lines[0]['published std']}" if lines[0]["published std"] else ""),
         f"{mean:.2f}{spread}" + ("" if whole else " so far"),
-        f"{mean - published:+.2f}" if whole else "-",
+        f"{mean - published:+.2f}" if whole and not _scale(lines[0]) else "-",
         f"{statistics.mean(float(line['best %']) for line in lines):.2f}",
         " ".join(line["seed"] for line in lines),
         lines[0]["rounds"] if whole else f"{done} of {lines[0]['rounds']}",

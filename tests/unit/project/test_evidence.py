@@ -28,11 +28,13 @@ def pages(data):
     return importlib.import_module("evidence_pages")
 
 
-def make_run(folder: Path, accuracies: list[float], status: str = "") -> RunDirectory:
+def make_run(
+    folder: Path, accuracies: list[float], status: str = "", scale: float = 1.0
+) -> RunDirectory:
     """Write a run of a published cell that got so far."""
     paper = find_paper("fedntd")
     cell = select(cells_of(paper, paper.table("table1-sharding")), "fedavg cifar10 s=2")
-    planned = PlannedRun(cell, 0, Request(folder, dataset_as="images"))
+    planned = PlannedRun(cell, 0, Request(folder, scale=scale, dataset_as="images"))
     config = parse_config(planned.overrides).flat()
     run = RunDirectory.create(folder, planned.name, config, resume=True)
     for number, accuracy in enumerate(accuracies, 1):
@@ -80,6 +82,29 @@ def test_unfinished_runs_are_not_compared(data, pages, tmp_path, monkeypatch):
     assert row[:4] == ["fedavg cifar10 s=2", "40.14", "40.00 so far", "-"]
     assert row[6] == "2 of 200"
     assert row[-2] == "0.59"  # published forgetting
+
+
+def test_shorter_runs_are_cells_of_their_own_without_a_comparison(
+    data, pages, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(data, "DATA", tmp_path / "docs")
+    make_run(tmp_path / "short", [0.1, 0.2], "completed", scale=0.01)
+    make_run(tmp_path / "whole", [0.5] * 200, "completed")
+    data.collect([tmp_path / "short", tmp_path / "whole"], "abc", "a laptop")
+    lines = data.read("runs.csv")
+    table = pages.published_beside_ours("fedntd", "table1-sharding", lines).splitlines()[-2:]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
+    assert [row[:4] for row in rows] == [
+        ["fedavg cifar10 s=2", "40.14", "50.00", "+9.86"],
+        ["fedavg cifar10 s=2, rounds x 0.01", "40.14", "20.00", "-"],
+    ]
+    assert (rows[1][6], rows[1][-2]) == ("2", "0.59")
+    assert len(pages.summary(lines).splitlines()) == 3  # no shorter run
+    short, whole = (pages.picture_name(pages.panel(line)) for line in lines)
+    assert {short, whole} == {
+        "evidence-fedntd-table1-sharding-cifar10-s2.png",
+        "evidence-fedntd-table1-sharding-cifar10-s2-rounds-x-0.01.png",
+    }
 
 
 def test_the_pages_have_the_tables_and_pictures_of_the_data(data, pages):
