@@ -105,19 +105,17 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
 
     Cells with fewer rounds than published come last, without a difference from the published ones.
     """
-    cells = _grouped(lines, _cell)
+    order = cell_names(find_paper(paper).table(table))
+    in_order = sorted(lines, key=lambda line: (_scale(line), order.index(line["cell"])))
     forgotten = _published_forgetting(paper, table)
     columns = ["cell", "published", "ours", "difference", "best", "seeds", "rounds", "hours"]
     columns += ["published forgetting", "forgetting"] if forgotten else []
-    order = cell_names(find_paper(paper).table(table))
     rows = []
-    for name in sorted(
-        cells, key=lambda n: (_scale(cells[n][0]), order.index(cells[n][0]["cell"]))
-    ):
-        row = _row(name, cells[name])
+    for name, of_cell in _grouped(in_order, _cell).items():
+        row = _row(name, of_cell)
         if forgotten:
-            mean = statistics.mean(float(line["forgetting"]) for line in cells[name])
-            row += [str(forgotten.get(cells[name][0]["cell"], "-")), f"{mean:.2f}"]
+            mean = statistics.mean(float(line["forgetting"]) for line in of_cell)
+            row += [str(forgotten.get(of_cell[0]["cell"], "-")), f"{mean:.2f}"]
         rows.append(row)
     return "\n".join(markdown_table(columns, rows))
 

@@ -42,8 +42,7 @@ def simulate(
 def _simulate_on_workers(server: ConfiguredServerApp, clientapp: str, resources: Resources) -> None:
     """Run on the app's worker processes, forked from this one before it has threads."""
     _check(server.run_config)
-    import fedapp.runtime.client  # noqa: F401  (imports PyTorch)
-    from fedapp.engines.workers import run_on_workers  # imports Flower and NumPy
+    from fedapp.engines.workers import run_on_workers  # imports PyTorch, Flower and both apps
 
     fork_template()
     watch_parent(_parent_ended)
