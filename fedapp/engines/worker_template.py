@@ -34,7 +34,6 @@ def fork_template() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     resource_tracker.ensure_running()  # a process of its own
-    gc.collect()
     gc.freeze()  # the collector otherwise writes to the pages that the processes share
     spawn = multiprocessing.util.spawnv_passfds
     multiprocessing.util.spawnv_passfds = _fork  # type: ignore[assignment]
