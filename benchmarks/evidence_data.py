@@ -95,6 +95,7 @@ def _published(cell: Cell, keys: Mapping[str, Any]) -> Line:
     command = f"fedapp reproduce {cell.paper} {cell.table} --cell '{cell.name}' --seeds 1"
     command += f" --dataset-as {request.dataset_as}" if request.dataset_as else ""
     command += f" --scale {request.scale:g}" if request.scale != 1 else ""
+    command += f" --precision {request.precision}" if request.precision != "fp32" else ""
     return {
         "paper": cell.paper, "table": cell.table, "cell": cell.name, "changes": request.label(),
         "published": cell.row.mean, "published std": cell.row.std,
@@ -126,7 +127,8 @@ def _request(cell: Cell, keys: Mapping[str, Any]) -> Request:
     assert cell.config is not None
     same = keys["dataset"] == cell.config["dataset"]
     scale = min(keys["num-rounds"] / cell.config["num-rounds"], 1.0)
-    return Request(Path(), scale=scale, dataset_as="" if same else keys["dataset"])
+    copy = "" if same else keys["dataset"]
+    return Request(Path(), scale=scale, dataset_as=copy, precision=keys["precision"])
 
 
 def _percent(fraction: float | None) -> str:

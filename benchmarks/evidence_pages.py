@@ -49,8 +49,9 @@ def panel(line: Record) -> str:
 
 
 def _cell(line: Record) -> str:
-    """Return the name of a run's cell; runs with fewer rounds than published are their own."""
-    return f"{line['cell']}, {_scale(line)}" if _scale(line) else line["cell"]
+    """Return a run's cell; fewer rounds or another precision make cells of their own."""
+    changes = [part for part in line["changes"].split(", ") if not part.startswith("data from")]
+    return ", ".join([line["cell"], *filter(None, changes)])
 
 
 def _scale(line: Record) -> str:

@@ -29,6 +29,7 @@ Cells = Annotated[
     typer.Option(help='Words of a cell\'s name, "feddr+ cifar100 s=10"; may be repeated.'),
 ]
 DatasetAs = Annotated[str, typer.Option(help="Another copy of the same data set, such as images.")]
+Precision = Annotated[str, typer.Option(help="Precision of local training, such as bf16.")]
 Seeds = Annotated[
     int, typer.Option(help="Number of seeds, 0 to N-1; 0: as many as the paper averages over.")
 ]
@@ -71,6 +72,7 @@ def reproduce(
     data_dir: Annotated[str, typer.Option(help="Folder that holds the data set.")] = "",
     dataset_as: DatasetAs = "",
     download: Annotated[bool, typer.Option("--download", help="Download missing data.")] = False,
+    precision: Precision = "fp32",
     seeds: Seeds = 0,
     output_dir: OutputDir = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the planned runs, and stop.")] = False,
@@ -88,7 +90,7 @@ def reproduce(
 
     folder = absolute(output_dir or Path("runs") / f"{paper}-{table}", "--output-dir")
     data = str(absolute(data_dir, "--data-dir")) if data_dir else ""
-    request = Request(folder, scale, seeds, data, dataset_as, download)
+    request = Request(folder, scale, seeds, data, dataset_as, download, precision)
     cells = _chosen_cells(paper, table, cell or [], request)
     if plan:
         _show_plan(cells, request, images_per_second, as_json)

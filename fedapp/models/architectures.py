@@ -15,6 +15,7 @@ from torch import nn
 
 from fedapp.core.errors import UserError
 from fedapp.models.backbones import relu
+from fedapp.models.depthwise import replace_depthwise
 from fedapp.models.mixer import WIDTH, Mixer
 
 FEATURE_MAPS = ("pool", "linear")
@@ -157,6 +158,7 @@ def _mobilenetv2(width: float, channels: int, image_size: int) -> nn.Module:
         stem = nn.Conv2d(channels, outputs, 3, stride=2, padding=1, bias=False)
         nn.init.kaiming_normal_(stem.weight, mode="fan_out")
         network.features[0][0] = stem
+    replace_depthwise(network)
     return network
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from fedapp.core.errors import UserError
+from fedapp.models.depthwise import replace_depthwise
 
 NormLayer = Callable[[int], nn.Module]
 
@@ -129,7 +130,9 @@ def _mobilenet(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
         layers += _conv_norm_relu(width, width, norm, kernel=3, stride=stride, groups=width)
         layers += _conv_norm_relu(width, outputs, norm, kernel=1)
         width = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    replace_depthwise(network)
+    return network
 
 
 def _mobilenetv2(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
@@ -149,6 +152,7 @@ def _mobilenetv2(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
     for module in features.modules():
         if isinstance(module, nn.Conv2d):
             module.reset_parameters()
+    replace_depthwise(features)
     return nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from fedapp.config.auto import pools_data
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
+from fedapp.config.run_keys import PRECISIONS
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.paths import folder_name
 from fedapp.core.rng import sample_clients
@@ -47,6 +48,7 @@ class Request:
         data_dir: folder of the data set.
         dataset_as: name in fedapp of another local copy of the same data set.
         download: fetch missing public data sets.
+        precision: precision of local training; the papers' is fp32.
     """
 
     output_dir: Path
@@ -55,6 +57,7 @@ class Request:
     data_dir: str = ""
     dataset_as: str = ""
     download: bool = False
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
@@ -63,10 +66,13 @@ class Request:
             raise UserError(f"--seeds is {self.seeds} but must be 1 or more")
         if self.dataset_as and self.dataset_as not in DATASETS:
             raise unknown("--dataset-as: data set", self.dataset_as, DATASETS)
+        if self.precision not in PRECISIONS:
+            raise unknown("--precision: precision", self.precision, PRECISIONS)
 
     def label(self) -> str:
         """Return the differences from the published setting as text; "" if there are none."""
         parts = [f"rounds x {self.scale:g}"] if self.scale != 1 else []
+        parts += [f"precision {self.precision}"] if self.precision != "fp32" else []
         parts += [f"data from '{self.dataset_as}'"] if self.dataset_as else []
         return ", ".join(parts)
 
@@ -96,6 +102,7 @@ class PlannedRun:
             "output-dir": str(self.request.output_dir),
             "run-name": self.name,
             "resume": "auto",
+            **({"precision": self.request.precision} if self.request.precision != "fp32" else {}),
         }
 
     @property
@@ -104,6 +111,7 @@ class PlannedRun:
         request = self.request
         words = [self.cell.paper, self.cell.table, *self.cell.name.split()]
         words += [f"x{request.scale:g}"] if request.scale != 1 else []
+        words += [request.precision] if request.precision != "fp32" else []
         words += [f"on-{request.dataset_as}"] if request.dataset_as else []
         return folder_name("-".join([*words, f"seed{self.seed}"]))
 

@@ -1,0 +1,113 @@
+"""The plan of a table: which runs would start, with which keys, and which cells cannot run."""
+
+import re
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paper_cells import cell, copy_of
+
+from fedapp.config.overrides import read_overrides
+from fedapp.core.errors import UserError
+from fedapp.experiments.papers import plan as planning
+from fedapp.experiments.papers.cells import cells_of
+from fedapp.experiments.papers.plan import PlannedRun, Request, plan_rows, runs_of, with_data
+from fedapp.experiments.papers.protocol import Reason
+from fedapp.experiments.papers.tables import find_paper
+
+
+@given(scale=st.floats(1e-4, 1.0))
+def test_scale_multiplies_the_rounds_and_nothing_else(scale):
+    full = PlannedRun(cell(), 0, Request(planning.Path("out")))
+    scaled = PlannedRun(cell(), 0, Request(planning.Path("out"), scale=scale))
+    assert scaled.overrides["num-rounds"] == max(1, round(200 * scale))
+    changed = {key for key, value in scaled.overrides.items() if value != full.overrides[key]}
+    assert changed <= {"num-rounds", "checkpoint-every", "run-name"}
+    assert (scaled.name != full.name) == (scale != 1)
+
+
+@pytest.mark.parametrize("scale", [0, -1, 1.5, float("nan")])
+def test_a_scale_that_is_no_fraction_is_refused(scale, tmp_path):
+    with pytest.raises(UserError, match="--scale"):
+        Request(tmp_path, scale=scale)
+
+
+def test_an_unknown_data_set_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'images'"):
+        Request(tmp_path, dataset_as="image")
+
+
+def test_another_precision_makes_a_run_of_its_own_and_is_stated():
+    published = PlannedRun(cell(), 0, Request(planning.Path("out")))
+    rounded = PlannedRun(cell(), 0, Request(planning.Path("out"), precision="bf16"))
+    assert "precision" not in published.overrides
+    changed = {"precision": "bf16", "run-name": rounded.name}
+    assert rounded.overrides == published.overrides | changed
+    assert rounded.name != published.name
+    assert rounded.request.label() == "precision bf16"
+
+
+def test_an_unknown_precision_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(UserError, match="--precision: precision 'bf61' does not exist; did you"):
+        Request(tmp_path, precision="bf61")
+
+
+def test_every_run_of_a_table_has_a_plain_name_of_its_own(tmp_path):
+    paper = find_paper("fedfn")
+    cells = [
+        each for table in paper.tables for each in cells_of(paper, table) if each.config is not None
+    ]
+    names = [run.name for each in cells for run in runs_of(each, Request(tmp_path))]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[\w.+=-]+", name) for name in names)
+
+
+def test_the_printed_command_is_the_run(tmp_path):
+    run = PlannedRun(cell(), 1, Request(tmp_path / "it's here"))
+    program, command, option, pairs = shlex.split(run.command())
+    assert (program, command, option) == ("fedapp", "run", "-c")
+    assert read_overrides([pairs]) == run.overrides
+
+
+def test_images_are_rounds_times_cohort_times_epochs(tmp_path):
+    run = PlannedRun(cell(), 0, Request(tmp_path))
+    assert run.images == 200 * 5 * 5000
+    (row,) = plan_rows([cell()], Request(tmp_path, seeds=2), images_per_second=1000)
+    assert (row["runs"], row["million images"], row["hours"]) == (2, 10.0, round(1e4 / 3600, 2))
+
+
+def test_seeds_are_the_papers_unless_asked_otherwise(tmp_path):
+    published = cell("feddr+ cifar100 s=10", "table3-sharding", "feddr+")
+    assert len(runs_of(published, Request(tmp_path))) == 3
+    assert [run.seed for run in runs_of(published, Request(tmp_path, seeds=1))] == [0]
+    assert (
+        len(runs_of(cell("fedavg cifar10 s=2", "table2-modules", "fedfn"), Request(tmp_path))) == 1
+    )
+
+
+def test_cells_without_data_are_marked_with_what_is_missing(tmp_path):
+    (marked,) = with_data([cell()], Request(tmp_path, data_dir=str(tmp_path)))
+    assert (marked.config, marked.reason) == (None, Reason.DATA)
+    assert str(tmp_path) in marked.detail
+
+
+def test_another_copy_stands_for_its_own_data_set_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    paper = find_paper("fedntd")
+    cells = with_data(
+        cells_of(paper, paper.table("table1-sharding")), Request(tmp_path, dataset_as="images")
+    )
+    able = {each.row.column["dataset"] for each in cells if each.config is not None}
+    assert able == {"cifar10"}
+    details = " ".join(each.detail for each in cells if each.reason is Reason.DATA)
+    assert "cifar100 has 100 classes" in details
+    assert "mnist has 10 classes, 28 pixels, 60000 training images" in details
+
+
+def test_a_copy_that_fits_two_data_sets_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    monkeypatch.setitem(planning.DATASETS, "mnist", planning.DATASETS["cifar10"])
+    monkeypatch.setitem(planning.TRAIN_IMAGES, "mnist", 50_000)
+    with pytest.raises(UserError, match="cifar10 and mnist; choose some with --cell"):
+        with_data([cell(), cell("fedavg mnist s=2")], Request(tmp_path, dataset_as="images"))
