@@ -1,6 +1,7 @@
 """The runs of published tables as lines of docs/evidence/runs.csv and rounds.csv."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedapp.core.paths import folder_name
 from fedapp.experiments.papers.cells import Cell, cells_of
-from fedapp.experiments.papers.plan import PlannedRun, Request
+from fedapp.experiments.papers.plan import PlannedRun, Request, config_option
 from fedapp.experiments.papers.tables import all_papers
 from fedapp.results.class_accuracy import forgetting
 from fedapp.results.run_directory import RunDirectory
@@ -87,15 +88,15 @@ def _run_line(run: RunDirectory) -> Line:
         "forgetting": _forgetting(rows),
         "hours": f"{sum(row['seconds'] for row in run.rounds()) / 3600:.2f}",
     }
-    return line | (_published(cell, keys) if cell else {})
+    return line | (_published(cell, run.path.name, keys) if cell else {})
 
 
-def _published(cell: Cell, keys: Mapping[str, Any]) -> Line:
-    request = _request(cell, keys)
+def _published(cell: Cell, name: str, keys: Mapping[str, Any]) -> Line:
+    request = _request(cell, name, keys)
     command = f"fedapp reproduce {cell.paper} {cell.table} --cell '{cell.name}' --seeds 1"
     command += f" --dataset-as {request.dataset_as}" if request.dataset_as else ""
     command += f" --scale {request.scale:g}" if request.scale != 1 else ""
-    command += f" --precision {request.precision}" if request.precision != "fp32" else ""
+    command += f" {config_option(request.changes)}" if request.changes else ""
     return {
         "paper": cell.paper, "table": cell.table, "cell": cell.name, "changes": request.label(),
         "published": cell.row.mean, "published std": cell.row.std,
@@ -117,18 +118,22 @@ def _cell_of(name: str, keys: Mapping[str, Any]) -> Cell | None:
                 continue
             for cell in cells_of(paper, table):
                 if cell.config is not None:
-                    planned = PlannedRun(cell, keys["seed"], _request(cell, keys))
+                    planned = PlannedRun(cell, keys["seed"], _request(cell, name, keys))
                     if planned.name == name:
                         return cell
     return None
 
 
-def _request(cell: Cell, keys: Mapping[str, Any]) -> Request:
+def _request(cell: Cell, name: str, keys: Mapping[str, Any]) -> Request:
+    """Return the request that made a run of this cell; its name lists the keys changed by -c."""
     assert cell.config is not None
     same = keys["dataset"] == cell.config["dataset"]
     scale = min(keys["num-rounds"] / cell.config["num-rounds"], 1.0)
-    copy = "" if same else keys["dataset"]
-    return Request(Path(), scale=scale, dataset_as=copy, precision=keys["precision"])
+    changed = re.findall(r"(?:^|[+])([a-z-]+)=", name.partition("-with-")[2])
+    return Request(
+        Path(), scale=scale, dataset_as="" if same else keys["dataset"],
+        changes={key: keys[key] for key in changed},
+    )  # fmt: skip
 
 
 def _percent(fraction: float | None) -> str:

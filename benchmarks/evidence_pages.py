@@ -92,11 +92,11 @@ def summary(runs: Sequence[Record]) -> str:
     """Return a Markdown table of the cells that were trained for the published length."""
     whole = [line for line in runs if line["status"] == "completed" and not _scale(line)]
     columns = ["paper and table", "cell", "published", "ours", "difference", "seeds"]
-    cells = _grouped(whole, lambda line: f"{line['paper']} {line['table']} {line['cell']}")
+    cells = _grouped(whole, lambda line: f"{line['paper']} {line['table']} {_cell(line)}")
     rows = [
         [f"{lines[0]['paper']}, {lines[0]['table']}", *row[:4], row[5]]
         for lines in cells.values()
-        for row in [_row(lines[0]["cell"], lines)]
+        for row in [_row(_cell(lines[0]), lines)]
     ]
     return "\n".join(markdown_table(columns, rows))
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedapp.cli.options import AsJson, Jobs, Project, show
+from fedapp.cli.options import AsJson, Jobs, Overrides, Project, show
+from fedapp.config.overrides import read_overrides
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
 from fedapp.experiments.papers.tables import Paper, Table, all_papers, find_paper
@@ -29,7 +30,6 @@ Cells = Annotated[
     typer.Option(help='Words of a cell\'s name, "feddr+ cifar100 s=10"; may be repeated.'),
 ]
 DatasetAs = Annotated[str, typer.Option(help="Another copy of the same data set, such as images.")]
-Precision = Annotated[str, typer.Option(help="Precision of local training, such as bf16.")]
 Seeds = Annotated[
     int, typer.Option(help="Number of seeds, 0 to N-1; 0: as many as the paper averages over.")
 ]
@@ -72,7 +72,7 @@ def reproduce(
     data_dir: Annotated[str, typer.Option(help="Folder that holds the data set.")] = "",
     dataset_as: DatasetAs = "",
     download: Annotated[bool, typer.Option("--download", help="Download missing data.")] = False,
-    precision: Precision = "fp32",
+    config: Overrides = None,
     seeds: Seeds = 0,
     output_dir: OutputDir = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the planned runs, and stop.")] = False,
@@ -86,12 +86,14 @@ def reproduce(
 
     Example: fedapp reproduce feddr+ table3-sharding --cell "feddr+ cifar100 s=10" --scale 0.1
     """
-    from fedapp.experiments.papers.plan import Request
+    from fedapp.experiments.papers.plan import Request, check_changes
 
     folder = absolute(output_dir or Path("runs") / f"{paper}-{table}", "--output-dir")
     data = str(absolute(data_dir, "--data-dir")) if data_dir else ""
-    request = Request(folder, scale, seeds, data, dataset_as, download, precision)
+    changes = read_overrides(config or [], more=True)
+    request = Request(folder, scale, seeds, data, dataset_as, download, changes)
     cells = _chosen_cells(paper, table, cell or [], request)
+    check_changes(cells, request)
     if plan:
         _show_plan(cells, request, images_per_second, as_json)
     else:

@@ -3,16 +3,13 @@
 The row of a method declares the method's own keys. A field's description is the key's help text.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fedapp.config.key_groups import Keys, Local, Machine, Recording
 from fedapp.config.protection_keys import PrivacyKeys, RobustnessKeys
 from fedapp.core.keys import Auto, Count, Positive, Threads, Unsigned, Weight
-
-Precision = Literal["fp32", "tf32", "bf16", "bf16-teacher"]
-PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 class MethodKeys(Keys):
@@ -157,7 +154,7 @@ class TrainingKeys(Keys):
     clip_norm: Weight = Field(0.0, description="largest norm of local gradients; 0: no limit")
     seed: Unsigned = Field(0, description="seed of the run's random numbers")
     device: Local[str] = Field("auto", description="device that trains: auto, cpu, cuda or cuda:N")
-    precision: Precision = Field(
+    precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
         "fp32", description="precision of local training; bf16-teacher: bf16 for frozen teachers"
     )
     threads: Machine[Threads] = Field(

@@ -7,8 +7,8 @@ plan finds the runs of the first.
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 from fedapp.config.auto import pools_data
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
-from fedapp.config.run_keys import PRECISIONS
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.paths import folder_name
 from fedapp.core.rng import sample_clients
@@ -34,6 +33,11 @@ POOLED_IMAGES = {  # training and test images together; Tiny-ImageNet pools its 
     **TRAIN_IMAGES, "cifar10": 60_000, "cifar100": 60_000, "mnist": 70_000,
     "fashion-mnist": 70_000, "cinic10": 180_000, "flowers102": 8_189,
 }  # fmt: skip
+_OWN_OPTIONS = {  # keys that a plan sets itself, and what to use instead
+    "num-rounds": "use --scale", "seed": "use --seeds", "dataset": "use --dataset-as",
+    "data-dir": "use --data-dir", "download": "use --download", "output-dir": "use --output-dir",
+    "run-name": "cells have names of their own", "resume": "every run resumes by itself",
+}  # fmt: skip
 _CHECKPOINTS = 10  # per run, so that an interrupted run loses at most a tenth
 
 
@@ -48,7 +52,7 @@ class Request:
         data_dir: folder of the data set.
         dataset_as: name in fedapp of another local copy of the same data set.
         download: fetch missing public data sets.
-        precision: precision of local training; the papers' is fp32.
+        changes: further keys that differ from the paper's.
     """
 
     output_dir: Path
@@ -57,7 +61,7 @@ class Request:
     data_dir: str = ""
     dataset_as: str = ""
     download: bool = False
-    precision: str = "fp32"
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
@@ -66,15 +70,18 @@ class Request:
             raise UserError(f"--seeds is {self.seeds} but must be 1 or more")
         if self.dataset_as and self.dataset_as not in DATASETS:
             raise unknown("--dataset-as: data set", self.dataset_as, DATASETS)
-        if self.precision not in PRECISIONS:
-            raise unknown("--precision: precision", self.precision, PRECISIONS)
+        for key in [key for key in self.changes if key in _OWN_OPTIONS]:
+            raise UserError(f"-c cannot name '{key}': {_OWN_OPTIONS[key]}")
 
     def label(self) -> str:
         """Return the differences from the published setting as text; "" if there are none."""
         parts = [f"rounds x {self.scale:g}"] if self.scale != 1 else []
-        parts += [f"precision {self.precision}"] if self.precision != "fp32" else []
         parts += [f"data from '{self.dataset_as}'"] if self.dataset_as else []
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.changed()])
+
+    def changed(self) -> list[str]:
+        """Return "key=value" for each of the changes, in the order of the keys."""
+        return [f"{key}={value}" for key, value in sorted(self.changes.items())]
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ class PlannedRun:
             "output-dir": str(self.request.output_dir),
             "run-name": self.name,
             "resume": "auto",
-            **({"precision": self.request.precision} if self.request.precision != "fp32" else {}),
+            **self.request.changes,
         }
 
     @property
@@ -111,8 +118,8 @@ class PlannedRun:
         request = self.request
         words = [self.cell.paper, self.cell.table, *self.cell.name.split()]
         words += [f"x{request.scale:g}"] if request.scale != 1 else []
-        words += [request.precision] if request.precision != "fp32" else []
         words += [f"on-{request.dataset_as}"] if request.dataset_as else []
+        words += ["with", "+".join(request.changed())] if request.changes else []
         return folder_name("-".join([*words, f"seed{self.seed}"]))
 
     @property
@@ -135,9 +142,13 @@ class PlannedRun:
 
     def command(self) -> str:
         """Return the exact command of this run, for the project's folder."""
-        pairs = " ".join(f"{key}={_toml(value)}" for key, value in self.overrides.items())
-        quoted = shlex.quote(pairs) if set(pairs) & set('"$`\\!') else f'"{pairs}"'
-        return f"fedapp run -c {quoted}"
+        return f"fedapp run {config_option(self.overrides)}"
+
+
+def config_option(keys: Mapping[str, Any]) -> str:
+    """Return keys as the option -c of the command line, quoted for a shell."""
+    pairs = " ".join(f"{key}={_toml(value)}" for key, value in keys.items())
+    return f"-c {shlex.quote(pairs)}" if set(pairs) & set('"$`\\!') else f'-c "{pairs}"'
 
 
 def _toml(value: Any) -> str:
@@ -149,6 +160,13 @@ def _toml(value: Any) -> str:
 def runs_of(cell: Cell, request: Request) -> list[PlannedRun]:
     """Return a cell's runs, one per seed."""
     return [PlannedRun(cell, seed, request) for seed in range(request.seeds or cell.seeds)]
+
+
+def check_changes(cells: Iterable[Cell], request: Request) -> None:
+    """Raise UserError if a cell's configuration is not valid with the request's changes."""
+    for cell in cells:
+        if request.changes and cell.config is not None:
+            resolved(runs_of(cell, request)[0])
 
 
 def with_data(cells: Iterable[Cell], request: Request) -> list[Cell]:

@@ -12,7 +12,14 @@ from fedapp.config.overrides import read_overrides
 from fedapp.core.errors import UserError
 from fedapp.experiments.papers import plan as planning
 from fedapp.experiments.papers.cells import cells_of
-from fedapp.experiments.papers.plan import PlannedRun, Request, plan_rows, runs_of, with_data
+from fedapp.experiments.papers.plan import (
+    PlannedRun,
+    Request,
+    check_changes,
+    plan_rows,
+    runs_of,
+    with_data,
+)
 from fedapp.experiments.papers.protocol import Reason
 from fedapp.experiments.papers.tables import find_paper
 
@@ -38,19 +45,25 @@ def test_an_unknown_data_set_is_refused_with_the_nearest(tmp_path):
         Request(tmp_path, dataset_as="image")
 
 
-def test_another_precision_makes_a_run_of_its_own_and_is_stated():
+def test_changed_keys_make_a_run_of_its_own_and_are_stated():
+    changes = {"precision": "bf16", "method": "feddr+"}
     published = PlannedRun(cell(), 0, Request(planning.Path("out")))
-    rounded = PlannedRun(cell(), 0, Request(planning.Path("out"), precision="bf16"))
-    assert "precision" not in published.overrides
-    changed = {"precision": "bf16", "run-name": rounded.name}
-    assert rounded.overrides == published.overrides | changed
-    assert rounded.name != published.name
-    assert rounded.request.label() == "precision bf16"
+    changed = PlannedRun(cell(), 0, Request(planning.Path("out"), changes=changes))
+    assert changed.overrides == published.overrides | changes | {"run-name": changed.name}
+    assert changed.name == published.name.replace(
+        "-seed0", "-with-method=feddr++precision=bf16-seed0"
+    )
+    assert changed.request.label() == "method=feddr+, precision=bf16"
 
 
-def test_an_unknown_precision_is_refused_with_the_nearest(tmp_path):
-    with pytest.raises(UserError, match="--precision: precision 'bf61' does not exist; did you"):
-        Request(tmp_path, precision="bf61")
+def test_a_key_with_an_option_of_its_own_cannot_be_changed(tmp_path):
+    with pytest.raises(UserError, match="-c cannot name 'seed': use --seeds"):
+        Request(tmp_path, changes={"seed": 1})
+
+
+def test_a_change_is_checked_before_the_first_run(tmp_path):
+    with pytest.raises(UserError, match="precision"):
+        check_changes([cell()], Request(tmp_path, changes={"precision": "bf61"}))
 
 
 def test_every_run_of_a_table_has_a_plain_name_of_its_own(tmp_path):

@@ -3,6 +3,7 @@
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,12 @@ def pages(data):
 
 
 def make_run(
-    folder: Path, accuracies: list[float], status: str = "", scale: float = 1.0
+    folder: Path, accuracies: list[float], status: str = "", **request: Any
 ) -> RunDirectory:
     """Write a run of a published cell that got so far."""
     paper = find_paper("fedntd")
     cell = select(cells_of(paper, paper.table("table1-sharding")), "fedavg cifar10 s=2")
-    planned = PlannedRun(cell, 0, Request(folder, scale=scale, dataset_as="images"))
+    planned = PlannedRun(cell, 0, Request(folder, dataset_as="images", **request))
     config = parse_config(planned.overrides).flat()
     run = RunDirectory.create(folder, planned.name, config, resume=True)
     for number, accuracy in enumerate(accuracies, 1):
@@ -105,6 +106,23 @@ def test_shorter_runs_are_cells_of_their_own_without_a_comparison(
         "evidence-fedntd-table1-sharding-cifar10-s2.png",
         "evidence-fedntd-table1-sharding-cifar10-s2-rounds-x-0.01.png",
     }
+
+
+def test_a_run_with_changed_keys_is_a_cell_with_a_command(data, pages, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "DATA", tmp_path / "docs")
+    make_run(tmp_path / "runs", [0.5] * 200, "completed")
+    changes = {"precision": "bf16", "method": "feddr+"}
+    make_run(tmp_path / "runs", [0.6] * 200, "completed", changes=changes)
+    data.collect([tmp_path / "runs"], "abc", "a laptop")
+    plain, changed = sorted(data.read("runs.csv"), key=lambda line: line["final %"])
+    assert " -c " not in plain["command"]
+    assert " -c \"method='feddr+' precision='bf16'\" --data-dir" in changed["command"]
+    table = pages.published_beside_ours("fedntd", "table1-sharding", [plain, changed])
+    rows = [line.split(" | ") for line in table.splitlines()[-2:]]
+    assert [(row[0], row[2]) for row in rows] == [
+        ("| fedavg cifar10 s=2", "50.00"),
+        ("| fedavg cifar10 s=2, method=feddr+, precision=bf16", "60.00"),
+    ]
 
 
 def test_the_pages_have_the_tables_and_pictures_of_the_data(data, pages):
