@@ -54,10 +54,16 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _tax(results: Results) -> list[str]:
-    tuned = results.get("fl_tax_tuned", {})
+    keeps_memory = "of a plain loop that keeps freed memory, as the app does"
+    meanings = {
+        "fl_tax_tuned": keeps_memory,
+        "fl_tax_workers": "with `fedapp run`, not `flwr run`",
+        "fl_tax_workers_tuned": f"with `fedapp run`, {keeps_memory}",
+    }
     notes = [
-        f"- {model}: {_text(value)} of a plain loop that keeps freed memory, as the app does"
-        for model, value in tuned.items()
+        f"- {model}: {_text(value)} {meaning}"
+        for key, meaning in meanings.items()
+        for model, value in results.get(key, {}).items()
     ]
     return [*_by_model(results, "fl_tax_by_method"), "", *notes]
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedapp.engines.launch import run
 from fedapp.experiments.bench.federated import Speed, measured_workload, resources
 from fedapp.experiments.bench.plain_loop import architectures, layouts, plain_images_per_second
 from fedapp.experiments.bench.plan import Plan, Workload
 from fedapp.experiments.bench.superlink import run_with_superlink
+from fedapp.experiments.jobs import Runner
 from fedapp.methods.table import METHODS
 from fedapp.models.groups import GROUPS
 
@@ -34,13 +36,18 @@ def best_plain(model: str, workload: Workload, device: str, tuned: bool = False)
 
 
 def federated_speed(
-    project: Path, model: str, method: str, workload: Workload, device: str
+    project: Path,
+    model: str,
+    method: str,
+    workload: Workload,
+    device: str,
+    simulate: Runner = run_with_superlink,
 ) -> Speed:
     """Simulate one run and return the speed of its rounds; raises UserError if it fails."""
     key = "model-group" if model in GROUPS else "model"
     changes = {"method": method, "device": device, key: model}
     allowed = resources(device)
-    return measured_workload(project, workload, allowed, run_with_superlink, **changes).speed()
+    return measured_workload(project, workload, allowed, simulate, **changes).speed()
 
 
 def measure_tax(project: Path, plan: Plan, methods: Sequence[str], device: str) -> dict[str, Any]:
@@ -53,12 +60,14 @@ def measure_tax(project: Path, plan: Plan, methods: Sequence[str], device: str) 
         "fl_tax": by model, images/s of the first method's rounds over images/s of the plain loop.
         "fl_tax_by_method": the same by model and method.
         "fl_tax_tuned": "fl_tax" against a plain loop that keeps freed memory as the app does.
+        "fl_tax_workers": "fl_tax" of `fedapp run`; all others are of `flwr run`.
+        "fl_tax_workers_tuned": the same against the loop of "fl_tax_tuned".
         "round_cost": by model and method, seconds per round over the first method's.
         "images_per_second": by model, those of the plain loop, for orientation.
     """
     results: dict[str, dict[str, Any]] = {
-        "fl_tax": {}, "fl_tax_by_method": {}, "fl_tax_tuned": {}, "round_cost": {},
-        "images_per_second": {},
+        "fl_tax": {}, "fl_tax_by_method": {}, "fl_tax_tuned": {}, "fl_tax_workers": {},
+        "fl_tax_workers_tuned": {}, "round_cost": {}, "images_per_second": {},
     }  # fmt: skip
     for model in plan.models:
         suitable = [m for m in methods if (METHODS[m].personal is not None) == (model in GROUPS)]
@@ -73,13 +82,16 @@ def _measure_model(
     project: Path, plan: Plan, model: str, methods: Sequence[str], device: str
 ) -> dict[str, Any]:
     """Return a model's entries in the result of `measure_tax`."""
-    plain, tuned, runs = [], [], []
+    plain, tuned, runs, on_workers = [], [], [], []
     workload = plan.workload(model)
     for repeat in range(plan.repeats):
         title = f"{device} {model}, repeat {repeat + 1} of {plan.repeats}"
         say(f"{title}: plain loop")
         plain.append(best_plain(model, workload, device))
         tuned.append(best_plain(model, workload, device, tuned=True))
+        say(f"{title}: {methods[0]}, fedapp run")
+        arguments = model, methods[0], workload, device
+        on_workers.append({methods[0]: federated_speed(project, *arguments, run)})
         speeds = {}
         for method in plan.asked(model, methods, repeat):
             say(f"{title}: {method}")
@@ -92,6 +104,8 @@ def _measure_model(
         "fl_tax": taxes[methods[0]],
         "fl_tax_by_method": taxes,
         "fl_tax_tuned": _tax(methods[0], runs, tuned),
+        "fl_tax_workers": _tax(methods[0], on_workers, plain),
+        "fl_tax_workers_tuned": _tax(methods[0], on_workers, tuned),
         "round_cost": {m: _cost(m, methods[0], runs) for m in methods},
         "images_per_second": rounded_median(plain),
     }

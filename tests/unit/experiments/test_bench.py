@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app as cli
 from fedapp.core.errors import UserError
+from fedapp.engines import launch
 from fedapp.experiments.bench import gpu, plan, suite, tables, tax
 from fedapp.experiments.bench.federated import Rounds, Speed
+from fedapp.experiments.bench.superlink import run_with_superlink
 
 ROOT = Path(__file__).parents[3]
 METHODS = ("fedavg", "fedntd", "feddr+")
@@ -31,9 +33,9 @@ def speeds(monkeypatch):
         order.append((device, "tuned" if tuned else "plain"))
         return 1200.0 if tuned else 1000.0
 
-    def federated(project, model, method, workload, device):
-        order.append((device, method))
-        disturbed = 5.0 if 5 < len(order) <= 10 and method == "fedavg" else 1.0
+    def federated(project, model, method, workload, device, simulate=run_with_superlink):
+        order.append((device, "workers" if simulate is launch.run else method))
+        disturbed = 5.0 if 6 < len(order) <= 12 and method == "fedavg" else 1.0
         seconds = SECONDS[method] * disturbed
         return Speed(1800.0 / seconds, seconds)
 
@@ -48,8 +50,9 @@ def test_ratios_are_medians_of_repeats_measured_in_turn(speeds, capsys):
     assert found["fl_tax"] == {"cnn": 0.9}
     assert found["fl_tax_by_method"] == {"cnn": {"fedavg": 0.9, "fedntd": 0.72, "feddr+": 0.6}}
     assert found["round_cost"] == {"cnn": {"fedavg": 1.0, "fedntd": 1.25, "feddr+": 1.5}}
-    assert speeds == [("cpu", name) for name in ("plain", "tuned", *METHODS)] * 3
+    assert speeds == [("cpu", name) for name in ("plain", "tuned", "workers", *METHODS)] * 3
     assert found["fl_tax_tuned"] == {"cnn": 0.75}
+    assert (found["fl_tax_workers"], found["fl_tax_workers_tuned"]) == ({"cnn": 0.9}, {"cnn": 0.75})
     said = capsys.readouterr().err.splitlines()  # what was found so far survives an interruption
     one = (
         "bench: cpu cnn, repeat 3 of 3: 1000 images/s, of which fedavg 0.9, fedntd 0.72, feddr+ 0.6"
@@ -61,8 +64,8 @@ def test_ratios_are_medians_of_repeats_measured_in_turn(speeds, capsys):
 
 def test_only_the_first_method_of_a_large_model_is_measured_in_every_repeat(speeds):
     found = suite.bench(ROOT, replace(TINY, models=("mobilenet",)), ["tax"])
-    once = [("cpu", name) for name in ("plain", "tuned", *METHODS)]
-    assert speeds == once + [("cpu", name) for name in ("plain", "tuned", "fedavg")] * 2
+    once = [("cpu", name) for name in ("plain", "tuned", "workers", *METHODS)]
+    assert speeds == once + [("cpu", name) for name in ("plain", "tuned", "workers", "fedavg")] * 2
     assert found["fl_tax_by_method"] == {
         "mobilenet": {"fedavg": 0.9, "fedntd": 0.72, "feddr+": 0.6}
     }
