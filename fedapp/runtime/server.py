@@ -1,11 +1,15 @@
 """The server's side of one run."""
 
+from dataclasses import replace
+
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from clients.training.arrays import to_arrays
 from fedapp.config.privacy import Budget
+from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
+from fedapp.models.groups import find_group
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.identity import data_properties
@@ -28,6 +32,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         **data_properties(process),
     }
     federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
+    federation = replace(federation, architectures=_architectures(config))
     first_round = saved.server_round + 1 if saved else 1
     # before anything of an earlier attempt is removed
     last = last_round(Budget.of(config), recorder.directory, first_round, config.num_rounds)
@@ -56,6 +61,14 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     states = strategy.state_key if not config.keep_state else ""
     if states or config.secure_aggregation != "off":  # last, because it may be interrupted
         forget(grid, federation, states)
+
+
+def _architectures(config: RunConfig) -> dict[int, str]:
+    """Return the architecture of each client; empty if all have the same."""
+    if not config.model_group:
+        return {}
+    group = find_group(config.model_group)
+    return {client: group.architecture_of(client) for client in range(config.num_clients)}
 
 
 def _state_key(

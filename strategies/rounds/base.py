@@ -170,6 +170,7 @@ class ClientStrategy(RoundLoop):
         for task in waiting.values():
             self.fail(task.clients, "its node did not answer in time", LATE)
         self.report.sort()
+        self.federation.note(self.report.results)
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self._known |= {result.client for result in self.report.results}
         self.after_replies()

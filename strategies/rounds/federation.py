@@ -1,7 +1,8 @@
 """The clients and nodes of a run, the report of a round, and the errors of a failed round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -23,29 +24,51 @@ class Federation:
     """The node and the number of training examples of every client.
 
     Every node of a `pool` can host any client. With a pool, only the keys of `nodes` are used.
+    `architectures` names each client's, if they differ.
     """
 
     nodes: Mapping[int, int]
     examples: Mapping[int, int]
     pool: Sequence[int] = ()
+    architectures: Mapping[int, str] = field(default_factory=dict)
+    _pace: dict[str, float] = field(default_factory=dict)  # least seconds per image
 
     def by_node(self, clients: list[int]) -> dict[int, list[int]]:
         """Assign the given clients to nodes; return the clients of each node that has some.
 
-        In a pool, the nodes get about equal numbers of examples. Clients are assigned in descending
-        order of examples, each to the node with the fewest.
+        In a pool, the nodes get about equal work: examples, times the seconds that an image took
+        with the client's architecture. Clients are assigned in descending order of work, each to
+        the node with the least.
         """
         assigned: dict[int, list[int]] = {}
         if not self.pool:
             for client in clients:
                 assigned.setdefault(self.nodes[client], []).append(client)
             return assigned
-        loads = dict.fromkeys(self.pool, 0)
-        for client in sorted(clients, key=lambda c: (-self.examples[c], c)):
+        loads = dict.fromkeys(self.pool, 0.0)
+        work = {client: self._work(client) for client in clients}
+        for client in sorted(clients, key=lambda c: (-work[c], c)):
             node = min(self.pool, key=loads.__getitem__)
-            loads[node] += self.examples[client]
+            loads[node] += work[client]
             assigned.setdefault(node, []).append(client)
         return {node: sorted(hosted) for node, hosted in assigned.items()}
+
+    def _work(self, client: int) -> float:
+        pace = self._pace.get(self.architectures.get(client, ""))
+        if pace is None:  # before the first round with this architecture
+            pace = fmean(self._pace.values()) if self._pace else 1.0
+        return self.examples[client] * pace
+
+    def note(self, results: Iterable[ClientResult]) -> None:
+        """Keep the least seconds per image of each architecture, which varies less than the mean.
+
+        With equal architectures nothing is kept, so that clients stay where their states are.
+        """
+        for result in results:
+            name = self.architectures.get(result.client)
+            if name is not None and result.images > 0 and result.seconds > 0:
+                pace = result.seconds / result.images
+                self._pace[name] = min(pace, self._pace.get(name, pace))
 
     def check(
         self,
