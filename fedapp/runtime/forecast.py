@@ -39,6 +39,7 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
     Raises:
         UserError: the data or the model of the configuration cannot be loaded.
     """
+    imported = psutil.Process().memory_info().rss  # shared: workers are forks of one process
     if config.threads:
         torch.set_num_threads(config.threads)
     process = ProcessContext(config)
@@ -49,12 +50,13 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
     test = _test_seconds(process) / config.eval_every
     per_round = images / (speed * min(workers, cohort)) + test
     shared = nbytes(process.slot.shared.values())
+    own = max(0, psutil.Process().memory_info().rss - imported)
     return Forecast(
         images_per_round=images,
         images_per_second=speed,
         seconds_per_round=per_round,
         seconds=per_round * config.num_rounds,
-        memory=psutil.Process().memory_info().rss * (workers + 1),
+        memory=imported + own * (workers + 1),
         bytes_per_round=2 * shared * cohort,
         parameters=sum(p.numel() for p in process.model.parameters()),
         state=process.state_bytes() if process.keeps else 0,

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 from in_process import ROOT, settings
 from typer.testing import CliRunner
@@ -29,6 +30,8 @@ def test_a_forecast_counts_images_and_measures_speed(method):
     least = cost.images_per_round / (2 * cost.images_per_second)
     assert cost.seconds_per_round >= least
     assert cost.seconds == pytest.approx(4 * cost.seconds_per_round)
+    process = psutil.Process().memory_info().rss
+    assert process / 2 < cost.memory < 3 * process  # workers share what they import
     assert (cost.state > 0) == (method in ("moon", "scaffold", "feddor"))
 
 
