@@ -96,7 +96,7 @@ class PlannedRun:
     def overrides(self) -> dict[str, Any]:
         """Every key of the run that the paper, the request or the run directory determines."""
         assert self.cell.config is not None
-        keys = dict(self.cell.config)
+        keys = {**self.cell.config, **self.request.changes}
         keys["num-rounds"] = max(1, round(keys["num-rounds"] * self.request.scale))
         keys["dataset"] = self.request.dataset_as or keys["dataset"]
         kept = kept_by_clients(keys)
@@ -109,7 +109,7 @@ class PlannedRun:
             "output-dir": str(self.request.output_dir),
             "run-name": self.name,
             "resume": "auto",
-            **self.request.changes,
+            **self.request.changes,  # also a checkpoint-every of the user's own
         }
 
     @property

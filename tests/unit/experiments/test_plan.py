@@ -56,6 +56,12 @@ def test_changed_keys_make_a_run_of_its_own_and_are_stated():
     assert changed.request.label() == "method=feddr+, precision=bf16"
 
 
+def test_a_method_that_keeps_client_states_has_the_checkpoints_that_it_needs():
+    request = Request(planning.Path("out"), changes={"method": "scaffold"})
+    check_changes([cell()], request)
+    assert PlannedRun(cell(), 0, request).overrides["checkpoint-every"] == 1
+
+
 def test_a_key_with_an_option_of_its_own_cannot_be_changed(tmp_path):
     with pytest.raises(UserError, match="-c cannot name 'seed': use --seeds"):
         Request(tmp_path, changes={"seed": 1})
