@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 
 import pytest
@@ -51,6 +52,30 @@ def console():
     from fedapp.core.log import configure
 
     configure()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pictures():
+    """Let runs in this process end without figures and report, but those within `pictures()`.
+
+    Drawing takes four times as long as a quick run, and most tests do not look at it.
+    """
+    from fedapp.runtime import callbacks
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def leave_out():
+            patch.setattr(callbacks.Figures, "run_ends", lambda *_: None)
+            patch.setattr(callbacks, "write_report", lambda _: None)
+
+        @contextmanager
+        def drawn():
+            patch.undo()
+            yield
+            leave_out()
+
+        leave_out()
+        yield drawn
 
 
 @pytest.fixture

@@ -40,14 +40,15 @@ QUICK = "local-accuracy alignment drift four-factors norms weight-alignment dive
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, pictures):
     folder = tmp_path_factory.mktemp("runs")
     config = settings(
         method="feddr+", num_rounds=3, participation=0.3, output_dir=str(folder), run_name="kept",
         checkpoint_every=1, checkpoint_keep=0, analyses="forgetting alignment", analysis_every=2,
         analysis_clients=2,
     )  # fmt: skip
-    server_app.run(InProcessGrid(config, 2), config, "", time.monotonic())
+    with pictures():
+        server_app.run(InProcessGrid(config, 2), config, "", time.monotonic())
     return RunDirectory.load(folder / "kept")
 
 

@@ -75,12 +75,13 @@ def test_what_cannot_work_is_refused_in_words(change, words):
         parse_config(settings(**change))
 
 
-def test_a_run_with_two_features_is_measured_drawn_and_analysed(tmp_path):
+def test_a_run_with_two_features_is_measured_drawn_and_analysed(tmp_path, pictures):
     config = settings(
         method="fedavg", bottleneck=2, analyses="unit-circle", analysis_clients=5,
         output_dir=str(tmp_path), run_name="two", num_rounds=1,
     )  # fmt: skip
-    server_app.run(InProcessGrid(config), config, "", time.monotonic())
+    with pictures():
+        server_app.run(InProcessGrid(config), config, "", time.monotonic())
     assert (tmp_path / "two" / "analysis" / "unit-circle.png").stat().st_size > 10_000
     arguments = ["analyse", str(tmp_path / "two"), "-m", "unit-circle drift", "--json"]
     done = CliRunner().invoke(app, [*arguments, "--plots", str(tmp_path / "plots")])

@@ -194,12 +194,13 @@ def test_a_client_that_diverges_is_named_and_the_others_are_counted():
 
 
 @pytest.fixture
-def finished(tmp_path):
+def finished(tmp_path, pictures):
     """A finished run directory of feddr+-ft."""
     run = settings(
         method="feddr+-ft", output_dir=str(tmp_path), run_name="done", state_dir=str(tmp_path)
     )
-    server_app.run(InProcessGrid(run, 3), run, "", 0.0)
+    with pictures():
+        server_app.run(InProcessGrid(run, 3), run, "", 0.0)
     return tmp_path / "done"
 
 

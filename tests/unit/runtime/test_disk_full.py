@@ -36,7 +36,9 @@ def fill(disk):
         file.write(bytes(max(0, free - 65536)))
 
 
-def test_a_full_disk_prevents_a_checkpoint_and_not_the_run(small_disk, monkeypatch, capsys):
+def test_a_full_disk_prevents_a_checkpoint_and_not_the_run(
+    small_disk, pictures, monkeypatch, capsys
+):
     values = settings(
         num_rounds=3, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
         num_clients=4, shards=5, participation=1.0,
@@ -55,7 +57,8 @@ def test_a_full_disk_prevents_a_checkpoint_and_not_the_run(small_disk, monkeypat
         return result
 
     monkeypatch.setattr(Recorder, "end_of_round", on_a_disk_that_fills)
-    server_app.run(InProcessGrid(values), values, "", 0.0)
+    with pictures():
+        server_app.run(InProcessGrid(values), values, "", 0.0)
     output = capsys.readouterr().out
     assert "checkpoint of round 2 not written" in output
     assert "No space left" in output

@@ -27,8 +27,9 @@ def train(tmp_path):
     return run
 
 
-def test_epsilon_is_in_the_metrics_the_summary_and_the_log(train, caplog):
-    run = train(dp_noise=4.0)
+def test_epsilon_is_in_the_metrics_the_summary_and_the_log(train, pictures, caplog):
+    with pictures():
+        run = train(dp_noise=4.0)
     spent = [LEFT.epsilon(1), LEFT.epsilon(2)]
     assert [row["epsilon"] for row in run.rounds()] == spent
     summary = run.summary()

@@ -77,9 +77,12 @@ def test_rounds_that_were_never_written_are_in_the_summary(train, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["save_model", "write_summary"])
-def test_a_file_that_cannot_be_written_prevents_no_other_file(train, monkeypatch, capsys, method):
+def test_a_file_that_cannot_be_written_prevents_no_other_file(
+    train, pictures, monkeypatch, capsys, method
+):
     monkeypatch.setattr(RunDirectory, method, refuse)
-    run = train(num_rounds=1)
+    with pictures():
+        run = train(num_rounds=1)
     lost = {"save_model": "model.safetensors", "write_summary": "summary.json"}
     for name in ("summary.json", "model.safetensors", "curves.png", "report.html"):
         assert (run.path / name).exists() == (name != lost[method])

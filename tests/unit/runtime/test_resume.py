@@ -107,10 +107,10 @@ def tracker(monkeypatch) -> Tracker:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space left")])
 def test_an_interrupted_run_is_readable_and_can_be_resumed(
-    train, fail_in, tmp_path, tracker, error
+    train, pictures, fail_in, tmp_path, tracker, error
 ):
     fail_in(2, error)
-    with pytest.raises(type(error)):
+    with pictures(), pytest.raises(type(error)):
         train(num_rounds=3)
     run = RunDirectory.load(tmp_path / "one")
     summary = run.summary()
