@@ -9,7 +9,7 @@ from fedapp.results import checkpoint
 
 WARM = 'worker="warm"'
 KEYS = {
-    "method": "scaffold", "num_rounds": 1, "num_clients": 3, "partition": "iid", "shards": 5,
+    "method": "feddr+", "num_rounds": 1, "num_clients": 3, "partition": "iid", "shards": 5,
     "participation": 1.0, "local_epochs": 1,
 }  # fmt: skip
 

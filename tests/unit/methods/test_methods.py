@@ -18,9 +18,9 @@ ONE_MODEL = [name for name, row in METHODS.items() if row.personal is None]
 
 
 def shortened(method, **changes):
-    """Return a configuration, with fewer clients and rounds for methods that train ResNets only."""
-    less = {"participation": 0.3, "num_rounds": 2} if METHODS[method].models else {}
-    return settings(**{"method": method, **changes, **less})
+    """Return a configuration of three clients; two rounds for methods that train ResNets only."""
+    less = {"num_rounds": 2} if METHODS[method].models else {}
+    return settings(**{"method": method, "participation": 0.3, **changes, **less})
 
 
 @pytest.mark.parametrize("method", ONE_MODEL)
