@@ -26,7 +26,7 @@ from fedapp.results import checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 
-PASSES, BATCH = 5, 500
+PASSES = 5
 
 
 def load(process: ProcessContext, folder: Path) -> str:
@@ -41,12 +41,12 @@ def load(process: ProcessContext, folder: Path) -> str:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: Dataset, augmentation: str, seed: int) -> float:
-    """Return the accuracy in percent on one augmented pass over the test images."""
+def accuracy(model: nn.Module, data: Dataset, size: int, augmentation: str, seed: int) -> float:
+    """Return the accuracy in percent on one augmented pass over batches of `size` test images."""
     batches = ClientBatches(
         torch.from_numpy(np.asarray(data.test_images)),
         torch.from_numpy(np.asarray(data.test_labels)),
-        data.mean, data.std, BATCH, augmentation, shuffle=False,
+        data.mean, data.std, size, augmentation, shuffle=False,
     )  # fmt: skip
     model.eval()
     hits = sum(
@@ -60,11 +60,13 @@ def row(folder: Path) -> list[str]:
     """Return the line of one run."""
     config = parse_config(RunDirectory.load(folder).config())
     process = ProcessContext(config)
+    size = int(config.test_batch_size)
     cells = [folder.name, load(process, folder)]
     for augmentation in ("none", "crop flip", str(config.augmentation)):
         passes = range(1 if augmentation == "none" else PASSES)
         found = [
-            accuracy(process.slot.model, process.data.dataset, augmentation, i) for i in passes
+            accuracy(process.slot.model, process.data.dataset, size, augmentation, i)
+            for i in passes
         ]
         spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
         cells.append(f"{statistics.mean(found):.2f}{spread}")
