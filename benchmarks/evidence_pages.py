@@ -25,10 +25,10 @@ def write() -> None:
     runs = [line for line in read("runs.csv") if line["paper"]]
     curves = _curves()
     for title, lines in _grouped(runs, panel).items():
-        cells = _grouped(lines, _cell)
+        named = _grouped(lines, _legend)
         figure = published_beside_curves(
-            {cell: [curves[line["run"]] for line in of_cell] for cell, of_cell in cells.items()},
-            {cell: float(of_cell[0]["published"]) for cell, of_cell in cells.items()},
+            {name: [curves[line["run"]] for line in group] for name, group in named.items()},
+            {name: float(group[0]["published"]) for name, group in named.items()},
             title,
         )
         write_atomically(IMAGES / picture_name(title), png(figure))
@@ -44,14 +44,25 @@ def _grouped(lines: Sequence[Record], key: Callable[[Record], str]) -> dict[str,
 
 
 def panel(line: Record) -> str:
-    """Return the title of a run's figure: the paper, table and cell without the method."""
-    return f"{line['paper']} {line['table']} {_cell(line).partition(' ')[2]}"
+    """Return the title of a run's figure: paper, table, cell without its method, and rounds."""
+    cell = ", ".join(filter(None, [line["cell"].partition(" ")[2], _scale(line)]))
+    return f"{line['paper']} {line['table']} {cell}"
+
+
+def _legend(line: Record) -> str:
+    """Return what the run's figure calls it: the method and its changed keys."""
+    return ", ".join([line["cell"].partition(" ")[0], *_changed(line)])
 
 
 def _cell(line: Record) -> str:
     """Return a run's cell; fewer rounds or another precision make cells of their own."""
-    changes = [part for part in line["changes"].split(", ") if not part.startswith("data from")]
-    return ", ".join([line["cell"], *filter(None, changes)])
+    return ", ".join([line["cell"], *filter(None, [_scale(line)]), *_changed(line)])
+
+
+def _changed(line: Record) -> list[str]:
+    """Return "key=value" of the changed keys that have an effect on the result."""
+    parts = [part for part in line["changes"].split(", ") if "=" in part]
+    return [part for part in parts if not part.startswith("eval-every=")]
 
 
 def _scale(line: Record) -> str:

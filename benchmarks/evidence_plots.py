@@ -15,25 +15,24 @@ WINDOW = 10  # rounds in a running mean
 def published_beside_curves(
     curves: Mapping[str, Sequence[Points]], published: Mapping[str, float], title: str
 ) -> Figure:
-    """Draw every cell's runs (thin), their running mean (bold) and the published end (dotted)."""
+    """Draw runs (thin), their running means (bold) and the published ends (dotted), by legend."""
     figure = new_figure(7.0, 4.6 + 0.1 * len(curves))
     axes = figure.subplots()
-    for index, (cell, runs) in enumerate(curves.items()):
+    for index, (name, runs) in enumerate(curves.items()):
         color = color_of(index)
         for points in runs:
             rounds, values = (np.array(part) for part in zip(*points, strict=True))
             axes.plot(rounds, values, color=color, alpha=0.25, linewidth=0.8)
             axes.plot(*_running_mean(rounds, values), color=color)
-        axes.plot([], [], color=color, label=f"{cell.split()[0]} (published {published[cell]:g})")
-        axes.axhline(published[cell], color=color, linestyle=":", linewidth=1.5)
+        axes.plot([], [], color=color, label=f"{name} (published {published[name]:g})")
+        axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
     axes.set(title=title, xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
     figure.legend(loc="outside lower center", ncols=2 if len(curves) > 2 else 1, fontsize=10)
     return figure
 
 
 def _running_mean(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means over `WINDOW` values, from the first round with so many values on."""
-    if len(values) < WINDOW:
-        return rounds, values
-    means = np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")
-    return rounds[WINDOW - 1 :], means
+    """Return the means of the last `WINDOW` rounds' values, from round `WINDOW` on."""
+    ends = rounds[rounds >= WINDOW]
+    means = [values[(end - WINDOW < rounds) & (rounds <= end)].mean() for end in ends]
+    return (ends, np.array(means)) if means else (rounds, values)

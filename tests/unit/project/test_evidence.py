@@ -111,12 +111,14 @@ def test_shorter_runs_are_cells_of_their_own_without_a_comparison(
 def test_a_run_with_changed_keys_is_a_cell_with_a_command(data, pages, tmp_path, monkeypatch):
     monkeypatch.setattr(data, "DATA", tmp_path / "docs")
     make_run(tmp_path / "runs", [0.5] * 200, "completed")
-    changes = {"precision": "bf16", "method": "feddr+"}
+    changes = {"precision": "bf16", "method": "feddr+", "eval-every": 5}
     make_run(tmp_path / "runs", [0.6] * 200, "completed", changes=changes)
     data.collect([tmp_path / "runs"], "abc", "a laptop")
     plain, changed = sorted(data.read("runs.csv"), key=lambda line: line["final %"])
     assert " -c " not in plain["command"]
-    assert " -c \"method='feddr+' precision='bf16'\" --data-dir" in changed["command"]
+    keys = "eval-every=5 method='feddr+' precision='bf16'"
+    assert f' -c "{keys}" --data-dir' in changed["command"]
+    assert pages.panel(plain) == pages.panel(changed)  # curves of one figure
     table = pages.published_beside_ours("fedntd", "table1-sharding", [plain, changed])
     rows = [line.split(" | ") for line in table.splitlines()[-2:]]
     assert [(row[0], row[2]) for row in rows] == [
