@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from deployment.federation import ROOT, Federation
 
+from deployment.federation import ROOT, WARM, Federation
 from fedapp.engines.launch import program
 
 
@@ -21,18 +21,20 @@ def own_method(tmp_path_factory):
     return site
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def federation(tmp_path_factory, own_method):
-    """A SuperLink and two registered SuperNodes, one with a warm worker; a third has a key only.
+    """A SuperLink and two registered SuperNodes with warm workers; a third has a key only.
 
-    All their processes find the package `own_method`.
+    All their processes find the package `own_method`. They end with the folder's last test, since
+    even idle ones take a third of a core.
     """
-    made = Federation(tmp_path_factory.mktemp("federation"), nodes=3, packages=own_method)
+    folder = tmp_path_factory.mktemp("federation")
+    made = Federation(folder, nodes=3, poll="0.4", packages=own_method)
     try:
         made.start_superlink()
         made.register(0, 1)
-        made.start_node(0)
-        made.start_node(1, config='worker="warm"')
+        for number in range(2):
+            made.start_node(number, config=WARM)
         yield made
     finally:
         made.stop()

@@ -31,6 +31,7 @@ from fedapp.experiments.bench.superlink import free_port
 ROOT = Path(__file__).parents[2]
 # From 1.40 on SuperNodes speak HTTPS to the SuperLink's one port, before that gRPC to another.
 GRPC = Version(metadata.version("flwr")) < Version("1.40")
+WARM = 'worker="warm"'  # of a node-config: one process trains for all messages
 QUICK = {"num-rounds": 2, "local-epochs": 1, "threads": 1, "shards": 5}
 
 
@@ -163,11 +164,11 @@ class Federation:
         self.nodes[number] = Program(command, self._home(name), self.folder / name / "node.log")
         return self.nodes[number]
 
-    def give_warm_worker(self, number: int) -> None:
-        """Start a SuperNode again with a warm worker, unless it has one."""
-        if 'worker="warm"' not in " ".join(self.nodes[number].command):
+    def restart_node(self, number: int, of: int = 2, config: str = "") -> None:
+        """Start a SuperNode again with another node-config; the default has no warm worker."""
+        if number in self.nodes:
             self.nodes[number].stop()
-            self.start_node(number, config='worker="warm"')
+        self.start_node(number, of, config)
 
     def flwr(self, *arguments: str, check: bool = True, timeout: float = 400) -> str:
         """Run one `flwr` command as the user and return what it printed."""

@@ -10,9 +10,9 @@ import subprocess
 
 import numpy as np
 import pytest
-from deployment.federation import ROOT
 from safetensors.numpy import load_file
 
+from deployment.federation import ROOT
 from fedapp.engines.launch import program
 
 RUN = {

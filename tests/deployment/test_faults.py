@@ -12,15 +12,15 @@ import subprocess
 import time
 
 import pytest
-from deployment.federation import Federation, Program, wait_until
 from in_process import assert_same, federate, settings
 from safetensors.numpy import load_file
+
+from deployment.federation import WARM, Federation, Program, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SLOW = {"local_epochs": 8, "shards": 5}
 TOLERANT = {**SLOW, "tolerate_failures": True, "min_replies": 1}
-WARM = 'worker="warm"'
 
 
 def start(made: Federation, nodes: int) -> Federation:

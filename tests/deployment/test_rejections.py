@@ -7,8 +7,8 @@ import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from deployment.federation import Program
 
+from deployment.federation import Program
 from fedapp.engines.deployment.certificates import renew_server_certificate
 
 STRANGER = 2  # has a key of the federation's own kind, but nobody registered it

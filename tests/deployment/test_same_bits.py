@@ -1,8 +1,8 @@
 """The same code, proved: real SuperNodes give the model that plain calls give, bit for bit.
 
-SCAFFOLD, whose clients keep state, trains on a node that starts a process for each message and one
-with a warm worker; FedDOR on two warm workers. What is compared is the last checkpoint: the shared
-arrays and all that the strategy remembers. FedDr+ trains in test_secure_nodes.py.
+FedDOR trains on two warm workers; SCAFFOLD, whose clients keep state, on a node that starts a
+process for each message and one with a warm worker. What is compared is the last checkpoint: the
+shared arrays and all that the strategy remembers. FedDr+ trains in test_secure_nodes.py.
 """
 
 import pytest
@@ -11,14 +11,14 @@ from in_process import assert_same, federate, settings
 from fedapp.config.resolve import parse_config
 from fedapp.results import checkpoint
 
-METHODS: dict[str, dict] = {"scaffold": {}, "feddor": {"model_group": "tiny"}}
+METHODS: dict[str, dict] = {"feddor": {"model_group": "tiny"}, "scaffold": {}}
 ROUNDS = {"num_rounds": 2, "num_clients": 2, "shards": 5, "local_epochs": 1, "participation": 1.0}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_real_nodes_and_plain_calls_agree(federation, method):
-    if method != "scaffold":
-        federation.give_warm_worker(0)
+    if method == "scaffold":
+        federation.restart_node(0)
     keys = {"method": method, **ROUNDS, **METHODS[method]}
     log = federation.run(f"same-{method}", **keys, checkpoint_every=1)
     assert federation.status() == "finished:completed", log

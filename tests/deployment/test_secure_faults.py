@@ -6,6 +6,8 @@ import pytest
 from in_process import assert_same, break_client, federate, settings
 from safetensors.numpy import load_file
 
+from deployment.federation import WARM
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KEYS = {
@@ -22,7 +24,7 @@ def test_the_sum_is_that_of_the_nodes_that_stayed(new_federation, monkeypatch, m
     made.start_superlink()
     made.register(*range(4))
     for number in range(4):
-        made.start_node(number, 4, 'worker="warm"')
+        made.start_node(number, 4, WARM)
     run = made.start_run("masked", method=method, secure_aggregation="pairwise", **KEYS)
     if lost:
         made.wait_for_training(LAST)

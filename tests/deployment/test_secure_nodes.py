@@ -4,10 +4,10 @@ import shutil
 
 from in_process import assert_same, federate, settings
 
+from deployment.federation import WARM
 from fedapp.config.resolve import parse_config
 from fedapp.results import checkpoint
 
-WARM = 'worker="warm"'
 KEYS = {
     "method": "feddr+", "num_rounds": 1, "num_clients": 3, "partition": "iid", "shards": 5,
     "participation": 1.0, "local_epochs": 1,
@@ -24,10 +24,8 @@ def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
     for number in range(3):
         shutil.copy(made.certificates / f"node-{number}.pub", tmp_path)
     for number, worker in enumerate(("", WARM, WARM)):
-        if number in made.nodes:
-            made.nodes[number].stop()
         key = made.certificates / f"node-{number}"
-        made.start_node(number, 3, f"{worker} secure-key='{key}' secure-peers='{tmp_path}'")
+        made.restart_node(number, 3, f"{worker} secure-key='{key}' secure-peers='{tmp_path}'")
     hidden = {**KEYS, "secure_aggregation": "pairwise"}
     log = made.run("secure", **hidden, checkpoint_every=1)
     assert made.status() == "finished:completed", log

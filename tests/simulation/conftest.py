@@ -37,7 +37,7 @@ class Outcome:
         return json.loads((self.directory / "summary.json").read_text())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def simulate(tmp_path_factory):
     """Return a function that runs `flwr run . --stream` and waits for its end."""
     home = tmp_path_factory.mktemp("flwr-home")

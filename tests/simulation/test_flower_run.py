@@ -14,7 +14,7 @@ QUICK = {"num_rounds": 2, "num_clients": 10, "participation": 0.5, "local_epochs
 QUICK |= {"batch_size": "auto"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reference(simulate):
     """A run with one worker and three SuperNodes."""
     more = {"client_eval_every": 1, "checkpoint_every": 1, "lr_schedule": "constant"}
