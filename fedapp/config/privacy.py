@@ -8,7 +8,6 @@ as drawn from the other clients. The accountant is that of dp-accounting (Renyi 
 privacy; Wang, Balle and Kasiviswanathan 2019, AISTATS, for sampling; Mironov 2017).
 """
 
-import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -107,11 +106,16 @@ def privacy_settings(config: RunConfig) -> dict[str, Any]:
 def _noise_for(epsilon: float, delta: float, rounds: int, clients: int, cohort: int) -> float:
     """Return the smallest noise, with three decimals, that stays within epsilon."""
     step = 10**-_DECIMALS
-    low, high = int(_LEAST_NOISE / step), math.ceil(_MOST_NOISE / step)  # in steps
+
+    def enough(steps: int) -> bool:
+        return Budget(steps * step, clients, cohort, delta).epsilon(rounds) <= epsilon
+
+    low, high, most = (round(noise / step) for noise in (_LEAST_NOISE, 1.0, _MOST_NOISE))
+    while high < most and not enough(high):  # usual noise is near 1, and each try takes long
+        low, high = high, min(4 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
-        enough = Budget(middle * step, clients, cohort, delta).epsilon(rounds) <= epsilon
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return round(high * step, _DECIMALS)
 
 

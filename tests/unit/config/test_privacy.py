@@ -73,11 +73,18 @@ def test_a_budget_affords_the_rounds_below_its_limit_and_no_more():
     assert Budget(0.1, 10, 10, 1e-5, limit=1.0).affordable(3) == 0
 
 
-def test_auto_finds_the_least_noise_for_all_rounds_and_none_without_a_limit():
-    config = parse_config(settings(**PRIVATE, participation=0.1, num_rounds=200, dp_epsilon=8.0))
-    budget = Budget.of(config)
-    assert budget.epsilon(200) <= 8.0 < Budget(budget.noise - 0.001, 100, 10, 1e-5).epsilon(200)
-    assert budget.noise == round(budget.noise, 3)
+@pytest.mark.parametrize(
+    ("epsilon", "share", "rounds", "noise"), [(8.0, 0.1, 200, 4.018), (50.0, 1.0, 5, 0.709)]
+)
+def test_auto_finds_the_least_noise_for_all_rounds(epsilon, share, rounds, noise):
+    keys = {"participation": share, "num_rounds": rounds, "dp_epsilon": epsilon}
+    budget = Budget.of(parse_config(settings(**PRIVATE, **keys)))
+    less = Budget(budget.noise - 0.001, 100, budget.cohort, 1e-5)
+    assert budget.epsilon(rounds) <= epsilon < less.epsilon(rounds)
+    assert budget.noise == noise
+
+
+def test_without_a_limit_there_is_no_noise():
     assert parse_config(settings(**PRIVATE)).dp_noise == 0.0
     assert Budget.of(parse_config(settings(**PRIVATE))) is None
 
