@@ -26,7 +26,7 @@ def federation(tmp_path_factory, own_method):
     """A SuperLink and two registered SuperNodes with warm workers; a third has a key only.
 
     All their processes find the package `own_method`. They end with the folder's last test, since
-    even idle ones take a third of a core.
+    idle ones still ask for work, which takes processor time.
     """
     folder = tmp_path_factory.mktemp("federation")
     made = Federation(folder, nodes=3, poll="0.4", packages=own_method)
