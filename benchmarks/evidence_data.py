@@ -126,14 +126,20 @@ def _cell_of(name: str, keys: Mapping[str, Any]) -> Cell | None:
 
 
 def _request(cell: Cell, name: str, keys: Mapping[str, Any]) -> Request:
-    """Return the request that made a run of this cell; its name lists the keys changed by -c."""
+    """Return the request that made a run of this cell; its name lists the keys changed by -c.
+
+    Whole numbers are read from the name: a resumed run may have another eval-every than at first.
+    """
     assert cell.config is not None
     same = keys["dataset"] == cell.config["dataset"]
     scale = min(keys["num-rounds"] / cell.config["num-rounds"], 1.0)
-    changed = re.findall(r"(?:^|[+])([a-z-]+)=", name.partition("-with-")[2])
+    changed = dict(re.findall(r"(?:^|[+])([a-z-]+)=(\d*)", name.partition("-with-")[2]))
     return Request(
         Path(), scale=scale, dataset_as="" if same else keys["dataset"],
-        changes={key: keys[key] for key in changed},
+        changes={
+            key: int(text) if text and type(keys[key]) is int else keys[key]
+            for key, text in changed.items()
+        },
     )  # fmt: skip
 
 

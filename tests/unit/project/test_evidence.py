@@ -127,6 +127,21 @@ def test_a_run_with_changed_keys_is_a_cell_with_a_command(data, pages, tmp_path,
     ]
 
 
+def test_a_run_resumed_with_rarer_evaluations_remains_a_run_of_its_cell(
+    data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(data, "DATA", tmp_path / "docs")
+    run = make_run(tmp_path / "runs", [0.5] * 200, "completed", changes={"eval-every": 5})
+    config = run.path / "config.toml"
+    text = config.read_text("utf-8")
+    assert "eval-every = 5" in text
+    config.write_text(text.replace("eval-every = 5", "eval-every = 20"), "utf-8")
+    data.collect([tmp_path / "runs"], "abc", "a laptop")
+    [line] = data.read("runs.csv")
+    assert line["cell"] == "fedavg cifar10 s=2"
+    assert ' -c "eval-every=5" --data-dir' in line["command"]
+
+
 def test_the_pages_have_the_tables_and_pictures_of_the_data(data, pages):
     runs = [line for line in data.read("runs.csv") if line["paper"]]
     assert runs
