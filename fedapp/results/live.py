@@ -1,5 +1,7 @@
 """The report of a growing run in a browser: read-only, and for this machine only."""
 
+from contextlib import suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -40,34 +42,53 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_page()
 
     def _send_page(self) -> None:
+        status, kind = 200, "html"
         try:
-            content = self.pages.current()
-        except UserError as mistake:  # a file that is being replaced, or damaged
-            self.send_error(503, str(mistake))
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
+            page = self.pages.current()
+        except UserError as mistake:  # a damaged file, which may be repaired
+            status, kind, page = 503, "plain", _Page(str(mistake).encode(), growing=True)
+        self.send_response(status)
+        self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(page.content)))
         self.send_header("Cache-Control", "no-store")
-        if "status" not in self.run.summary():
+        if page.growing:
             self.send_header("Refresh", str(REFRESH))
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(page.content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no request: the terminal shows the address only."""
+
+
+@dataclass(frozen=True)
+class _Page:
+    """The report as bytes, and whether the run may add to it."""
+
+    content: bytes
+    growing: bool
 
 
 class _Pages:
     """The report, made again only when one of its files has changed."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self.run, self.content = run, b""
-        self.made_from: object = None
+        self.run = run
+        self.made: tuple[object, _Page] | None = None  # from which files, which page
 
-    def current(self) -> bytes:
-        files = sorted(self.run.path.glob("*.json*"))
-        state: tuple[Any, ...] = tuple((path.name, path.stat().st_mtime_ns) for path in files)
-        if state != self.made_from:
-            self.content, self.made_from = report_html(self.run).encode(), state
-        return self.content
+    def current(self) -> _Page:
+        """Return the page of now; raises UserError if a file of the run is damaged."""
+        files, made = self._files(), self.made
+        if made is None or files != made[0]:
+            # asked first: a run that ends while the page is made must be loaded once more
+            growing = "status" not in self.run.summary()
+            made = self.made = files, _Page(report_html(self.run).encode(), growing)
+        return made[1]
+
+    def _files(self) -> dict[str, int]:
+        """Return the time of the last change of each file that the page may be made from."""
+        times = {}
+        for path in self.run.path.iterdir():
+            with suppress(FileNotFoundError):  # a temporary file, replaced since it was listed
+                if path.suffix in (".json", ".jsonl"):
+                    times[path.name] = path.stat().st_mtime_ns
+        return times

@@ -23,14 +23,15 @@ def run(tmp_path):
 def sent(run, monkeypatch):
     """Serve a run's report, refreshed each second; yields the pages sent, and the address last."""
     pages = []
-    send = live._Handler._send_page
+    current = live._Pages.current
 
-    def noted(handler):
-        pages.append(handler.pages.current().decode())
-        send(handler)
+    def noted(self):
+        page = current(self)
+        pages.append(page)
+        return page
 
     monkeypatch.setattr(live, "REFRESH", 1)
-    monkeypatch.setattr(live._Handler, "_send_page", noted)
+    monkeypatch.setattr(live._Pages, "current", noted)
     server = live.report_server(run)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -50,11 +51,12 @@ def test_a_browser_shows_new_rounds_by_itself_and_stops_asking_at_the_end(run, s
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: pages, 60, "first load of the page")
-        assert "No round has finished." in pages[0]
+        assert b"No round has finished." in pages[0].content
         run.log_round(row(1), row(2))
-        wait_until(lambda: "20.0 %" in pages[-1], 30, "round 2 in the browser")
+        wait_until(lambda: b"20.0 %" in pages[-1].content, 30, "round 2 in the browser")
         run.write_summary({"status": "completed", "rounds": 2, "accuracy_final": 0.2})
-        wait_until(lambda: ">completed<" in pages[-1], 30, "end of the run in the browser")
+        wait_until(lambda: not pages[-1].growing, 30, "end of the run in the browser")
+        assert b">completed<" in pages[-1].content
         asked = len(pages)
         with pytest.raises(AssertionError, match="no further load"):
             wait_until(lambda: len(pages) > asked, 3, "further load")

@@ -1,6 +1,7 @@
 """`fedapp watch`: the report grows with the run, for this machine only."""
 
 import threading
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -8,6 +9,7 @@ import pytest
 from in_process import settings
 
 from fedapp.core.errors import UserError
+from fedapp.results import live
 from fedapp.results.live import report_server
 from fedapp.results.run_directory import RunDirectory
 
@@ -43,6 +45,43 @@ def test_the_page_grows_with_the_run_and_stops_refreshing_at_its_end(run, addres
     with urlopen(address) as answer:
         assert "Refresh" not in answer.headers
         assert "completed" in answer.read().decode()
+
+
+def test_a_run_that_ends_while_its_page_is_made_is_loaded_once_more(run, address, monkeypatch):
+    made = live.report_html
+
+    def ends(run):
+        page = made(run)
+        run.write_summary({"status": "completed", "rounds": 0, "accuracy_final": None})
+        return page
+
+    monkeypatch.setattr(live, "report_html", ends)
+    with urlopen(address) as answer:
+        assert answer.headers["Refresh"] == "5"
+    monkeypatch.setattr(live, "report_html", made)
+    with urlopen(address) as answer:
+        assert "Refresh" not in answer.headers
+        assert "completed" in answer.read().decode()
+
+
+def test_a_file_that_vanishes_while_it_is_looked_at_does_not_matter(run, address, monkeypatch):
+    listed = Path.iterdir
+    gone = run.path / "partition.json"
+    monkeypatch.setattr(Path, "iterdir", lambda path: [*listed(path), gone])
+    with urlopen(address) as answer:
+        assert "No round has finished." in answer.read().decode()
+
+
+def test_a_damaged_file_is_named_until_it_is_repaired(run, address):
+    run.metrics_path.write_text("no object\n{}\n")
+    with pytest.raises(HTTPError) as failed:
+        urlopen(address)
+    assert failed.value.code == 503
+    assert failed.value.headers["Refresh"] == "5"
+    assert "metrics.jsonl line 1 is not a JSON object" in failed.value.read().decode()
+    run.metrics_path.write_text("")
+    with urlopen(address) as answer:
+        assert "No round has finished." in answer.read().decode()
 
 
 @pytest.mark.parametrize(
