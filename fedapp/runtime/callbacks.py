@@ -22,6 +22,7 @@ from fedapp.results.report import write_report
 from fedapp.results.trackers import Tracker
 from fedapp.runtime.callback import ActiveRun, Callback
 from fedapp.runtime.evaluation import Evaluation, evaluate_classes
+from strategies.rounds.interruption import uninterrupted
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,9 @@ class MetricsFile(Callback):
     def _write(self, run: ActiveRun) -> None:
         numbers = ", ".join(str(row["round"]) for row in run.unwritten)
         write = lambda: run.directory.log_round(*run.unwritten)  # noqa: E731
-        if run.unwritten and try_write(f"metrics.jsonl: round {numbers}", write):
-            run.unwritten = []
+        with uninterrupted():  # else a round could be written twice
+            if run.unwritten and try_write(f"metrics.jsonl: round {numbers}", write):
+                run.unwritten = []
 
 
 class ClientScores(Callback):

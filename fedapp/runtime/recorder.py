@@ -30,6 +30,7 @@ class Recorder:
         """Write the partition; `started` is the monotonic time at which the ServerApp started."""
         self.directory, self.config, self.process = directory, config, process
         self.started, self.callbacks = started, callbacks
+        self._row: dict[str, Any] = {}  # of the newest round that was recorded or begun to be
         directory.write_partition(*process.data.class_counts())
 
     def begin(
@@ -51,7 +52,7 @@ class Recorder:
         """Call `round_ends` with the new model; returns accuracy and loss if it was evaluated."""
         run = self.run
         run.arrays = from_array_record(arrays)
-        row = round_row(run.strategy, server_round)
+        row = self._row = round_row(run.strategy, server_round)
         for callback in self.callbacks:
             callback.round_ends(run, row)
         if row["accuracy"] is None or row["loss"] is None:
@@ -83,9 +84,21 @@ class Recorder:
         """
         if not hasattr(self, "run"):
             return  # interrupted before the first round began
+        self._keep_trained_round()
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
         for callback in self.callbacks:
             callback.run_ends(self.run, summary)
+
+    def _keep_trained_round(self) -> None:
+        """Let a round count whose evaluation was interrupted: its model belongs to the state."""
+        run, newest = self.run, self.run.strategy.newest
+        if newest is None or newest.server_round <= max([0, *(r["round"] for r in run.rows())]):
+            return
+        if self._row.get("round") != newest.server_round:
+            self._row = round_row(run.strategy, newest.server_round)
+        run.arrays = from_array_record(newest.arrays)
+        self._row["seconds"] = time.monotonic() - run.round_started
+        run.unwritten.append(self._row)
 
     def close(self) -> None:
         """Call `close`, however the run ended."""

@@ -5,6 +5,7 @@ as it arrives. The report names each failed or missing client; too few usable re
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -13,6 +14,7 @@ from flwr.serverapp import Grid
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.client_evaluation import read_scores, summarise_clients
 from strategies.rounds.federation import Federation, RoundReport, check_finite
+from strategies.rounds.interruption import uninterrupted
 from strategies.rounds.loop import RoundLoop
 from strategies.rounds.records import (
     ARRAYS,
@@ -33,6 +35,14 @@ _KNOWN = "known-clients"
 _Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
 
 
+@dataclass(frozen=True)
+class NewestModel:
+    """The shared arrays after a round, those that belong to the strategy's state."""
+
+    server_round: int
+    arrays: ArrayRecord
+
+
 class ClientStrategy(RoundLoop):
     """Runs the rounds; each method defines how it reduces the replies."""
 
@@ -40,6 +50,7 @@ class ClientStrategy(RoundLoop):
     summed = False  # whether a node with one client too sends its exact sum
     sums_only = False  # whether the server needs nothing but sums, so that masks can hide the rest
     continues_without_results = False  # whether the run continues after a round without results
+    newest: NewestModel | None = None  # of this process; None before the end of its first round
     uniform = False  # whether the method ignores `weights` and uses equal weights
 
     def __init__(
@@ -172,11 +183,13 @@ class ClientStrategy(RoundLoop):
         self.report.sort()
         self.federation.note(self.report.results)
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
-        self._known |= {result.client for result in self.report.results}
-        self.after_replies()
-        arrays = self.end_round(self._global)
-        check_finite(arrays, server_round)
-        return to_array_record(arrays), MetricRecord({"train_loss": self.report.train_loss})
+        with uninterrupted():
+            self._known |= {result.client for result in self.report.results}
+            self.after_replies()
+            arrays = self.end_round(self._global)
+            check_finite(arrays, server_round)
+            self.newest = NewestModel(server_round, to_array_record(arrays))
+        return self.newest.arrays, MetricRecord({"train_loss": self.report.train_loss})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -1,0 +1,163 @@
+"""A run interrupted at any point: its rows, summary, model and state are of one round."""
+
+import signal
+
+import pytest
+from in_process import assert_same, settings
+from safetensors.numpy import load_file
+
+from fedapp import server_app
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime import callbacks
+from strategies.rounds import base
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.interruption import uninterrupted
+
+KEYS = {
+    "num_clients": 4, "shards": 5, "participation": 1.0, "lr_schedule": "constant",
+    "client_eval_every": 1,
+}  # fmt: skip
+METHODS = ["fedavg", "fedexp", "feddor", "fedgh"]  # the last three have a state that is saved
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Return a function that trains a run and returns its directory."""
+
+    def run(name, **changes) -> RunDirectory:
+        values = settings(output_dir=str(tmp_path), run_name=name, **KEYS, **changes)
+        server_app.run(InProcessGrid(values), values, "", 0.0)
+        return RunDirectory.load(tmp_path / name)
+
+    return run
+
+
+def at_round_2(monkeypatch, owner, name, act, after=False):
+    """Let a method of a callback or strategy call `act` in round 2: first, or at its end."""
+    method = getattr(owner, name)
+
+    def acting(self, *args, **kwargs):
+        strategy = self if isinstance(self, ClientStrategy) else args[0].strategy
+        if strategy.server_round == 2 and not after:
+            act()
+        result = method(self, *args, **kwargs)
+        if strategy.server_round == 2 and after:
+            act()
+        return result
+
+    monkeypatch.setattr(owner, name, acting)
+
+
+def interrupt():
+    """Act as Ctrl-C: the default handler of SIGINT raises KeyboardInterrupt."""
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("owner", "name", "after", "rounds"),
+    [
+        (ClientStrategy, "configure_train", True, 1),
+        (ClientStrategy, "configure_evaluate", False, 2),
+        (ClientStrategy, "aggregate_evaluate", True, 2),
+        (callbacks.Evaluate, "round_ends", False, 2),
+        (callbacks.RoundTimer, "round_ends", True, 2),
+        (callbacks.MetricsFile, "round_ends", True, 2),
+        (callbacks.Console, "round_ends", True, 2),
+    ],
+)
+def test_what_is_left_is_of_one_round(train, monkeypatch, method, owner, name, after, rounds):
+    whole = train("whole", method=method, num_rounds=rounds)
+    at_round_2(monkeypatch, owner, name, interrupt, after)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", method=method, num_rounds=3)
+    check_same_round(RunDirectory.load(whole.path.parent / "cut"), whole)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_server_ends_its_step_first(train, monkeypatch, method):
+    whole = train("whole", method=method, num_rounds=2)
+    check = base.check_finite
+
+    def interrupted(arrays, server_round):
+        if server_round == 2:
+            interrupt()  # after the new state and before the new model
+        check(arrays, server_round)
+
+    monkeypatch.setattr(base, "check_finite", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", method=method, num_rounds=3)
+    check_same_round(RunDirectory.load(whole.path.parent / "cut"), whole)
+
+
+def check_same_round(cut, whole):
+    """Check that an interrupted run has what a run of as many rounds has."""
+    rounds = whole.summary()["rounds"]
+    assert cut.summary()["status"] == "interrupted"
+    assert cut.summary()["rounds"] == rounds
+    assert [row["round"] for row in cut.rounds()] == list(range(1, rounds + 1))
+    for row, expected in zip(cut.rounds(), whole.rounds(), strict=True):
+        assert row["train_loss"] == expected["train_loss"]
+        assert row["accuracy"] in (expected["accuracy"], None)
+        assert row["seconds"] > 0
+    model = "model.safetensors"
+    assert_same(load_file(cut.path / model), load_file(whole.path / model))
+
+
+def test_a_round_is_not_written_twice(train, monkeypatch, tmp_path):
+    log = RunDirectory.log_round
+
+    def interrupted(self, *rows):
+        log(self, *rows)
+        interrupt()
+
+    monkeypatch.setattr(RunDirectory, "log_round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", method="fedavg", num_rounds=3)
+    cut = RunDirectory.load(tmp_path / "cut")
+    assert [row["round"] for row in cut.rounds()] == [1]
+    assert cut.summary()["rounds"] == 1
+
+
+@uninterrupted()
+def interrupted_step(done):
+    interrupt()
+    done.append("first half")
+    done.append("second half")
+
+
+@uninterrupted()
+def step_interrupted_twice(done):
+    interrupt()
+    done.append("first half")
+    interrupt()
+    done.append("second half")
+
+
+@uninterrupted()
+def interrupted_step_with_an_error():
+    interrupt()
+    raise ValueError("the cause")
+
+
+def test_a_signal_acts_after_the_statements_and_then_at_once_again():
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_step(done)
+    assert done == ["first half", "second half"]
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+
+
+def test_a_second_signal_acts_at_once():
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        step_interrupted_twice(done)
+    assert done == ["first half"]
+
+
+def test_an_error_of_the_statements_is_not_lost():
+    with pytest.raises(KeyboardInterrupt) as raised:
+        interrupted_step_with_an_error()
+    assert isinstance(raised.value.__context__, ValueError)
