@@ -21,6 +21,14 @@ KEYS = {
 METHODS = ["fedavg", "fedexp", "feddor", "fedgh"]  # the last three have a state that is saved
 
 
+@pytest.fixture(autouse=True)
+def handled():
+    """SIGINT raises KeyboardInterrupt, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def train(tmp_path):
     """Return a function that trains a run and returns its directory."""
@@ -50,7 +58,7 @@ def at_round_2(monkeypatch, owner, name, act, after=False):
 
 
 def interrupt():
-    """Act as Ctrl-C: the default handler of SIGINT raises KeyboardInterrupt."""
+    """Act as Ctrl-C."""
     signal.raise_signal(signal.SIGINT)
 
 
