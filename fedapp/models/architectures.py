@@ -15,7 +15,7 @@ from torch import nn
 
 from fedapp.core.errors import UserError
 from fedapp.models.backbones import relu
-from fedapp.models.depthwise import replace_depthwise
+from fedapp.models.convolutions import replace_convolutions
 from fedapp.models.mixer import WIDTH, Mixer
 
 FEATURE_MAPS = ("pool", "linear")
@@ -54,6 +54,7 @@ def build_personal_extractor(
     check_architecture(name, image_size)
     row = ARCHITECTURES[name]
     extractor = row.build(channels, image_size)
+    replace_convolutions(extractor)
     return nn.Sequential(extractor, _feature_map(feature_map, row.width, feature_dim))
 
 
@@ -158,7 +159,6 @@ def _mobilenetv2(width: float, channels: int, image_size: int) -> nn.Module:
         stem = nn.Conv2d(channels, outputs, 3, stride=2, padding=1, bias=False)
         nn.init.kaiming_normal_(stem.weight, mode="fan_out")
         network.features[0][0] = stem
-    replace_depthwise(network)
     return network
 
 

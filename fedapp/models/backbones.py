@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from fedapp.core.errors import UserError
-from fedapp.models.depthwise import replace_depthwise
+from fedapp.models.convolutions import replace_convolutions
 
 NormLayer = Callable[[int], nn.Module]
 
@@ -70,7 +70,9 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
         raise UserError(f"unknown bn '{bn}'; choose one of {', '.join(NORMS)}")
     if image_size < 8:
         raise UserError(f"model '{name}' needs images of 8x8 pixels or more, not {image_size} wide")
-    return BACKBONES[name].build(channels, image_size, NORMS[bn])
+    extractor = BACKBONES[name].build(channels, image_size, NORMS[bn])
+    replace_convolutions(extractor)
+    return extractor
 
 
 def check_batch_size(networks: str, batch_size: object) -> None:
@@ -130,9 +132,7 @@ def _mobilenet(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
         layers += _conv_norm_relu(width, width, norm, kernel=3, stride=stride, groups=width)
         layers += _conv_norm_relu(width, outputs, norm, kernel=1)
         width = outputs
-    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    replace_depthwise(network)
-    return network
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def _mobilenetv2(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
@@ -152,7 +152,6 @@ def _mobilenetv2(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
     for module in features.modules():
         if isinstance(module, nn.Conv2d):
             module.reset_parameters()
-    replace_depthwise(features)
     return nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 

@@ -1,0 +1,146 @@
+"""Convolutions that a CPU computes in another way where oneDNN is slow.
+
+- On images of a few pixels oneDNN's convolutions reach a fifth of the processor's speed, with AMX
+  (bfloat16) a tenth. There the convolution is a matrix product of image patches and weights.
+- oneDNN has no quick bfloat16 kernel for the gradient of the input where a depthwise convolution
+  has a stride, and none for that of its weights where the image is smaller than the kernel. There
+  the convolution computes in float32.
+
+Measured in docs/performance.md, "Convolutions".
+"""
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+_FEWEST_CHANNELS = 128  # below, the products are too small to be worth their calls
+_PIXELS = 4  # an image of up to so many pixels is computed by a matrix product
+_PIXELS_AMX = {1: 64, 3: 16}  # the same in bfloat16 on a processor with AMX, by kernel size
+
+
+class DepthwiseConv2d(nn.Conv2d):
+    """A depthwise convolution; in float32 on a CPU under autocast where bfloat16 is slow.
+
+    Without autocast, without gradients, or on a GPU, it is `nn.Conv2d`.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve [B, C, H, W] to [B, C, H', W'], which is float32 where bfloat16 is slow."""
+        if not (torch.is_grad_enabled() and self._slow_in_bfloat16(input)):
+            return super().forward(input)
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(input.float())
+
+    def _slow_in_bfloat16(self, images: Tensor) -> bool:
+        if not _is_bfloat16(images):
+            return False
+        return max(self.stride) > 1 or min(images.shape[2:]) < max(self.kernel_size)
+
+
+class DenseConv2d(nn.Conv2d):
+    """A convolution (1x1, or 3x3 with padding 1; stride 1); a matrix product on small images.
+
+    On a GPU, and on larger images, it is `nn.Conv2d`.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve [B, C, H, W] to [B, C', H, W]."""
+        if not self._small(input):
+            return super().forward(input)
+        images, weight = input, self.weight
+        if _is_bfloat16(input):
+            images, weight = images.bfloat16(), weight.bfloat16()
+        if self.kernel_size == (1, 1):
+            outputs = _images(F.linear(_patches(images, 1), weight.flatten(1)), images)
+        else:
+            outputs = _SmallConvolution.apply(images, weight)
+        return outputs if self.bias is None else outputs + self.bias.to(weight.dtype)[:, None, None]
+
+    def _small(self, images: Tensor) -> bool:
+        if images.device.type != "cpu" or images.dtype not in (torch.float32, torch.bfloat16):
+            return False
+        amx = _is_bfloat16(images) and _has_amx()
+        limit = _PIXELS_AMX[self.kernel_size[0]] if amx else _PIXELS
+        return images.shape[2] * images.shape[3] <= limit
+
+
+class _SmallConvolution(Function):
+    """A 3x3 convolution with stride 1 and padding 1: patches [B*H*W, 9 C] times weights [9 C, C'].
+
+    The gradient of the images is a convolution of the same kind, with turned weights.
+    """
+
+    @staticmethod
+    def forward(ctx, images: Tensor, weight: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(images, weight)
+        return _images(_patches(images, 3) @ weight.permute(2, 3, 1, 0).flatten(0, 2), images)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        images, weight = ctx.saved_tensors
+        of_weight = _patches(gradient, 1).t() @ _patches(images, 3)
+        turned = weight.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 2)
+        return (
+            _images(_patches(gradient, 3) @ turned, images),
+            of_weight.view(len(weight), 3, 3, -1).permute(0, 3, 1, 2),
+        )
+
+
+def _patches(images: Tensor, kernel: int) -> Tensor:
+    """Return the patch of every pixel, with zeros around the image: [B*H*W, kernel^2 * C]."""
+    pixels = images.permute(0, 2, 3, 1)  # no copy of images in channels_last
+    if kernel == 1:
+        return pixels.reshape(-1, pixels.shape[3])
+    _, height, width, _ = pixels.shape
+    edge = kernel // 2
+    padded = F.pad(pixels, (0, 0, edge, edge, edge, edge))
+    shifted = [
+        padded[:, row : row + height, column : column + width]
+        for row in range(kernel)
+        for column in range(kernel)
+    ]
+    return torch.cat(shifted, dim=3).flatten(0, 2)
+
+
+def _images(pixels: Tensor, like: Tensor) -> Tensor:
+    """Return [B*H*W, C] as images [B, C, H, W] in channels_last, with the B, H and W of `like`."""
+    return pixels.view(len(like), *like.shape[2:], -1).permute(0, 3, 1, 2)
+
+
+def _is_bfloat16(images: Tensor) -> bool:
+    """Return whether a layer computes in bfloat16 on a CPU."""
+    return images.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+
+
+@cache
+def _has_amx() -> bool:
+    """Return whether the processor multiplies matrices of bfloat16 by AMX."""
+    return bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+
+
+def replace_convolutions(network: nn.Module) -> None:
+    """Give a network's convolutions the quicker ways of this module, in place.
+
+    Only `forward` differs, so that parameters, hooks and the random generator stay as they are.
+    """
+    for module in network.modules():
+        if type(module) is not nn.Conv2d:
+            continue
+        if module.groups == module.in_channels > 1:
+            module.__class__ = DepthwiseConv2d
+        elif _can_be_a_product(module):
+            module.__class__ = DenseConv2d
+
+
+def _can_be_a_product(layer: nn.Conv2d) -> bool:
+    shape = (layer.kernel_size, layer.padding)
+    return (
+        shape in (((1, 1), (0, 0)), ((3, 3), (1, 1)))
+        and layer.stride == layer.dilation == (1, 1)
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and min(layer.in_channels, layer.out_channels) >= _FEWEST_CHANNELS
+    )

@@ -1,0 +1,199 @@
+"""The quicker ways of convolutions on a CPU compute what PyTorch's convolution computes."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedapp.models import convolutions
+from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.backbones import build_extractor
+from fedapp.models.convolutions import DenseConv2d, DepthwiseConv2d, replace_convolutions
+
+
+def plain_and_replaced(stride: int) -> tuple[nn.Conv2d, nn.Module]:
+    """Return a depthwise convolution as PyTorch has it and as the models have it."""
+    plain = nn.Conv2d(8, 8, 3, stride, padding=1, groups=8, bias=False)
+    network = nn.Sequential(nn.Conv2d(8, 8, 3, stride, padding=1, groups=8, bias=False))
+    network[0].load_state_dict(plain.state_dict())
+    replace_convolutions(network)
+    assert type(network[0]) is DepthwiseConv2d
+    return plain, network[0]
+
+
+def gradients(convolution: nn.Module, images: torch.Tensor, autocast: bool):
+    images = images.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        outputs = convolution(images)
+    outputs.float().square().sum().backward()
+    return outputs.detach(), images.grad, next(convolution.parameters()).grad
+
+
+@pytest.mark.parametrize(("stride", "side"), [(2, 8), (1, 2), (2, 1)])
+def test_where_bfloat16_is_slow_autocast_has_the_bits_of_float32(stride, side):
+    plain, replaced = plain_and_replaced(stride)
+    images = torch.randn(4, 8, side, side)
+    for expected, found in zip(
+        gradients(plain, images, False), gradients(replaced, images, True), strict=True
+    ):
+        assert found.dtype == torch.float32
+        assert torch.equal(expected, found)
+
+
+def test_elsewhere_autocast_computes_in_bfloat16():
+    plain, replaced = plain_and_replaced(1)
+    images = torch.randn(4, 8, 8, 8)
+    results = gradients(plain, images, True), gradients(replaced, images, True)
+    assert results[1][0].dtype == torch.bfloat16
+    for expected, found in zip(*results, strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_a_teacher_without_gradients_computes_in_bfloat16():
+    _, replaced = plain_and_replaced(2)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert replaced(torch.randn(4, 8, 8, 8)).dtype == torch.bfloat16
+
+
+def test_without_autocast_it_is_the_convolution_of_pytorch():
+    plain, replaced = plain_and_replaced(2)
+    images = torch.randn(4, 8, 8, 8)
+    for expected, found in zip(
+        gradients(plain, images, False), gradients(replaced, images, False), strict=True
+    ):
+        assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (lambda: build_extractor("mobilenet", 3, 32), 13),
+        (lambda: build_extractor("mobilenetv2", 3, 32), 17),
+        (lambda: build_personal_extractor("mobilenetv2", 3, 32, 512), 17),
+    ],
+    ids=["mobilenet", "mobilenetv2", "personal mobilenetv2"],
+)
+def test_every_depthwise_convolution_is_replaced(network, expected):
+    made = network()
+    depthwise = [m for m in made.modules() if isinstance(m, nn.Conv2d) and m.groups > 1]
+    assert len(depthwise) == expected
+    assert all(type(module) is DepthwiseConv2d for module in depthwise)
+
+
+def dense(kernel: int, bias: bool = True) -> tuple[nn.Conv2d, nn.Module]:
+    """Return a dense convolution as PyTorch has it and as the models have it."""
+    plain = nn.Conv2d(128, 160, kernel, padding=kernel // 2, bias=bias)
+    network = nn.Sequential(nn.Conv2d(128, 160, kernel, padding=kernel // 2, bias=bias))
+    network[0].load_state_dict(plain.state_dict())
+    replace_convolutions(network)
+    assert type(network[0]) is DenseConv2d
+    return plain, network[0]
+
+
+def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.fixture(params=[False, True], ids=["without AMX", "AMX"])
+def amx(request, monkeypatch):
+    monkeypatch.setattr(convolutions, "_has_amx", lambda: request.param)
+    return request.param
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """Count the matrices of patches that are made: none where PyTorch's convolution is used."""
+    made: list[int] = []
+    patches = convolutions._patches
+
+    def count(images, kernel):
+        made.append(kernel)
+        return patches(images, kernel)
+
+    monkeypatch.setattr(convolutions, "_patches", count)
+    return made
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_product_has_the_outputs_and_gradients_of_the_convolution(kernel, shape, bias, products):
+    plain, replaced = dense(kernel, bias)
+    images = torch.randn(5, 128, *shape).to(memory_format=torch.channels_last)
+    for expected, found in zip(
+        gradients(plain, images, False), gradients(replaced, images, False), strict=True
+    ):
+        assert found.shape == expected.shape
+        assert relative_error(expected, found) < 1e-5
+    assert products
+    if bias:
+        assert relative_error(plain.bias.grad, replaced.bias.grad) < 1e-5
+
+
+@pytest.mark.parametrize("side", [2, 4, 8])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_product_in_bfloat16_is_near_the_convolution_in_float32(kernel, side, amx, products):
+    plain, replaced = dense(kernel)
+    images = torch.randn(5, 128, side, side)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert replaced(images).dtype == torch.bfloat16
+    assert bool(products) == (side <= ({1: 8, 3: 4}[kernel] if amx else 2))
+    for expected, found in zip(
+        gradients(plain, images, False), gradients(replaced, images, True), strict=True
+    ):
+        assert relative_error(expected, found) < 0.02
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_larger_images_have_the_bits_of_the_convolution(kernel, products):
+    plain, replaced = dense(kernel)
+    images = torch.randn(5, 128, 4, 4)
+    for expected, found in zip(
+        gradients(plain, images, False), gradients(replaced, images, False), strict=True
+    ):
+        assert torch.equal(expected, found)
+    assert not products
+
+
+def test_other_types_use_the_convolution_of_pytorch(products):
+    plain, replaced = dense(3)
+    images = torch.randn(2, 128, 2, 2, dtype=torch.float64)
+    assert torch.equal(plain.double()(images), replaced.double()(images))
+    assert not products
+
+
+def test_second_derivatives_of_a_product_are_those_of_the_convolution(products):
+    plain, replaced = dense(3)
+    images = torch.randn(3, 128, 2, 2)
+    found = []
+    for layer in (plain, replaced):
+        (first,) = torch.autograd.grad(layer(images).tanh().sum(), layer.weight, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), layer.weight)[0])
+    assert relative_error(*found) < 1e-5
+    assert products
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(128, 128, 3),
+        nn.Conv2d(128, 128, 3, stride=2, padding=1),
+        nn.Conv2d(128, 128, 3, padding=2, dilation=2),
+        nn.Conv2d(128, 128, 3, padding=1, groups=2),
+        nn.Conv2d(128, 128, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(128, 128, 5, padding=2),
+        nn.Conv2d(64, 128, 1),
+        nn.Conv2d(128, 64, 1),
+    ],
+    ids=["no padding", "stride", "dilation", "groups", "reflect", "5x5", "few in", "few out"],
+)
+def test_other_convolutions_stay_as_they_are(layer):
+    replace_convolutions(layer)
+    assert type(layer) is nn.Conv2d
+
+
+@pytest.mark.parametrize(
+    ("backbone", "expected"), [("vgg11", 6), ("mobilenet", 11), ("resnet18", 9), ("cnn", 0)]
+)
+def test_the_dense_convolutions_of_the_backbones_are_replaced(backbone, expected):
+    made = [type(module) for module in build_extractor(backbone, 3, 32).modules()]
+    assert made.count(DenseConv2d) == expected
