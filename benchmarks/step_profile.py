@@ -3,10 +3,10 @@
     python benchmarks/step_profile.py [--model cnn] [--batch-size 10] [--steps 200]
 
 Prints a Markdown table of milliseconds per step on one thread of the CPU, medians of five turns.
-"Bare" is a model and `torch.optim.SGD` as a tutorial writes them; "tuned" has the layout and the
-fused optimiser of the benchmark's plain loop; "fedapp" is FedAvg's local training with crops and
-flips. All keep freed memory. The lines by kind of operator are from torch.profiler, scaled to the
-wall time without it.
+"Bare" is a model and `torch.optim.SGD` as a tutorial writes them; "tuned" has the layout, the
+convolutions and the fused optimiser of the benchmark's plain loop; "fedapp" is FedAvg's local
+training with crops and flips. All keep freed memory. The lines by kind of operator are from
+torch.profiler, scaled to the wall time without it.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from clients.training.local_training import FrozenModels, LocalSettings, train
 from clients.training.objective import Objective
 from fedapp.core.hardware import keep_memory
 from fedapp.data.batches.in_memory import ClientBatches
+from fedapp.models.convolutions import restore_convolutions
 from fedapp.models.model import build_model
 
 TURNS, SAMPLES, CLASSES, SIDE = 5, 500, 10, 32
@@ -52,6 +53,8 @@ def plain(model: str, batch: int, tuned: bool) -> Callable[[int], None]:
     """Return a function that takes steps on random images as a plain loop does."""
     layout = torch.channels_last if tuned else torch.contiguous_format
     network = build(model, layout)
+    if not tuned:
+        restore_convolutions(network)
     images = torch.randn(SAMPLES, 3, SIDE, SIDE).contiguous(memory_format=layout)
     labels = torch.randint(0, CLASSES, (SAMPLES,))
     options = {"fused": True} if tuned else {}

@@ -6,6 +6,7 @@ The client is discarded after the message. A method with a local procedure of it
 or more of `prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import ClassVar
@@ -120,8 +121,8 @@ class LocalClient(NumPyClient):
         self.copy_to_teacher()
         result = self.run(server_round, lr)
         update = Update(to_arrays(self.shared), result, self.data.num_examples)
-        check_finite(update.shared, "the model", result.steps)
         update.squared_distance = self._squared_distance(received, update.shared)
+        self._check_finite(update, result.steps)
         keeps_previous = self.objective.needs_previous
         previous = previous_model.taken_from(self.model) if keeps_previous else {}
         self.finish(received, update, lr)
@@ -262,9 +263,19 @@ class LocalClient(NumPyClient):
         if len(parameters) != len(self.shared):
             raise ValueError(f"received {len(parameters)} arrays instead of {len(self.shared)}")
 
+    def _check_finite(self, update: Update, steps: int) -> None:
+        """Raise `LossDiverged` unless all shared tensors are finite.
+
+        A finite distance needs finite trained tensors, so only the others are read again.
+        """
+        known = self.trained if math.isfinite(update.squared_distance) else ()
+        others = {name: array for name, array in update.shared.items() if name not in known}
+        check_finite(others, "the model", steps)
+
     def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
         """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
-        return sum(squared_distance(trained[name], received[name]) for name in self.trained)
+        with np.errstate(over="ignore", invalid="ignore"):  # of a model that is not finite
+            return sum(squared_distance(trained[name], received[name]) for name in self.trained)
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:

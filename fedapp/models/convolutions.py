@@ -135,6 +135,13 @@ def replace_convolutions(network: nn.Module) -> None:
             module.__class__ = DenseConv2d
 
 
+def restore_convolutions(network: nn.Module) -> None:
+    """Undo `replace_convolutions`: for comparisons with PyTorch's own layers."""
+    for module in network.modules():
+        if isinstance(module, DenseConv2d | DepthwiseConv2d):
+            module.__class__ = nn.Conv2d  # type: ignore[assignment]
+
+
 def _can_be_a_product(layer: nn.Conv2d) -> bool:
     shape = (layer.kernel_size, layer.padding)
     return (

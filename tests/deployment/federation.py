@@ -165,9 +165,15 @@ class Federation:
         return self.nodes[number]
 
     def restart_node(self, number: int, of: int = 2, config: str = "") -> None:
-        """Start a SuperNode again with another node-config; the default has no warm worker."""
+        """Start a SuperNode again with another node-config; the default has no warm worker.
+
+        A SuperNode that ends while it registers keeps its key busy, so its registration is waited
+        for.
+        """
         if number in self.nodes:
-            self.nodes[number].stop()
+            node = self.nodes[number]
+            wait_until(lambda: "SuperNode ID" in node.text(), 120, f"SuperNode {number}")
+            node.stop()
         self.start_node(number, of, config)
 
     def flwr(self, *arguments: str, check: bool = True, timeout: float = 400) -> str:

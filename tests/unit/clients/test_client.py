@@ -8,6 +8,7 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_
 from in_process import settings
 
 from clients.training.arrays import squared_distance
+from clients.training.local_training import LossDiverged, TrainingResult
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
 from fedapp.runtime.process import ProcessContext
@@ -79,3 +80,26 @@ def test_squared_distances_are_those_of_one_expression_in_float64(shape):
     one, other = (random.normal(size=shape).astype(np.float32) for _ in range(2))
     expected = np.square(one - other, dtype=np.float64).sum()
     assert squared_distance(one, other) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -3e38])
+@pytest.mark.parametrize("part", ["extractor.1.weight", "extractor.1.running_mean", "huge"])
+def test_a_trained_model_that_is_not_finite_is_a_divergence(part, value, monkeypatch):
+    """A finite model is sent, however large its distance is; the server judges it."""
+    node = ProcessContext(parse_config(settings(method="fedavg", model="mobilenet", bn="running")))
+    client, result = node.client(0), TrainingResult(1.0, 2, 20, 0.1)
+    received = dict(zip(client.shared, client.get_parameters({}), strict=True))
+    name = "extractor.1.weight" if part == "huge" else part
+    if part == "huge":
+        value, received[name] = -3e38, np.full_like(received[name], 3e38)
+
+    def run(server_round, lr):
+        client.shared[name].data[0] = value
+        return result
+
+    monkeypatch.setattr(client, "run", run)
+    if np.isfinite(value):
+        assert client.work(received, 1, 0.1).training is result
+        return
+    with pytest.raises(LossDiverged, match="the model has non-finite weights after 2 steps"):
+        client.work(received, 1, 0.1)

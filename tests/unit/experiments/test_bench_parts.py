@@ -210,10 +210,11 @@ def test_a_group_is_as_fast_as_equally_many_images_of_each_architecture(monkeypa
     assert tax.best_plain("tiny", TINY, "cpu") == 150.0
 
 
-@pytest.mark.parametrize("model", ["cnn", "tiny/resnet4"])
-def test_a_real_plain_loop_trains_from_its_signal_on_for_its_time(model):
+@pytest.mark.parametrize(("model", "tuned"), [("cnn", False), ("tiny/resnet4", True)])
+def test_a_real_plain_loop_trains_from_its_signal_on_for_its_time(model, tuned):
     signals = []
-    rate = plain_loop.train_plainly(model, 4, "cpu", 0.3, lambda: signals.append(1))
+    layout = plain_loop.Layout(1, 1, tuned=tuned)
+    rate = plain_loop.train_plainly(model, 4, layout, 0.3, lambda: signals.append(1))
     assert signals == [1]
     assert rate > 1
 

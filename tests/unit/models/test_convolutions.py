@@ -7,7 +7,12 @@ from torch import nn
 from fedapp.models import convolutions
 from fedapp.models.architectures import build_personal_extractor
 from fedapp.models.backbones import build_extractor
-from fedapp.models.convolutions import DenseConv2d, DepthwiseConv2d, replace_convolutions
+from fedapp.models.convolutions import (
+    DenseConv2d,
+    DepthwiseConv2d,
+    replace_convolutions,
+    restore_convolutions,
+)
 
 
 def plain_and_replaced(stride: int) -> tuple[nn.Conv2d, nn.Module]:
@@ -197,3 +202,11 @@ def test_other_convolutions_stay_as_they_are(layer):
 def test_the_dense_convolutions_of_the_backbones_are_replaced(backbone, expected):
     made = [type(module) for module in build_extractor(backbone, 3, 32).modules()]
     assert made.count(DenseConv2d) == expected
+
+
+def test_restored_convolutions_are_those_of_pytorch():
+    network = build_extractor("mobilenet", 3, 32)
+    restore_convolutions(network)
+    made = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    assert made
+    assert all(type(module) is nn.Conv2d for module in made)
