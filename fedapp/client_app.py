@@ -8,14 +8,16 @@ from there, this process answers the message itself, with the same handlers.
 
 import logging
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
+from strategies.secure.messages import KEYS, SHARES, UNMASK
 
 log = logging.getLogger(__name__)
 WORKERS = ("plain", "warm")
+_STEPS = [f"{MessageType.QUERY}.{kind}" for kind in (KEYS, SHARES, UNMASK)]
 
 
 class MessageApp(ClientApp):
@@ -34,8 +36,10 @@ class MessageApp(ClientApp):
                 return ask_worker(message, context)
             except WorkerLost as reason:
                 log.warning("the warm worker did not answer (%s): answering without it", reason)
-        from fedapp.runtime.client import app as handlers  # imports PyTorch
-
+        if message.metadata.message_type in _STEPS:
+            from fedapp.runtime.secure import app as handlers
+        else:
+            from fedapp.runtime.client import app as handlers  # imports PyTorch
         return handlers(message, context)
 
 

@@ -25,7 +25,7 @@ from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
 from fedapp.runtime.process import ProcessContext, open_process
-from fedapp.runtime.secure import check_masked, secure_node
+from fedapp.runtime.secure import answer_steps, check_masked, secure_node
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.rounds.client_evaluation import REINITIALISED
 from strategies.rounds.records import (
@@ -44,11 +44,11 @@ from strategies.rounds.records import (
     pack_uploads,
     to_array_record,
 )
-from strategies.secure.messages import KEYS, SECURE, SHARES, UNMASK
-from strategies.secure.node import SecureNode
+from strategies.secure.messages import SECURE
 from strategies.secure.primitives import ProtocolBroken
 
 app = ClientApp()
+answer_steps(app)
 
 
 @app.query()
@@ -118,24 +118,6 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-@app.query(KEYS)
-def secure_keys(message: Message, context: Context) -> Message:
-    """Begin secure aggregation: reply with this node's fresh public keys."""
-    return _secure_reply(SecureNode.advertise, message, context)
-
-
-@app.query(SHARES)
-def secure_shares(message: Message, context: Context) -> Message:
-    """Reply with shares of this node's mask seeds, sealed for each party."""
-    return _secure_reply(SecureNode.share_secrets, message, context)
-
-
-@app.query(UNMASK)
-def secure_unmask(message: Message, context: Context) -> Message:
-    """Reply with the shares that remove the masks of the sum, and delete the secrets."""
-    return _secure_reply(SecureNode.unmask, message, context)
-
-
 @app.query("labels")
 def labels(message: Message, context: Context) -> Message:
     """Reply with the number of training images per class of each client that the message names."""
@@ -168,17 +150,6 @@ def _mask(message: Message, context: Context) -> Callable[[dict[str, Arrays]], N
     if SECURE not in message.content:
         return None
     return partial(secure_node(context).mask, asked=message.content.config_records[SECURE])
-
-
-def _secure_reply(
-    step: Callable[[SecureNode, Any], dict[str, Any]], message: Message, context: Context
-) -> Message:
-    """Take a step of secure aggregation; reply with its result, or with why it is refused."""
-    try:
-        answer = step(secure_node(context), message.content.config_records[SECURE])
-    except (ProtocolBroken, UserError) as reason:
-        answer = {"error": str(reason)}
-    return Message(RecordDict({SECURE: ConfigRecord(answer)}), reply_to=message)
 
 
 def _unpack(

@@ -1,4 +1,7 @@
-"""What a node's operator allows: whose keys its secure aggregation accepts, and unmasked updates.
+"""A node's part in secure aggregation, and what its operator allows of it.
+
+The steps before and after training need no PyTorch, and this module does not import it: a SuperNode
+without a warm worker starts a process for each of them.
 
 The run's configuration comes from the server, so a node that does not trust the server reads these
 rules from its own node-config: `secure-key`, its private key, and `secure-peers`, the folder with
@@ -7,7 +10,8 @@ signatures of all others, and trains in runs with secure aggregation only. `secu
 fewest nodes of a round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +22,38 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
 )
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
-from strategies.secure.messages import FEWEST
+from strategies.secure.messages import FEWEST, KEYS, SECURE, SHARES, UNMASK
 from strategies.secure.node import SecureNode
+from strategies.secure.primitives import ProtocolBroken
 from strategies.secure.signatures import Identity, encoded
 
 KEY, PEERS, LEAST = "secure-key", "secure-peers", "secure-least"
+
+Step = Callable[[SecureNode, Any], dict[str, Any]]
+_STEPS: dict[str, Step] = {  # by kind of query
+    KEYS: lambda node, asked: node.advertise(asked),  # begins a session with fresh public keys
+    SHARES: lambda node, asked: node.share_secrets(asked),  # sealed for each party
+    UNMASK: lambda node, asked: node.unmask(asked),  # deletes the secrets
+}
+
+
+def answer_steps(app: ClientApp) -> None:
+    """Let an app answer the queries of secure aggregation."""
+    for kind, step in _STEPS.items():
+        app.query(kind)(partial(_reply, step))
+
+
+def _reply(step: Step, message: Message, context: Context) -> Message:
+    """Take a step of secure aggregation; reply with its result, or with why it is refused."""
+    try:
+        answer = step(secure_node(context), message.content.config_records[SECURE])
+    except (ProtocolBroken, UserError) as reason:
+        answer = {"error": str(reason)}
+    return Message(RecordDict({SECURE: ConfigRecord(answer)}), reply_to=message)
 
 
 def secure_node(context: Context) -> SecureNode:
@@ -105,3 +133,7 @@ def _public_key(file: Path) -> bytes:
     if not (isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)):
         raise UserError(f"node-config key '{PEERS}': {file} is not the public half of a P-384 key")
     return encoded(key)
+
+
+app = ClientApp()
+answer_steps(app)
