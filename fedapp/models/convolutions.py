@@ -43,7 +43,8 @@ class DepthwiseConv2d(nn.Conv2d):
 class DenseConv2d(nn.Conv2d):
     """A convolution (1x1, or 3x3 with padding 1; stride 1); a matrix product on small images.
 
-    On a GPU, and on larger images, it is `nn.Conv2d`.
+    On a GPU, on larger images, and in float32 without gradients, it is `nn.Conv2d`: the last bits
+    of a product depend on the number of threads, and evaluations run with any.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -62,8 +63,10 @@ class DenseConv2d(nn.Conv2d):
     def _small(self, images: Tensor) -> bool:
         if images.device.type != "cpu" or images.dtype not in (torch.float32, torch.bfloat16):
             return False
-        amx = _is_bfloat16(images) and _has_amx()
-        limit = _PIXELS_AMX[self.kernel_size[0]] if amx else _PIXELS
+        bfloat16 = _is_bfloat16(images)
+        if not (bfloat16 or torch.is_grad_enabled()):
+            return False
+        limit = _PIXELS_AMX[self.kernel_size[0]] if bfloat16 and _has_amx() else _PIXELS
         return images.shape[2] * images.shape[3] <= limit
 
 

@@ -159,6 +159,15 @@ def test_larger_images_have_the_bits_of_the_convolution(kernel, products):
     assert not products
 
 
+def test_an_evaluation_has_the_bits_of_the_convolution(products):
+    """They do not depend on the number of threads."""
+    plain, replaced = dense(3)
+    images = torch.randn(5, 128, 2, 2)
+    with torch.no_grad():
+        assert torch.equal(plain(images), replaced(images))
+    assert not products
+
+
 def test_other_types_use_the_convolution_of_pytorch(products):
     plain, replaced = dense(3)
     images = torch.randn(2, 128, 2, 2, dtype=torch.float64)
