@@ -1,7 +1,7 @@
 """Convolutions that a CPU computes in another way where oneDNN is slow.
 
 - On images of a few pixels oneDNN's convolutions reach a fifth of the processor's speed, with AMX
-  (bfloat16) a tenth. There the convolution is a matrix product of image patches and weights.
+  in bfloat16 a tenth. There the convolution is a matrix product of image patches and weights.
 - oneDNN has no quick bfloat16 kernel for the gradient of the input where a depthwise convolution
   has a stride, and none for that of its weights where the image is smaller than the kernel. There
   the convolution computes in float32.
@@ -18,7 +18,10 @@ from torch.autograd import Function
 
 _FEWEST_CHANNELS = 128  # below, the products are too small to be worth their calls
 _PIXELS = 4  # an image of up to so many pixels is computed by a matrix product
-_PIXELS_AMX = {1: 64, 3: 16}  # the same in bfloat16 on a processor with AMX, by kernel size
+_PIXELS_AMX = {  # the same on a processor with AMX, by whether in bfloat16, and by kernel size
+    False: {1: 4, 3: 16},
+    True: {1: 64, 3: 16},
+}
 
 
 class DepthwiseConv2d(nn.Conv2d):
@@ -66,7 +69,7 @@ class DenseConv2d(nn.Conv2d):
         bfloat16 = _is_bfloat16(images)
         if not (bfloat16 or torch.is_grad_enabled()):
             return False
-        limit = _PIXELS_AMX[self.kernel_size[0]] if bfloat16 and _has_amx() else _PIXELS
+        limit = _PIXELS_AMX[bfloat16][self.kernel_size[0]] if _has_amx() else _PIXELS
         return images.shape[2] * images.shape[3] <= limit
 
 
