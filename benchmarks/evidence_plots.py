@@ -1,5 +1,6 @@
 """The figures of docs/evidence: our accuracy over rounds and the published final accuracy."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from fedapp.results.plots.rendering import color_of, new_figure, styled
 
 Points = Sequence[tuple[int, float]]  # round, accuracy in percent
 WINDOW = 10  # rounds in a running mean
+TITLE = 60  # characters in a line of the title
 
 
 @styled
@@ -26,7 +28,8 @@ def published_beside_curves(
             axes.plot(*_running_mean(rounds, values), color=color)
         axes.plot([], [], color=color, label=f"{name} (published {published[name]:g})")
         axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
-    axes.set(title=title, xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
+    axes.set(xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
+    axes.set_title(textwrap.fill(title, TITLE))
     figure.legend(loc="outside lower center", ncols=2 if len(curves) > 2 else 1, fontsize=10)
     return figure
 
