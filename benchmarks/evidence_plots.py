@@ -29,7 +29,7 @@ def published_beside_curves(
         axes.plot([], [], color=color, label=f"{name} (published {published[name]:g})")
         axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
     axes.set(xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
-    axes.set_title(textwrap.fill(title, TITLE))
+    axes.set_title(textwrap.fill(title, TITLE, break_on_hyphens=False))
     figure.legend(loc="outside lower center", ncols=2 if len(curves) > 2 else 1, fontsize=10)
     return figure
 
