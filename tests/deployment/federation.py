@@ -167,12 +167,15 @@ class Federation:
     def restart_node(self, number: int, of: int = 2, config: str = "") -> None:
         """Start a SuperNode again with another node-config; the default has no warm worker.
 
-        A SuperNode that ends while it registers keeps its key busy, so its registration is waited
-        for.
+        A SuperNode that is stopped while it registers keeps its key busy, so the SuperLink's
+        answer is waited for.
         """
         if number in self.nodes:
             node = self.nodes[number]
-            wait_until(lambda: "SuperNode ID" in node.text(), 120, f"SuperNode {number}")
+            wait_until(
+                lambda: node.process.poll() is not None or "SuperNode ID" in node.text(),
+                120, f"SuperNode {number}",
+            )  # fmt: skip
             node.stop()
         self.start_node(number, of, config)
 
