@@ -3,12 +3,15 @@
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 
 from fedapp.engines.subprocesses import INTERRUPTED
 from fedapp.engines.worker_template import kill_workers
 
-stopping = threading.Lock()
+_PATIENCE = 30.0  # seconds for Ray, which can hang while it ends
+_stopping = threading.Lock()
+_asked: list[int] = []  # the exit code of the thread that holds the lock
 
 
 def interrupted() -> None:
@@ -18,12 +21,20 @@ def interrupted() -> None:
 
 def stop(code: int) -> None:
     """End Ray's processes and then this process, at any point of its work."""
-    if not stopping.acquire(blocking=False):
+    if not _stopping.acquire(blocking=False):
         return  # another thread is doing this
+    _asked.append(code)
     if "ray" in sys.modules:
         with suppress(Exception):  # Ray may be starting
             sys.modules["ray"].shutdown()
     leave(code)
+
+
+def finish(code: int) -> None:
+    """End this process after its work; with another thread's code if that one is stopping it."""
+    if not _stopping.acquire(blocking=False):
+        time.sleep(_PATIENCE)
+    leave(_asked[0] if _asked else code)
 
 
 def leave(code: int) -> None:

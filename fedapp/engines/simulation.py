@@ -5,7 +5,6 @@ Simulation Runtime as `flwr run`, without the SuperLink and the commands that on
 """
 
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from fedapp.core.progress import show_progress
 from fedapp.engines.apps import ConfiguredServerApp
 from fedapp.engines.ray import run_on_ray
 from fedapp.engines.resources import Engine, Resources, node_config
-from fedapp.engines.shutdown import interrupted, leave, stop, stopping
+from fedapp.engines.shutdown import finish, interrupted, leave, stop
 from fedapp.engines.subprocesses import (
     COMPLETED,
     FAILED,
@@ -109,9 +108,7 @@ def main() -> None:
         code = FAILED
     sys.stdout.flush()
     sys.stderr.flush()
-    if not stopping.acquire(blocking=False):
-        time.sleep(60)  # another thread is stopping this process
-    leave(code)  # also if a server still waits for lost workers
+    finish(code)  # also if a server still waits for lost workers
 
 
 if __name__ == "__main__":
