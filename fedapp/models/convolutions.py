@@ -9,8 +9,6 @@
 Measured in docs/performance.md, "Convolutions".
 """
 
-from functools import cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -121,10 +119,13 @@ def _is_bfloat16(images: Tensor) -> bool:
     return images.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
-@cache
 def _has_amx() -> bool:
-    """Return whether the processor multiplies matrices of bfloat16 by AMX."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+    """Return whether the processor multiplies matrices of bfloat16 by AMX; False if unknown.
+
+    PyTorch keeps the answer; its older versions have none.
+    """
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_bf16", False))
 
 
 def replace_convolutions(network: nn.Module) -> None:

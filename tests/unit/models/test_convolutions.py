@@ -223,3 +223,8 @@ def test_restored_convolutions_are_those_of_pytorch():
     made = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert made
     assert all(type(module) is nn.Conv2d for module in made)
+
+
+def test_a_pytorch_that_does_not_know_the_processor_counts_as_one_without_amx(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert not convolutions._has_amx()
