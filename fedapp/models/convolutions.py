@@ -9,6 +9,8 @@
 Measured in docs/performance.md, "Convolutions".
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -124,7 +126,7 @@ def _has_amx() -> bool:
 
     PyTorch keeps the answer; its older versions have none.
     """
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_bf16", False))
 
 
