@@ -18,8 +18,8 @@ from runs_in_turn import markdown
 from torch import nn
 
 from fedapp.core.hardware import keep_memory
-from fedapp.models.convolutions import replace_convolutions, restore_convolutions
 from fedapp.models.model import build_model
+from fedapp.models.quick_layers import use_plain_layers, use_quick_layers
 
 LAYERS = (  # inputs, outputs, side of the image, kernel
     (512, 512, 4, 1), (512, 1024, 2, 1), (1024, 1024, 2, 1),
@@ -52,7 +52,7 @@ def layer(shape: tuple[int, int, int, int], batch: int, quick: bool, bfloat16: b
     inputs, outputs, side, kernel = shape
     network = nn.Sequential(nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False))
     if quick:
-        replace_convolutions(network)
+        use_quick_layers(network)
     network.to(memory_format=torch.channels_last)
     return step_of(network, torch.randn(batch, inputs, side, side), bfloat16)
 
@@ -61,7 +61,7 @@ def whole(name: str, batch: int, quick: bool, bfloat16: bool) -> Step:
     """Return a step of one backbone with a linear head."""
     network = build_model(name, "linear", 3, 32, 100, seed=0)
     if not quick:
-        restore_convolutions(network)
+        use_plain_layers(network)
     return step_of(network, torch.randn(batch, 3, 32, 32), bfloat16)
 
 

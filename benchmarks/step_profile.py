@@ -24,8 +24,8 @@ from clients.training.local_training import FrozenModels, LocalSettings, train
 from clients.training.objective import Objective
 from fedapp.core.hardware import keep_memory
 from fedapp.data.batches.in_memory import ClientBatches
-from fedapp.models.convolutions import restore_convolutions
 from fedapp.models.model import build_model
+from fedapp.models.quick_layers import use_plain_layers
 
 TURNS, SAMPLES, CLASSES, SIDE = 5, 500, 10, 32
 KINDS = {
@@ -54,7 +54,7 @@ def plain(model: str, batch: int, tuned: bool) -> Callable[[int], None]:
     layout = torch.channels_last if tuned else torch.contiguous_format
     network = build(model, layout)
     if not tuned:
-        restore_convolutions(network)
+        use_plain_layers(network)
     images = torch.randn(SAMPLES, 3, SIDE, SIDE).contiguous(memory_format=layout)
     labels = torch.randint(0, CLASSES, (SAMPLES,))
     options = {"fused": True} if tuned else {}

@@ -15,8 +15,8 @@ from torch import nn
 
 from fedapp.core.errors import UserError
 from fedapp.models.backbones import relu
-from fedapp.models.convolutions import replace_convolutions
 from fedapp.models.mixer import WIDTH, Mixer
+from fedapp.models.quick_layers import use_quick_layers
 
 FEATURE_MAPS = ("pool", "linear")
 _NO_PADDING_FROM = 16  # pixels: two unpadded 5x5 convolutions with pooling need as many
@@ -54,7 +54,7 @@ def build_personal_extractor(
     check_architecture(name, image_size)
     row = ARCHITECTURES[name]
     extractor = row.build(channels, image_size)
-    replace_convolutions(extractor)
+    use_quick_layers(extractor)
     return nn.Sequential(extractor, _feature_map(feature_map, row.width, feature_dim))
 
 

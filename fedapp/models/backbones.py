@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from fedapp.core.errors import UserError
-from fedapp.models.convolutions import replace_convolutions
+from fedapp.models.quick_layers import use_quick_layers
 
 NormLayer = Callable[[int], nn.Module]
 
@@ -71,7 +71,7 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
     if image_size < 8:
         raise UserError(f"model '{name}' needs images of 8x8 pixels or more, not {image_size} wide")
     extractor = BACKBONES[name].build(channels, image_size, NORMS[bn])
-    replace_convolutions(extractor)
+    use_quick_layers(extractor)
     return extractor
 
 

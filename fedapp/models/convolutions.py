@@ -130,28 +130,8 @@ def _has_amx() -> bool:
     return bool(capabilities.get("amx_bf16", False))
 
 
-def replace_convolutions(network: nn.Module) -> None:
-    """Give a network's convolutions the quicker ways of this module, in place.
-
-    Only `forward` differs, so that parameters, hooks and the random generator stay as they are.
-    """
-    for module in network.modules():
-        if type(module) is not nn.Conv2d:
-            continue
-        if module.groups == module.in_channels > 1:
-            module.__class__ = DepthwiseConv2d
-        elif _can_be_a_product(module):
-            module.__class__ = DenseConv2d
-
-
-def restore_convolutions(network: nn.Module) -> None:
-    """Undo `replace_convolutions`: for comparisons with PyTorch's own layers."""
-    for module in network.modules():
-        if isinstance(module, DenseConv2d | DepthwiseConv2d):
-            module.__class__ = nn.Conv2d  # type: ignore[assignment]
-
-
-def _can_be_a_product(layer: nn.Conv2d) -> bool:
+def can_be_a_product(layer: nn.Conv2d) -> bool:
+    """Return whether `DenseConv2d` can take the place of this convolution."""
     shape = (layer.kernel_size, layer.padding)
     return (
         shape in (((1, 1), (0, 0)), ((3, 3), (1, 1)))

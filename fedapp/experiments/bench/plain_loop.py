@@ -18,10 +18,10 @@ from torch import nn
 from fedapp.core.hardware import cores, keep_memory, set_float32_precision
 from fedapp.experiments.bench.machine import CHANNELS, CLASSES, SIDE
 from fedapp.models.architectures import build_personal_extractor
-from fedapp.models.convolutions import restore_convolutions
 from fedapp.models.groups import GROUPS
 from fedapp.models.heads import build_head
 from fedapp.models.model import Model, build_model
+from fedapp.models.quick_layers import use_plain_layers
 
 _GPU_PROCESSES = 4
 _FEATURES = 64  # feature dimension of a group's models
@@ -59,7 +59,7 @@ def train_plainly(
     device = layout.device
     model = _model(model_name).to(device)
     if not layout.tuned:
-        restore_convolutions(model)
+        use_plain_layers(model)
     images = torch.randn(2000, CHANNELS, SIDE, SIDE).to(device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, CLASSES, (len(images),)).to(device)

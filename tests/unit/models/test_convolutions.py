@@ -7,12 +7,8 @@ from torch import nn
 from fedapp.models import convolutions
 from fedapp.models.architectures import build_personal_extractor
 from fedapp.models.backbones import build_extractor
-from fedapp.models.convolutions import (
-    DenseConv2d,
-    DepthwiseConv2d,
-    replace_convolutions,
-    restore_convolutions,
-)
+from fedapp.models.convolutions import DenseConv2d, DepthwiseConv2d
+from fedapp.models.quick_layers import use_plain_layers, use_quick_layers
 
 
 def plain_and_replaced(stride: int) -> tuple[nn.Conv2d, nn.Module]:
@@ -20,7 +16,7 @@ def plain_and_replaced(stride: int) -> tuple[nn.Conv2d, nn.Module]:
     plain = nn.Conv2d(8, 8, 3, stride, padding=1, groups=8, bias=False)
     network = nn.Sequential(nn.Conv2d(8, 8, 3, stride, padding=1, groups=8, bias=False))
     network[0].load_state_dict(plain.state_dict())
-    replace_convolutions(network)
+    use_quick_layers(network)
     assert type(network[0]) is DepthwiseConv2d
     return plain, network[0]
 
@@ -89,7 +85,7 @@ def dense(kernel: int, bias: bool = True) -> tuple[nn.Conv2d, nn.Module]:
     plain = nn.Conv2d(128, 160, kernel, padding=kernel // 2, bias=bias)
     network = nn.Sequential(nn.Conv2d(128, 160, kernel, padding=kernel // 2, bias=bias))
     network[0].load_state_dict(plain.state_dict())
-    replace_convolutions(network)
+    use_quick_layers(network)
     assert type(network[0]) is DenseConv2d
     return plain, network[0]
 
@@ -205,7 +201,7 @@ def test_second_derivatives_of_a_product_are_those_of_the_convolution(products):
     ids=["no padding", "stride", "dilation", "groups", "reflect", "5x5", "few in", "few out"],
 )
 def test_other_convolutions_stay_as_they_are(layer):
-    replace_convolutions(layer)
+    use_quick_layers(layer)
     assert type(layer) is nn.Conv2d
 
 
@@ -219,7 +215,7 @@ def test_the_dense_convolutions_of_the_backbones_are_replaced(backbone, expected
 
 def test_restored_convolutions_are_those_of_pytorch():
     network = build_extractor("mobilenet", 3, 32)
-    restore_convolutions(network)
+    use_plain_layers(network)
     made = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert made
     assert all(type(module) is nn.Conv2d for module in made)
