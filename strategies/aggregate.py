@@ -8,6 +8,7 @@ host) gives the same sum.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,10 +21,21 @@ _BUFFERS = ("running_mean", "running_var")
 _SMALLEST_SCALE = 2.0**-4  # the scale of a tensor of zeros, such as a new bias
 _CHUNK = 1 << 15  # values per step of a long sum; intermediate results fit the CPU cache
 _EXTRA_SCALE = 4.0  # of groups without a reference: allows values up to 4096
+_SHIFTABLE = 2.0**51  # a smaller float64 plus _SHIFT has its nearest integer in the last bits
+_SHIFT = 1.5 * 2.0**52
+_SHIFT_BITS = np.float64(_SHIFT).view(np.int64)
 
 
 class UpdateRefused(ValueError):  # noqa: N818 - a verdict about one client, not a program error
     """A client's arrays cannot be part of the mean; the message states the reason."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One client's arrays that a sum accepts, with each one's largest absolute value."""
+
+    arrays: Mapping[str, np.ndarray]
+    peaks: Mapping[str, float]
 
 
 class ExactSum:
@@ -58,21 +70,21 @@ class ExactSum:
 
     def add(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
         """Add one model with an integer weight; raises `UpdateRefused` if `check` does."""
-        self.check(arrays)
-        self.add_checked(arrays, weight)
+        self.add_checked(self.check(arrays), weight)
 
-    def add_checked(self, arrays: Mapping[str, np.ndarray], weight: int) -> None:
+    def add_checked(self, checked: Checked, weight: int) -> None:
         """Add one model that has passed `check`."""
-        for name, array in arrays.items():
+        for name, array in checked.arrays.items():
             # weight * value has at most 24 + 29 significant bits: exact in float64
-            _add_scaled(self.sums[name], array, float(weight) * 2.0 ** self._exponents[name])
+            scale = float(weight) * 2.0 ** self._exponents[name]
+            _add_scaled(self.sums[name], array, scale, checked.peaks[name])
         self.weight += int(weight)
 
-    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Raise `UpdateRefused` unless `add` accepts this model."""
+    def check(self, arrays: Mapping[str, np.ndarray]) -> Checked:
+        """Return a model that can be added; raises `UpdateRefused` if it cannot."""
         self._check_shapes(arrays)
-        for name, array in arrays.items():
-            peak = float(_peak(array))
+        peaks = {name: float(_peak(array)) for name, array in arrays.items()}
+        for name, peak in peaks.items():
             if not np.isfinite(peak):
                 raise UpdateRefused(f"'{name}' has non-finite values")
             if peak > self._bounds[name]:
@@ -80,6 +92,7 @@ class ExactSum:
                     f"'{name}' has a value of {peak:.3g}, more than the limit of "
                     f"{self._bounds[name]:.3g} for one round"
                 )
+        return Checked(arrays, peaks)
 
     def max_squared_distance(self, names: Iterable[str]) -> float:
         """Return a bound of ||w - r||^2 over these tensors for every model w that `add` accepts.
@@ -160,21 +173,21 @@ class GroupSums:
 
     def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
         """Add one client, or raise `UpdateRefused` and add nothing."""
-        self.check(model, groups)
-        self.add_checked(model, groups, weight)
+        self.add_checked(*self.check(model, groups), weight)
 
-    def add_checked(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
+    def add_checked(self, model: Checked, groups: Mapping[str, Checked], weight: int) -> None:
         """Add one client that `check` has accepted."""
         self.model.add_checked(model, weight)
-        for name, arrays in groups.items():
-            self.groups[name].add_checked(arrays, 1)
+        for name, checked in groups.items():
+            self.groups[name].add_checked(checked, 1)
 
-    def check(self, model: Arrays, groups: Mapping[str, Arrays]) -> None:
-        """Raise `UpdateRefused` unless `add` accepts this client."""
+    def check(
+        self, model: Arrays, groups: Mapping[str, Arrays]
+    ) -> tuple[Checked, dict[str, Checked]]:
+        """Return a client's model and groups; raises `UpdateRefused` if `add` would."""
         self._check_names(groups)
-        self.model.check(model)
-        for name, arrays in groups.items():
-            self.groups[name].check(arrays)
+        checked = {name: self.groups[name].check(arrays) for name, arrays in groups.items()}
+        return self.model.check(model), checked
 
     def merge(
         self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int,
@@ -250,18 +263,28 @@ def _peak(array: np.ndarray) -> float | int:
     return highest if highest != highest else max(highest, -lowest)
 
 
-def _add_scaled(total: np.ndarray, array: np.ndarray, scale: float) -> None:
+def _add_scaled(total: np.ndarray, array: np.ndarray, scale: float, peak: float) -> None:
     """Add `array` times `scale`, in float64 and rounded to integers, to `total` (int64), in place.
 
-    This gives the same bits as one expression over the whole array and is at least three times as
-    fast.
+    `peak` is the array's largest absolute value. This gives the same bits as one expression over
+    the whole array and is several times as fast.
     """
     sums, values = total.reshape(-1), np.asarray(array).reshape(-1)
-    scaled, whole = np.empty(min(_CHUNK, len(sums))), np.empty(min(_CHUNK, len(sums)), np.int64)
+    scaled = np.empty(min(_CHUNK, len(sums)))
     for start in range(0, len(sums), _CHUNK):
         part = sums[start : start + _CHUNK]
-        product, rounded = scaled[: len(part)], whole[: len(part)]
-        np.multiply(values[start : start + _CHUNK], scale, out=product, dtype=np.float64)
-        np.rint(product, out=product)
-        np.copyto(rounded, product, casting="unsafe")
-        part += rounded
+        product = scaled[: len(part)]
+        np.copyto(product, values[start : start + _CHUNK])
+        np.multiply(product, scale, out=product)
+        part += _rounded(product, peak * scale < _SHIFTABLE)
+
+
+def _rounded(values: np.ndarray, small: bool) -> np.ndarray:
+    """Return float64 values rounded to integers, half to even, as int64; overwrites the values.
+
+    `small` says that all are below 2**51: then no value is converted, which takes longer.
+    """
+    if not small:
+        return np.rint(values, out=values).astype(np.int64)
+    whole = np.add(values, _SHIFT, out=values).view(np.int64)
+    return np.subtract(whole, _SHIFT_BITS, out=whole)

@@ -187,14 +187,14 @@ class NodeReply:
             raise UpdateRefused("masks hide sums only, and this method uploads more")
         if self._sums is None:
             self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
-        self._sums.check(model, update.groups)
+        checked = self._sums.check(model, update.groups)
         client.save_state(update)
         if task.separate:
             self._uploads[client.client] = model
         elif len(task.clients) == 1 and not task.summed:
             self._last = {ARRAYS: model, **update.groups}
         else:
-            self._sums.add_checked(model, update.groups, task.weight(update.examples))
+            self._sums.add_checked(*checked, task.weight(update.examples))
         if update.uploads:
             self._uploads[client.client] = update.uploads
         self.results.append(_report_line(client.client, update))

@@ -1,6 +1,7 @@
 """The exact mean: right, independent of order and grouping, and deaf to unfit updates."""
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,21 @@ def test_a_sum_in_pieces_has_the_bits_of_one_expression():
         mean = np.asarray(expected / (600 * scale), reference[name].dtype)
         np.testing.assert_array_equal(total.mean()[name], mean)
         assert total.mean()[name].shape == reference[name].shape
+
+
+@pytest.mark.parametrize("largest", [0.1, 900.0])
+def test_large_and_small_values_are_rounded_half_to_even(largest):
+    """Values far above the received ones do not fit the quick way of rounding."""
+    rng = np.random.default_rng(4)
+    values = rng.normal(scale=0.02, size=1000).astype(np.float32)
+    values[:2] = largest, -largest
+    total = ExactSum({"w": np.full(1000, 0.9, np.float32)}, 7)
+    scale = 2.0 ** total._exponents["w"]
+    assert (largest * 7 * scale < 2**51) == (largest < 1)
+    values[2:6] = np.array([0.5, 1.5, -0.5, -2.5]) / (7 * scale)
+    total.add({"w": values}, 7)
+    expected = [round(Fraction(float(value)) * 7 * int(scale)) for value in values]
+    assert total.sums["w"].tolist() == expected
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e9])
