@@ -24,6 +24,7 @@ from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (
     Forward,
     FrozenModels,
+    Gradients,
     LocalSettings,
     LossDiverged,
     TrainingResult,
@@ -238,9 +239,14 @@ class LocalClient(NumPyClient):
             self.data.training(server_round),
             lr,
             settings or self.settings,
-            self.gradients,
+            self._gradients(),
             self.velocity,
         )
+
+    def _gradients(self) -> Gradients:
+        """Return the rule for the gradients: `backward` itself where no subclass has its own."""
+        inherited = getattr(self.gradients, "__func__", None) is LocalClient.gradients
+        return backward if inherited else self.gradients
 
     def copy_to_teacher(self) -> None:
         """Copy the model to the teacher: the received part and the client's own part.

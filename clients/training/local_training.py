@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from clients.training.factored import Factors, factored
 from clients.training.objective import Objective, Step
 from clients.training.sgd import FusedSGD
 
@@ -89,39 +90,49 @@ def train(
     (zero if None), one tensor per parameter, and changes it. Raises `LossDiverged`.
     """
     start = time.perf_counter()
-    parameters = _pairs(model, frozen.teacher or model)
-    optimiser = FusedSGD(parameters[0], lr, settings.momentum, settings.weight_decay, velocity)
     model.train()
-    total = torch.zeros((), device=parameters[0][0].device)
-    steps = images = 0
-    for _ in range(settings.epochs):
-        for inputs, labels in epoch():
-            forward = partial(
-                _forward, model, frozen, objective, inputs, labels, parameters, settings.precision
-            )
-            optimiser.zero_grad()
-            with _bfloat16(inputs.device.type, settings.precision == "bf16"):
-                total += gradients(forward, objective)
-            if settings.clip_norm:
-                nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
-            optimiser.step()
-            steps += 1
-            images += len(labels)
-        if not math.isfinite(float(total)):
-            raise LossDiverged(
-                f"the training loss is {float(total)} after {steps} steps at lr {lr:g}"
-            )
+    with _factors(model, gradients, settings) as factors:
+        parameters = _pairs(model, frozen.teacher or model)
+        optimiser = FusedSGD(
+            parameters[0], lr, settings.momentum, settings.weight_decay, velocity, factors
+        )
+        forward = partial(_forward, model, frozen, objective, parameters, settings.precision)
+        total = torch.zeros((), device=parameters[0][0].device)
+        steps = images = 0
+        for _ in range(settings.epochs):
+            for inputs, labels in epoch():
+                optimiser.zero_grad()
+                with _bfloat16(inputs.device.type, settings.precision == "bf16"):
+                    total += gradients(partial(forward, inputs, labels), objective)
+                if settings.clip_norm:
+                    nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
+                optimiser.step()
+                steps += 1
+                images += len(labels)
+            if not math.isfinite(float(total)):
+                raise LossDiverged(
+                    f"the training loss is {float(total)} after {steps} steps at lr {lr:g}"
+                )
     return TrainingResult(float(total) / max(steps, 1), steps, images, time.perf_counter() - start)
+
+
+def _factors(
+    model: nn.Module, gradients: Gradients, settings: LocalSettings
+) -> AbstractContextManager[dict[nn.Parameter, Factors]]:
+    """Return where large layers keep their gradients' factors: only the optimiser may need them."""
+    if gradients is backward and not settings.clip_norm and settings.precision != "bf16":
+        return factored(model)
+    return nullcontext({})
 
 
 def _forward(
     model: nn.Module,
     frozen: FrozenModels,
     objective: Objective,
-    inputs: Tensor,
-    labels: Tensor,
     parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
     precision: str,
+    inputs: Tensor,
+    labels: Tensor,
     part: slice = slice(None),
     watched: bool = True,
 ) -> Step:

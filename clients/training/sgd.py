@@ -6,8 +6,12 @@ time. This class calls the same kernel with the same arguments and gives the sam
 compares them.
 """
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
+
+from clients.training.factored import Factors, gradient_blocks
 
 
 class FusedSGD:
@@ -15,6 +19,7 @@ class FusedSGD:
 
     The first step sets v to g + weight_decay w, as `torch.optim.SGD` does. With `velocity`, one
     tensor v for each parameter, it starts from these values and changes these tensors in place.
+    Where a parameter has `factors` of its gradient, g is their product (see `factored`).
     """
 
     def __init__(
@@ -24,9 +29,11 @@ class FusedSGD:
         momentum: float,
         weight_decay: float,
         velocity: list[Tensor] | None = None,
+        factors: Mapping[nn.Parameter, Factors] | None = None,
     ) -> None:
         self.parameters = parameters
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self._factors = factors or {}
         self._first = velocity is None
         new = [torch.empty_like(p) for p in parameters] if velocity is None else velocity
         self._buffers = new if momentum else []
@@ -35,14 +42,31 @@ class FusedSGD:
         """Clear the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
+        for factors in self._factors.values():
+            factors.clear()
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take one step; every parameter must have a gradient."""
+        """Take one step; every parameter must have a gradient or factors of one."""
+        buffers = self._buffers or [None] * len(self.parameters)
+        whole = []
+        for parameter, buffer in zip(self.parameters, buffers, strict=True):
+            if not (factors := self._factors.get(parameter)):
+                whole.append((parameter, parameter.grad, buffer))
+                continue
+            for rows, gradient in gradient_blocks(parameter, factors):
+                part = None if buffer is None else buffer[rows]
+                self._update([(parameter[rows], gradient, part)])
+        self._update(whole)
+        self._first = False
+
+    def _update(self, rows: Sequence[tuple[Tensor, Tensor | None, Tensor | None]]) -> None:
+        """Take the step for tuples of weights, their gradient, and v; None without momentum."""
+        weights, gradients, buffers = zip(*rows, strict=True) if rows else ((), (), ())
         torch._fused_sgd_(
-            self.parameters,  # type: ignore[arg-type]
-            [parameter.grad for parameter in self.parameters],  # type: ignore[misc]
-            self._buffers,
+            weights,
+            gradients,
+            buffers if self.momentum else (),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=self.lr,
@@ -51,7 +75,6 @@ class FusedSGD:
             maximize=False,
             is_first_step=self._first,
         )
-        self._first = False
 
 
 def effective_steps(steps: int, momentum: float) -> float:

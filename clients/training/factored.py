@@ -1,0 +1,96 @@
+"""Gradients of large linear layers as two factors, which the optimiser multiplies in blocks.
+
+The gradient of a weight [out, in] is G^T X of the outputs' gradients G [B, out] and the inputs
+X [B, in]. A layer of two million weights has a gradient of 8 MB. Written by the backward pass and
+read again by the optimiser, it leaves the CPU's cache in between. In blocks of a few rows the
+optimiser uses each part of the gradient while it is in the cache, and the whole never exists.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+Factors = list[tuple[Tensor, Tensor]]  # G and X of each use of the layer in this step
+
+_FEWEST_WEIGHTS = 1 << 20  # of a layer; the gradient of a smaller one stays in the cache
+_BLOCK = 1 << 17  # weights per block and thread: 0.5 MB of gradient
+
+
+@contextmanager
+def factored(model: nn.Module) -> Iterator[dict[nn.Parameter, Factors]]:
+    """Let the large linear layers of a model keep factors instead of gradients inside the block.
+
+    Yields the lists that a backward pass appends factors to, by weight. These weights get no
+    `grad` from their layer; one from elsewhere, such as a proximal term, has to be added. This is
+    for float32 on a CPU without autocast.
+    """
+    layers = [module for module in model.modules() if _is_large(module)]
+    kept: dict[nn.Parameter, Factors] = {layer.weight: [] for layer in layers}
+    for layer in layers:
+        layer.forward = partial(_forward, layer, kept[layer.weight])  # type: ignore[method-assign]
+    try:
+        yield kept
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def gradient_blocks(weight: Tensor, factors: Factors) -> Iterator[tuple[slice, Tensor]]:
+    """Return blocks of rows of a weight's gradient, [rows, in], with their place.
+
+    A block is overwritten by the next one.
+    """
+    of_outputs = torch.cat([each for each, _ in factors]).t() if factors[1:] else factors[0][0].t()
+    inputs = torch.cat([each for _, each in factors]) if factors[1:] else factors[0][1]
+    height = max(1, _BLOCK * torch.get_num_threads() // weight.shape[1])
+    buffer = torch.empty(min(height, len(weight)), weight.shape[1])
+    for start in range(0, len(weight), height):
+        rows = slice(start, min(start + height, len(weight)))
+        block = buffer[: rows.stop - start]
+        if weight.grad is None:
+            torch.mm(of_outputs[rows], inputs, out=block)
+        else:
+            torch.addmm(weight.grad[rows], of_outputs[rows], inputs, out=block)
+        yield rows, block
+
+
+def _is_large(module: nn.Module) -> bool:
+    return (
+        type(module) is nn.Linear
+        and module.weight.requires_grad
+        and module.weight.device.type == "cpu"
+        and module.weight.dtype == torch.float32
+        and module.weight.numel() >= _FEWEST_WEIGHTS
+    )
+
+
+def _forward(layer: nn.Linear, factors: Factors, input: Tensor) -> Tensor:
+    """Map [B, in] to [B, out] as the layer does; other shapes have a gradient as usual."""
+    if input.dim() != 2 or not torch.is_grad_enabled():
+        return F.linear(input, layer.weight, layer.bias)
+    outputs: Tensor = _FactoredLinear.apply(input, layer.weight, layer.bias, factors)
+    return outputs
+
+
+class _FactoredLinear(Function):
+    """A linear layer whose weight's gradient is appended to `factors`."""
+
+    @staticmethod
+    def forward(ctx, inputs, weight, bias, factors):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(inputs, weight)
+        ctx.factors = factors
+        return F.linear(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        inputs, weight = ctx.saved_tensors
+        if ctx.needs_input_grad[1]:
+            ctx.factors.append((gradient, inputs))
+        of_inputs = gradient @ weight if ctx.needs_input_grad[0] else None
+        of_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
+        return of_inputs, None, of_bias, None
