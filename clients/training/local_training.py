@@ -118,7 +118,7 @@ def train(
 
 def _factors(
     model: nn.Module, gradients: Gradients, settings: LocalSettings
-) -> AbstractContextManager[dict[nn.Parameter, Factors]]:
+) -> AbstractContextManager[dict[Tensor, Factors]]:
     """Return where large layers keep their gradients' factors: only the optimiser may need them."""
     if gradients is backward and not settings.clip_norm and settings.precision != "bf16":
         return factored(model)

@@ -29,7 +29,7 @@ class FusedSGD:
         momentum: float,
         weight_decay: float,
         velocity: list[Tensor] | None = None,
-        factors: Mapping[nn.Parameter, Factors] | None = None,
+        factors: Mapping[Tensor, Factors] | None = None,
     ) -> None:
         self.parameters = parameters
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
@@ -48,7 +48,8 @@ class FusedSGD:
     @torch.no_grad()
     def step(self) -> None:
         """Take one step; every parameter must have a gradient or factors of one."""
-        buffers = self._buffers or [None] * len(self.parameters)
+        none: list[Tensor | None] = [None] * len(self.parameters)
+        buffers = self._buffers or none
         whole = []
         for parameter, buffer in zip(self.parameters, buffers, strict=True):
             if not (factors := self._factors.get(parameter)):

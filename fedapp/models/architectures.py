@@ -91,8 +91,8 @@ def _fedavgcnn(channels: int, image_size: int) -> nn.Module:
     for _ in range(2):
         side = (side + 2 * padding - 4) // 2
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=padding), relu(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=padding), relu(), nn.MaxPool2d(2),
+        nn.Conv2d(channels, 32, 5, padding=padding), nn.MaxPool2d(2), relu(),
+        nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), relu(),
         nn.Flatten(), nn.Linear(64 * side * side, 512), relu(),
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def _short_resnet(stages: int, channels: int, image_size: int) -> nn.Module:
 
     layers: list[nn.Module] = [
         nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64),
-        relu(), nn.MaxPool2d(3, stride=2, padding=1),
+        nn.MaxPool2d(3, stride=2, padding=1), relu(),
     ]  # fmt: skip
     width = 64
     for outputs in _STAGES[:stages]:

@@ -2,7 +2,8 @@
 
 Methods differ in the head, so a backbone ends at the features that the head sees: the
 post-activation values (non-negative) of its last hidden layer. Widths and layers are those of the
-reference codes; small changes make every backbone take images from 8x8 pixels up.
+reference codes; small changes make every backbone take images from 8x8 pixels up. ReLU comes after
+max-pooling, not before it: the same bits, forward and backward, from a quarter of the values.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _cnn(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
     """Two 5x5 convolutions and one hidden layer (the CNN of McMahan et al., 2017, and FedNTD)."""
     side = image_size // 2 // 2
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2), relu(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), relu(), nn.MaxPool2d(2),
+        nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), relu(),
+        nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), relu(),
         nn.Flatten(), nn.Linear(64 * side * side, 512), relu(),
     )  # fmt: skip
 
@@ -103,14 +104,13 @@ def _vgg11(channels: int, image_size: int, norm: NormLayer) -> nn.Module:
     """VGG11 without batch normalisation or dropout and two hidden layers of 512 units."""
     layers: list[nn.Module] = []
     width, side = channels, image_size
-    for item in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"):
-        if isinstance(item, int):
-            layers += [_vgg_convolution(width, item), relu()]
-            width = item
-        else:
-            # Rounding up keeps at least one pixel; 32x32 needs no rounding.
-            layers.append(nn.MaxPool2d(2, ceil_mode=True))
-            side = (side + 1) // 2
+    for *widths, last in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
+        for outputs in widths:
+            layers += [_vgg_convolution(width, outputs), relu()]
+            width = outputs
+        # Rounding up keeps at least one pixel; 32x32 needs no rounding.
+        layers += [_vgg_convolution(width, last), nn.MaxPool2d(2, ceil_mode=True), relu()]
+        width, side = last, (side + 1) // 2
     hidden = [nn.Linear(512 * side * side, 512), relu(), nn.Linear(512, 512), relu()]
     return nn.Sequential(*layers, nn.Flatten(), *hidden)
 

@@ -30,4 +30,4 @@ def use_plain_layers(network: nn.Module) -> None:
     """Undo `use_quick_layers`: for comparisons with PyTorch's own layers."""
     for module in network.modules():
         if type(module) in _PLAIN:
-            module.__class__ = _PLAIN[type(module)]  # type: ignore[assignment]
+            module.__class__ = _PLAIN[type(module)]

@@ -26,6 +26,8 @@ from strategies.rounds.interruption import uninterrupted
 
 log = logging.getLogger(__name__)
 
+_OLDEST_CHECKPOINT = 300.0  # seconds
+
 
 class Evaluate(Callback):
     """Adds accuracy and loss to a round: of the global model or of the clients' models."""
@@ -131,12 +133,21 @@ class Console(Callback):
 class Checkpoints(Callback):
     """Saves checkpoints; a full disk is reported and does not end the run."""
 
+    def run_begins(self, run: ActiveRun) -> None:
+        """Count the time to the first checkpoint from here."""
+        self._saved = time.monotonic()
+
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Save a checkpoint if one is due, but not of a round whose failed clients end the run."""
+        """Save a checkpoint if one is due, but not of a round whose failed clients end the run.
+
+        With long rounds, one is also due when the last one is five minutes old.
+        """
         every, number = run.config.checkpoint_every, row["round"]
         failed = run.strategy.report.errors and not run.config.tolerate_failures
-        if not every or failed or (number % every and number != run.last_round):
+        old = time.monotonic() - self._saved > _OLDEST_CHECKPOINT
+        if not every or failed or (number % every and number != run.last_round and not old):
             return
+        self._saved = time.monotonic()
         saved = checkpoint.Checkpoint(
             number, run.config.fingerprint(), run.arrays, run.strategy.save()
         )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedapp.core.errors import UserError
+from fedapp.models.architectures import build_personal_extractor
 from fedapp.models.backbones import BACKBONES, build_extractor
 
 
@@ -261,3 +262,31 @@ def test_channels_last_changes_no_feature_beyond_rounding(name):
         extractor.to(memory_format=torch.channels_last)
         last = extractor(images.contiguous(memory_format=torch.channels_last))
     torch.testing.assert_close(last, plain, rtol=1e-3, atol=1e-4)
+
+
+def before_pooling(network: nn.Sequential) -> nn.Sequential:
+    """Return the same layers with each ReLU before the max-pooling, as the papers draw them."""
+    layers = list(network)
+    for place, layer in enumerate(network):
+        if isinstance(layer, nn.MaxPool2d):
+            assert isinstance(layers[place + 1], nn.ReLU)
+            layers[place], layers[place + 1] = layers[place + 1], layer
+    assert layers != list(network)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("build", [
+    lambda: build_extractor("cnn", 3, 32), lambda: build_extractor("vgg11", 3, 32),
+    lambda: build_personal_extractor("fedavgcnn", 3, 32, 64, "linear")[0],
+])  # fmt: skip
+def test_relu_after_pooling_changes_no_bit_of_outputs_and_gradients(build):
+    torch.manual_seed(0)
+    network = build()
+    images = torch.randn(4, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    results = []
+    for ordered in (before_pooling(network), network):
+        network.zero_grad()
+        outputs = ordered(images)
+        outputs.square().mean().backward()
+        results.append([outputs.detach(), *(p.grad.clone() for p in network.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))

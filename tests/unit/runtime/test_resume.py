@@ -14,7 +14,7 @@ from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import trackers
 from fedapp.results.folders import lock_run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import server
+from fedapp.runtime import callbacks, server
 from fedapp.runtime.opening import changed_schedule
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import RoundFailed
@@ -135,6 +135,17 @@ def test_the_tracker_is_closed_when_the_nodes_are_refused(train, tracker, monkey
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_long_round_is_followed_by_a_checkpoint_that_is_not_due_yet(train, monkeypatch):
+    kept = {"checkpoint_every": 100, "checkpoint_keep": 0}
+    assert [path.name for path in train(num_rounds=2, **kept).checkpoints.iterdir()] == [
+        "round-000002.safetensors"
+    ]
+    monkeypatch.setattr(callbacks, "_OLDEST_CHECKPOINT", 0.0)
+    found = train(num_rounds=4, **kept, resume="auto").checkpoints.iterdir()
+    assert sorted(path.stem[-1] for path in found) == ["2", "3", "4"]
+    assert not list(train(num_rounds=5, checkpoint_every=0, resume="auto").checkpoints.glob("*5*"))
 
 
 @pytest.mark.parametrize("every", [1, 0])
