@@ -1,9 +1,9 @@
-"""What the quicker convolutions of `fedapp.models.convolutions` save on this processor.
+"""What the quicker convolutions and ReLUs of `fedapp.models.quick_layers` save on this processor.
 
     python benchmarks/convolutions.py [--batch-size 50] [--turns 5]
 
 Prints two Markdown tables: milliseconds of single layers (forward and backward), and of whole
-training steps, with PyTorch's convolutions and with those of fedapp, in float32 and bfloat16. One
+training steps, with PyTorch's layers and with those of fedapp, in float32 and bfloat16. One
 thread; medians of turns in which the variants alternate. ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 shows
 what a processor without AMX does.
 """

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 Factors = list[tuple[Tensor, Tensor]]  # G and X of each use of the layer in this step
 
@@ -27,8 +28,8 @@ def factored(model: nn.Module) -> Iterator[dict[Tensor, Factors]]:
     """Let the large linear layers of a model keep factors instead of gradients inside the block.
 
     Yields the lists that a backward pass appends factors to, by weight. These weights get no
-    `grad` from their layer; one from elsewhere, such as a proximal term, has to be added. This is
-    for float32 on a CPU without autocast.
+    `grad` from their layer (`torch.autograd.grad` finds none either); one from elsewhere, such as a
+    proximal term, has to be added. This is for float32 on a CPU without autocast.
     """
     layers = [m for m in model.modules() if isinstance(m, nn.Linear) and _is_large(m)]
     kept: dict[Tensor, Factors] = {layer.weight: [] for layer in layers}
@@ -49,7 +50,7 @@ def gradient_blocks(weight: Tensor, factors: Factors) -> Iterator[tuple[slice, T
     of_outputs = torch.cat([each for each, _ in factors]).t() if factors[1:] else factors[0][0].t()
     inputs = torch.cat([each for _, each in factors]) if factors[1:] else factors[0][1]
     height = max(1, _BLOCK * torch.get_num_threads() // weight.shape[1])
-    buffer = torch.empty(min(height, len(weight)), weight.shape[1])
+    buffer = weight.new_empty(min(height, len(weight)), weight.shape[1])
     for start in range(0, len(weight), height):
         rows = slice(start, min(start + height, len(weight)))
         block = buffer[: rows.stop - start]
@@ -62,9 +63,10 @@ def gradient_blocks(weight: Tensor, factors: Factors) -> Iterator[tuple[slice, T
 
 def _is_large(layer: nn.Linear) -> bool:
     weight = layer.weight
-    kind = (type(layer), weight.device.type, weight.dtype)
+    kind = (type(layer), type(weight), weight.device.type, weight.dtype)
     large = weight.requires_grad and weight.numel() >= _FEWEST_WEIGHTS
-    return large and kind == (nn.Linear, "cpu", torch.float32)
+    changed = "forward" in vars(layer)
+    return large and not changed and kind == (nn.Linear, nn.Parameter, "cpu", torch.float32)
 
 
 def _forward(layer: nn.Linear, factors: Factors, input: Tensor) -> Tensor:
@@ -84,9 +86,11 @@ class _FactoredLinear(Function):
         ctx.factors = factors
         if len(inputs) > _FEW_ROWS or bias is None:
             return F.linear(inputs, weight, bias)
-        return torch.addmm(bias[:, None], weight, inputs.t()).t().contiguous()
+        outputs = torch.addmm(bias[:, None], weight, inputs.t()).t()
+        return outputs.clone(memory_format=torch.contiguous_format)  # a view could not be changed
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         inputs, weight = ctx.saved_tensors
         if ctx.needs_input_grad[1]:

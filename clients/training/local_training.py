@@ -20,7 +20,7 @@ from clients.training.sgd import FusedSGD
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 Forward = Callable[..., Step]  # runs the models on the current batch, or on a slice of it
-Gradients = Callable[[Forward, Objective], Tensor]  # sets .grad; returns the loss
+Gradients = Callable[[Forward, Objective], Tensor]  # sets the gradients; returns the loss
 
 
 class LossDiverged(ArithmeticError):  # noqa: N818 - an outcome of training, not a program error

@@ -3,7 +3,7 @@
 The first step of any `torch.optim` optimiser imports torch's compiler and SymPy. That takes five
 seconds in every worker, and in every message of a real SuperNode, which starts a new process each
 time. This class calls the same kernel with the same arguments and gives the same bits; a test
-compares them.
+compares them. Factors of a gradient are multiplied in blocks, so that bits may differ there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,12 +58,13 @@ class FusedSGD:
             for rows, gradient in gradient_blocks(parameter, factors):
                 part = None if buffer is None else buffer[rows]
                 self._update([(parameter[rows], gradient, part)])
-        self._update(whole)
+        if whole:
+            self._update(whole)
         self._first = False
 
     def _update(self, rows: Sequence[tuple[Tensor, Tensor | None, Tensor | None]]) -> None:
         """Take the step for tuples of weights, their gradient, and v; None without momentum."""
-        weights, gradients, buffers = zip(*rows, strict=True) if rows else ((), (), ())
+        weights, gradients, buffers = zip(*rows, strict=True)
         torch._fused_sgd_(
             weights,
             gradients,

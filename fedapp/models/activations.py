@@ -1,19 +1,23 @@
 """ReLU in bfloat16 on a CPU, where PyTorch converts every value to float32 and back.
 
 The sign of a bfloat16 is that of its 16 bits as an integer, so ReLU is a comparison of integers,
-which takes a quarter of the time. Measured in docs/performance.md, "Precision".
+which takes a quarter of the time. Measured in docs/performance.md, "Optimisation steps".
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 _MINUS_INFINITY = -128  # its bits as an integer; larger negative integers are NaN
 
 
 class ReLU(nn.ReLU):
-    """`nn.ReLU` with the same bits, quicker in bfloat16 on a CPU."""
+    """`nn.ReLU` with the same bits, quicker in bfloat16 on a CPU.
+
+    Only the gradient at a NaN may differ: it is 0 where the NaN has a sign.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Return max(input, 0), in place if the layer is; NaN stays NaN."""
@@ -34,6 +38,7 @@ class _ReLU(Function):
         return outputs
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
         (outputs,) = ctx.saved_tensors
         bits = torch.ops.aten.threshold_backward(

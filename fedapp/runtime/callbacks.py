@@ -140,7 +140,7 @@ class Checkpoints(Callback):
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Save a checkpoint if one is due, but not of a round whose failed clients end the run.
 
-        With long rounds, one is also due when the last one is five minutes old.
+        One is also due when the last one is five minutes old.
         """
         every, number = run.config.checkpoint_every, row["round"]
         failed = run.strategy.report.errors and not run.config.tolerate_failures

@@ -36,7 +36,7 @@ class Layout:
     processes: int
     threads: int
     device: str = "cpu"
-    tuned: bool = False  # keeps freed memory and has the quicker convolutions, as the app does
+    tuned: bool = False  # keeps freed memory and has the quicker layers, as the app does
 
 
 def layouts(device: str, tuned: bool = False) -> list[Layout]:

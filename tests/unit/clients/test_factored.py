@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from clients.base import LocalClient
 from clients.training import factored as module
 from clients.training.factored import factored
 from clients.training.local_training import FrozenModels, LocalSettings, backward, train
@@ -22,8 +23,9 @@ def small_blocks(monkeypatch):
 
 def _epoch():
     generator = torch.Generator().manual_seed(1)
-    images, labels = torch.randn(40, 1, 8, 8, generator=generator), torch.arange(40) % 3
-    return lambda: zip(images.split(9), labels.split(9), strict=True)
+    images, labels = torch.randn(80, 1, 8, 8, generator=generator), torch.arange(80) % 3
+    sizes = [9, 1, 40, 30]  # one image, many images and an even part
+    return lambda: zip(images.split(sizes), labels.split(sizes), strict=True)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -42,7 +44,9 @@ def test_factors_train_what_gradients_train(momentum, regulariser):
 
     for model, rule in zip(models, (backward, plain), strict=True):
         train(model, frozen, objective, _epoch(), 0.1, settings, rule)
-    assert len(used) == 10
+    assert len(used) == 8
+    weights = [model.get_parameter("extractor.7.weight") for model in models]
+    assert [weight.grad is None for weight in weights] == [regulariser is None, False]
     for own, other in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
@@ -85,4 +89,25 @@ def test_only_float_layers_that_are_trained_are_factored_and_all_are_restored():
 def test_clipped_and_bfloat16_training_has_whole_gradients(settings, monkeypatch):
     monkeypatch.setattr("clients.training.local_training.factored", None)  # a call would fail
     model = build_model("cnn", "linear", 1, 8, 3, seed=5)
-    assert train(model, FrozenModels(), Objective(), _epoch(), 0.1, settings).steps == 5
+    assert train(model, FrozenModels(), Objective(), _epoch(), 0.1, settings).steps == 4
+
+
+def test_a_layer_without_bias_can_be_all_that_is_trained():
+    torch.manual_seed(0)
+    layer = nn.Linear(30, 200, bias=False)
+    before, inputs = layer.weight.detach().clone(), torch.randn(7, 30)
+    with factored(layer) as factors:
+        optimiser = FusedSGD([layer.weight], 0.1, 0.0, 0.0, None, factors)
+        layer(inputs).sum().backward()
+        optimiser.step()
+    torch.testing.assert_close(layer.weight.detach(), before - 0.1 * inputs.sum(0))
+
+
+def test_only_clients_without_a_rule_of_their_own_need_no_whole_gradients():
+    class Own(LocalClient):
+        def gradients(self, forward, objective):
+            return super().gradients(forward, objective)
+
+    for kind, expected in ((LocalClient, backward), (Own, None)):
+        client = object.__new__(kind)
+        assert client._gradients() == (expected or client.gradients)

@@ -52,6 +52,7 @@ def test_a_training_step_in_bfloat16_keeps_its_bits(name):
         for module in network.modules() if plain else ():
             if type(module) is ReLU:
                 use_plain_layers(module)
+                assert type(module) is nn.ReLU
         images = torch.randn(4, 3, 32, 32).contiguous(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16):
             network(images).float().square().mean().backward()

@@ -174,12 +174,13 @@ def test_large_and_small_values_are_rounded_half_to_even(largest):
     rng = np.random.default_rng(4)
     values = rng.normal(scale=0.02, size=1000).astype(np.float32)
     values[:2] = largest, -largest
-    total = ExactSum({"w": np.full(1000, 0.9, np.float32)}, 7)
+    total = ExactSum({"w": np.full(1000, 0.9, np.float32)}, 4)
     scale = 2.0 ** total._exponents["w"]
-    assert (largest * 7 * scale < 2**51) == (largest < 1)
-    values[2:6] = np.array([0.5, 1.5, -0.5, -2.5]) / (7 * scale)
-    total.add({"w": values}, 7)
-    expected = [round(Fraction(float(value)) * 7 * int(scale)) for value in values]
+    assert (largest * 4 * scale < 2**51) == (largest < 1)
+    values[2:6] = np.array([0.5, 1.5, -0.5, -2.5]) / (4 * scale)
+    total.add({"w": values}, 4)
+    assert total.sums["w"][2:6].tolist() == [0, 2, 0, -2]
+    expected = [round(Fraction(float(value)) * 4 * int(scale)) for value in values]
     assert total.sums["w"].tolist() == expected
 
 
