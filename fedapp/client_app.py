@@ -7,14 +7,12 @@ from there, this process answers the message itself, with the same handlers.
 """
 
 import logging
-import sys
 
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
-from fedapp.engines.resources import node_config
 from strategies.secure.messages import KEYS, SHARES, UNMASK
 
 log = logging.getLogger(__name__)
@@ -28,8 +26,6 @@ class MessageApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer one message; raises the exceptions of the handlers."""
         configure()
-        if _is_virtual():
-            context.node_config = {**context.node_config, **node_config(context.run_config)}
         worker = context.node_config.get("worker", "plain")
         if worker not in WORKERS:
             raise UserError(f"node-config key 'worker' is {worker!r} but must be plain or warm")
@@ -45,15 +41,6 @@ class MessageApp(ClientApp):
         else:
             from fedapp.runtime.client import app as handlers  # imports PyTorch
         return handlers(message, context)
-
-
-def _is_virtual() -> bool:
-    """Return whether Flower's Simulation Runtime runs this node: only that runtime uses Ray.
-
-    Like the virtual nodes of `fedapp run`, its nodes can host any client.
-    """
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 app = MessageApp()

@@ -109,11 +109,14 @@ def train(
                 optimiser.step()
                 steps += 1
                 images += len(labels)
-            if not math.isfinite(float(total)):
-                raise LossDiverged(
-                    f"the training loss is {float(total)} after {steps} steps at lr {lr:g}"
-                )
+            _check_loss(float(total), steps, lr)
     return TrainingResult(float(total) / max(steps, 1), steps, images, time.perf_counter() - start)
+
+
+def _check_loss(total: float, steps: int, lr: float) -> None:
+    """Raise `LossDiverged` unless the sum of the losses is finite."""
+    if not math.isfinite(total):
+        raise LossDiverged(f"the training loss is {total} after {steps} steps at lr {lr:g}")
 
 
 def _factors(

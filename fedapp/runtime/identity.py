@@ -4,6 +4,7 @@ The server queries every node before round 1. It refuses, by name, nodes with an
 another configuration, another frozen head or another copy of the data.
 """
 
+import os
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -24,20 +25,27 @@ IMAGES = "set of images"  # the name of the data hash in an identity
 def hosted_clients(context: Context, num_clients: int) -> list[int]:
     """Return the clients that a node hosts: node p of P hosts the clients c with c mod P = p.
 
-    A virtual node with node-config `hosts="any"` has all data and hosts every client.
+    A node that hosts any client has all data.
     """
     partition_id, num_partitions = _partition_of(context.node_config)
-    if hosts_any(context.node_config):
+    if hosts_any(context):
         return list(range(num_clients))
     return list(range(partition_id, num_clients, num_partitions))
 
 
-def hosts_any(node_config: Mapping[str, Any]) -> bool:
-    """Return whether a node can host any client; raises UserError if `hosts` has another value."""
-    hosts = node_config.get("hosts", "own")
-    if hosts not in ("own", "any"):
-        raise UserError(f"node-config key 'hosts' is {hosts!r} but must be own or any")
-    return bool(hosts == "any")
+def hosts_any(context: Context) -> bool:
+    """Return whether a node can host any client: its node-config key `hosts` is "any".
+
+    The variable FEDAPP_HOSTS is the key's default on a machine. It is for nodes whose node-config
+    cannot be given, as those of `flwr run`, and counts if every node has all data. Raises UserError
+    for another value.
+    """
+    source, hosts = "node-config key 'hosts'", context.node_config.get("hosts")
+    if hosts is None and context.run_config.get("partition") != "own":
+        source, hosts = "environment variable FEDAPP_HOSTS", os.environ.get("FEDAPP_HOSTS")
+    if hosts not in (None, "own", "any"):
+        raise UserError(f"{source} is {hosts!r} but must be own or any")
+    return hosts == "any"
 
 
 def describe(context: Context) -> dict[str, Any]:
@@ -55,7 +63,7 @@ def describe(context: Context) -> dict[str, Any]:
         "partition-id": partition_id,
         "num-partitions": num_partitions,
         "clients": clients,
-        "hosts-any": hosts_any(context.node_config),
+        "hosts-any": hosts_any(context),
         "examples": [len(process.data.partition.train[client]) for client in clients],
         "protocol": PROTOCOL_VERSION,
         "configuration": process.config.fingerprint(),

@@ -34,7 +34,7 @@ _STOP_SECONDS = 20
 def run_with_superlink(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Execute `flwr run` with its log on this terminal; return 0 if the run completed."""
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
-        environment = environment_for(Path(home), resources)
+        environment = environment_for(Path(home), resources) | {"FEDAPP_HOSTS": "any"}
         settings = Path(home) / "run.toml"
         with local_superlink(Path(home), environment) as wait_until_ready:
             values = load_run_config(project, overrides)

@@ -1,33 +1,29 @@
-"""Nodes of Flower's Simulation Runtime host any client, as those of `fedapp run` do."""
-
-import sys
-from types import SimpleNamespace
+"""FEDAPP_HOSTS lets nodes whose node-config cannot be given host any client."""
 
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedapp.client_app import app
-from fedapp.runtime import client
+from fedapp.core.errors import UserError
+from fedapp.runtime.identity import hosted_clients
 
 
-@pytest.mark.parametrize(
-    ("in_ray", "partition", "hosts"),
-    [
-        (True, "shards", "any"),
-        (True, "own", None),
-        (False, "shards", None),
-        (None, "shards", None),
-    ],
-)
-def test_only_a_simulated_node_with_all_data_hosts_any_client(
-    monkeypatch, in_ray, partition, hosts
-):
-    monkeypatch.setattr(client, "app", lambda message, context: dict(context.node_config))
-    if in_ray is None:
-        monkeypatch.delitem(sys.modules, "ray", raising=False)
-    else:
-        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: in_ray))
-    node = {"partition-id": 1, "num-partitions": 3}
-    context = Context(1, 1, dict(node), RecordDict(), {"partition": partition})
-    message = SimpleNamespace(metadata=SimpleNamespace(message_type="query"))
-    assert app(message, context) == node | ({"hosts": hosts} if hosts else {})
+def clients_of(partition: str, **node: str) -> list[int]:
+    config = {"partition-id": 1, "num-partitions": 3, **node}
+    return hosted_clients(Context(1, 1, config, RecordDict(), {"partition": partition}), 6)
+
+
+def test_the_variable_is_the_default_of_nodes_with_all_data(monkeypatch):
+    monkeypatch.delenv("FEDAPP_HOSTS", raising=False)
+    assert clients_of("shards") == [1, 4]
+    monkeypatch.setenv("FEDAPP_HOSTS", "any")
+    assert clients_of("shards") == [0, 1, 2, 3, 4, 5]
+    assert clients_of("shards", hosts="own") == [1, 4]
+    assert clients_of("own") == [1, 4]
+
+
+def test_another_value_is_named_with_its_source(monkeypatch):
+    monkeypatch.setenv("FEDAPP_HOSTS", "all")
+    with pytest.raises(UserError, match=r"variable FEDAPP_HOSTS is 'all' but must be own or any"):
+        clients_of("shards")
+    with pytest.raises(UserError, match="node-config key 'hosts' is 'some' but must be own or any"):
+        clients_of("shards", hosts="some")
