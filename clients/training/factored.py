@@ -47,17 +47,17 @@ def gradient_blocks(weight: Tensor, factors: Factors) -> Iterator[tuple[slice, T
 
     A block is overwritten by the next one.
     """
-    of_outputs = torch.cat([each for each, _ in factors]).t() if factors[1:] else factors[0][0].t()
-    inputs = torch.cat([each for _, each in factors]) if factors[1:] else factors[0][1]
+    single = len(factors) == 1  # the usual case needs no copy
+    of_outputs, inputs = factors[0] if single else map(torch.cat, zip(*factors, strict=True))
     height = max(1, _BLOCK * torch.get_num_threads() // weight.shape[1])
     buffer = weight.new_empty(min(height, len(weight)), weight.shape[1])
     for start in range(0, len(weight), height):
         rows = slice(start, min(start + height, len(weight)))
         block = buffer[: rows.stop - start]
         if weight.grad is None:
-            torch.mm(of_outputs[rows], inputs, out=block)
+            torch.mm(of_outputs[:, rows].t(), inputs, out=block)
         else:
-            torch.addmm(weight.grad[rows], of_outputs[rows], inputs, out=block)
+            torch.addmm(weight.grad[rows], of_outputs[:, rows].t(), inputs, out=block)
         yield rows, block
 
 
@@ -72,7 +72,7 @@ def _is_large(layer: nn.Linear) -> bool:
 def _forward(layer: nn.Linear, factors: Factors, input: Tensor) -> Tensor:
     """Map [B, in] to [B, out] as the layer does; other shapes have a gradient as usual."""
     if input.dim() != 2 or not torch.is_grad_enabled():
-        return F.linear(input, layer.weight, layer.bias)
+        return nn.Linear.forward(layer, input)
     outputs: Tensor = _FactoredLinear.apply(input, layer.weight, layer.bias, factors)
     return outputs
 

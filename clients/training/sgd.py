@@ -36,7 +36,7 @@ class FusedSGD:
         self._factors = factors or {}
         self._first = velocity is None
         new = [torch.empty_like(p) for p in parameters] if velocity is None else velocity
-        self._buffers = new if momentum else []
+        self._buffers: Sequence[Tensor | None] = new if momentum else [None] * len(parameters)
 
     def zero_grad(self) -> None:
         """Clear the gradients."""
@@ -48,10 +48,8 @@ class FusedSGD:
     @torch.no_grad()
     def step(self) -> None:
         """Take one step; every parameter must have a gradient or factors of one."""
-        none: list[Tensor | None] = [None] * len(self.parameters)
-        buffers = self._buffers or none
         whole = []
-        for parameter, buffer in zip(self.parameters, buffers, strict=True):
+        for parameter, buffer in zip(self.parameters, self._buffers, strict=True):
             if not (factors := self._factors.get(parameter)):
                 whole.append((parameter, parameter.grad, buffer))
                 continue

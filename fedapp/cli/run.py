@@ -60,8 +60,7 @@ def _check(project: Path, overrides: dict[str, Any], resources: Resources) -> No
 
     values = load_run_config(project, overrides)
     resolved = parse_config(values)
-    share = resolved.participation
-    workers = resources.resolve(resolved.num_clients, share, True, resolved.device).workers
+    workers = resources.resolve_for(values).workers
     cost = forecast(resolved, workers)
     found = {
         "method": resolved.method,

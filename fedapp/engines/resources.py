@@ -52,6 +52,11 @@ class Resources:
         share = 0.0 if device.startswith("cuda:") else share
         return Resources(nodes, workers, share)
 
+    def resolve_for(self, values: Mapping[str, Any]) -> "Resources":
+        """Set automatic values for a run configuration, whose nodes host any client if they can."""
+        clients, share = int(values["num-clients"]), float(values["participation"])
+        return self.resolve(clients, share, bool(node_config(values)), str(values["device"]))
+
     def options(self) -> str:
         """Return Flower's `--federation-config` for these resources."""
         total = self.total_cpus()

@@ -14,7 +14,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.progress import show_progress
 from fedapp.engines.apps import ConfiguredServerApp
 from fedapp.engines.ray import run_on_ray
-from fedapp.engines.resources import Engine, Resources, node_config
+from fedapp.engines.resources import Engine, Resources
 from fedapp.engines.shutdown import finish, interrupted, leave, stop
 from fedapp.engines.subprocesses import (
     COMPLETED,
@@ -45,7 +45,7 @@ def _simulate_on_workers(server: ConfiguredServerApp, clientapp: str, resources:
 
     fork_template()
     watch_parent(_parent_ended)
-    run_on_workers(server, clientapp, _resolve(resources, server.run_config))
+    run_on_workers(server, clientapp, resources.resolve_for(server.run_config))
 
 
 def _simulate_on_ray(server: ConfiguredServerApp, clientapp: str, resources: Resources) -> None:
@@ -53,18 +53,11 @@ def _simulate_on_ray(server: ConfiguredServerApp, clientapp: str, resources: Res
     watch_parent(_parent_ended)
     checking = ThreadPoolExecutor(1).submit(_check, server.run_config, on_ray=True)
     try:
-        resources = _resolve(resources, server.run_config)
+        resources = resources.resolve_for(server.run_config)
     except (KeyError, OverflowError, TypeError, ValueError):
         checking.result()  # reports the mistake and ends the process
         raise
     run_on_ray(server, clientapp, resources, checking)
-
-
-def _resolve(resources: Resources, values: Mapping[str, Any]) -> Resources:
-    """Set the automatic values of `resources` for a run configuration."""
-    clients, share = int(values["num-clients"]), float(values["participation"])
-    device, pool = str(values["device"]), bool(node_config(values))
-    return resources.resolve(clients, share, pool, device)
 
 
 def _check(values: Mapping[str, Any], on_ray: bool = False) -> None:

@@ -25,7 +25,7 @@ import psutil
 from fedapp.config.resolve import load_run_config
 from fedapp.core.errors import UserError
 from fedapp.engines.launch import environment_for, program
-from fedapp.engines.resources import Resources, node_config
+from fedapp.engines.resources import Resources
 
 _STARTUP_SECONDS = 60
 _STOP_SECONDS = 20
@@ -39,12 +39,8 @@ def run_with_superlink(project: Path, overrides: Mapping[str, Any], resources: R
         with local_superlink(Path(home), environment) as wait_until_ready:
             values = load_run_config(project, overrides)
             settings.write_text(_toml(values))
-            resources = resources.resolve(
-                int(values["num-clients"]), float(values["participation"]),
-                bool(node_config(values)), str(values["device"]),
-            )  # fmt: skip
             wait_until_ready()
-            return flower_run(project, settings, resources, environment)
+            return flower_run(project, settings, resources.resolve_for(values), environment)
 
 
 def flower_run(
