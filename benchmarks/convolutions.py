@@ -21,9 +21,10 @@ from fedapp.core.hardware import keep_memory
 from fedapp.models.model import build_model
 from fedapp.models.quick_layers import use_plain_layers, use_quick_layers
 
-LAYERS = (  # inputs, outputs, side of the image, kernel
-    (512, 512, 4, 1), (512, 1024, 2, 1), (1024, 1024, 2, 1),
-    (256, 512, 4, 3), (512, 512, 4, 3), (512, 512, 2, 3),
+LAYERS = (  # inputs, outputs, side of the image, kernel, stride
+    (512, 512, 4, 1, 1), (512, 1024, 2, 1, 1), (1024, 1024, 2, 1, 1),
+    (256, 512, 4, 3, 1), (512, 512, 4, 3, 1), (512, 512, 2, 3, 1),
+    (512, 512, 1, 3, 1), (256, 512, 2, 3, 2),
 )  # fmt: skip
 MODELS = ("mobilenet", "mobilenetv2", "vgg11", "resnet18")
 PRECISIONS = {"fp32": False, "bf16": True}
@@ -47,10 +48,10 @@ def step_of(network: nn.Module, images: torch.Tensor, bfloat16: bool) -> Step:
     return step
 
 
-def layer(shape: tuple[int, int, int, int], batch: int, quick: bool, bfloat16: bool) -> Step:
+def layer(shape: tuple[int, int, int, int, int], batch: int, quick: bool, bfloat16: bool) -> Step:
     """Return a step of one convolution."""
-    inputs, outputs, side, kernel = shape
-    network = nn.Sequential(nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False))
+    inputs, outputs, side, kernel, stride = shape
+    network = nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False))
     if quick:
         use_quick_layers(network)
     network.to(memory_format=torch.channels_last)
@@ -93,11 +94,11 @@ def main() -> None:
     columns = [f"{name}, {made}" for name in PRECISIONS for made in ("PyTorch", "fedapp")]
     rows = [
         row(
-            f"{inputs} to {outputs} channels, {side}x{side}, kernel {kernel}",
-            [layer((inputs, outputs, side, kernel), options.batch_size, *kind) for kind in kinds],
+            "{} to {} channels, {}x{}, kernel {}, stride {}".format(*shape[:3], *shape[2:]),
+            [layer(shape, options.batch_size, *kind) for kind in kinds],
             options.turns, REPEATS,
         )
-        for inputs, outputs, side, kernel in LAYERS
+        for shape in LAYERS
     ]  # fmt: skip
     print(markdown(["layer", *columns], rows))
     rows = [

@@ -80,7 +80,8 @@ def run(job: Job, options: argparse.Namespace, data: str) -> None:
         job.name,
         f"{BASE} {data} {PARTITIONS[job.partition]} method='{job.method}' seed={job.seed} "
         f"lr={job.lr!r} model-group='{options.group}' {width}batch-size={options.batch_size} "
-        f"num-rounds={options.rounds} eval-every={options.eval_every}",
+        f"num-rounds={options.rounds} eval-every={options.eval_every} "
+        f"precision='{options.precision}'",
         nodes=20,
     )
 
@@ -155,6 +156,7 @@ def parsed() -> argparse.Namespace:
         "--lr", type=listed(float), default="0.01", help="one rate, or several: A,B"
     )
     parser.add_argument("--eval-every", type=int, default=1)
+    parser.add_argument("--precision", default="fp32")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=listed(int), default="0")
     parser.add_argument(

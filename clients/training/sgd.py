@@ -51,7 +51,7 @@ class FusedSGD:
         whole = []
         for parameter, buffer in zip(self.parameters, self._buffers, strict=True):
             if not (factors := self._factors.get(parameter)):
-                whole.append((parameter, parameter.grad, buffer))
+                whole.append(_in_memory_order(parameter, parameter.grad, buffer))
                 continue
             for rows, gradient in gradient_blocks(parameter, factors):
                 part = None if buffer is None else buffer[rows]
@@ -75,6 +75,25 @@ class FusedSGD:
             maximize=False,
             is_first_step=self._first,
         )
+
+
+def _in_memory_order(
+    parameter: Tensor, gradient: Tensor | None, buffer: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return a parameter, its gradient and its buffer as views of their memory, in one order.
+
+    PyTorch's fused kernel for CPUs runs through the memory of all three alike, whatever their
+    layouts are, so that it takes wrong steps where these differ. Tensors in channels_last it first
+    copies, for nothing.
+    """
+    if parameter.is_contiguous():
+        return parameter, None if gradient is None else gradient.contiguous(), buffer
+    last = (0, 2, 3, 1)  # channels_last
+    return (
+        parameter.permute(last),
+        None if gradient is None else gradient.permute(last).contiguous(),
+        None if buffer is None else buffer.permute(last),
+    )
 
 
 def effective_steps(steps: int, momentum: float) -> float:

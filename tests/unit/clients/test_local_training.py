@@ -33,6 +33,27 @@ def test_fused_sgd_is_torch_optim_sgd_bit_for_bit(momentum, weight_decay):
     assert all(parameter.grad is None for parameter in ours)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("of_gradient", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_the_layouts_of_weights_and_gradients_do_not_change_a_step(
+    momentum, layout, of_gradient, kernel
+):
+    torch.manual_seed(0)
+    theirs = nn.Parameter(torch.randn(6, 5, kernel, kernel))
+    ours = nn.Parameter(theirs.detach().clone(memory_format=layout))
+    fused = FusedSGD([ours], 0.1, momentum, 1e-2)
+    reference = torch.optim.SGD([theirs], 0.1, momentum, weight_decay=1e-2, fused=True)
+    for _ in range(3):
+        gradient = torch.randn_like(theirs)
+        theirs.grad, ours.grad = gradient, gradient.clone(memory_format=of_gradient)
+        fused.step()
+        reference.step()
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+        assert ours.is_contiguous(memory_format=layout)
+
+
 def _data(count=40, size=8):
     generator = torch.Generator().manual_seed(1)
     return torch.randn(count, 1, size, size, generator=generator), torch.arange(count) % 3

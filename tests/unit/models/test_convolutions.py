@@ -80,10 +80,13 @@ def test_every_depthwise_convolution_is_replaced(network, expected):
     assert all(type(module) is DepthwiseConv2d for module in depthwise)
 
 
-def dense(kernel: int, bias: bool = True) -> tuple[nn.Conv2d, nn.Module]:
+def dense(
+    kernel: int, bias: bool = True, padding: int | None = None, stride: int = 1
+) -> tuple[nn.Conv2d, nn.Module]:
     """Return a dense convolution as PyTorch has it and as the models have it."""
-    plain = nn.Conv2d(128, 160, kernel, padding=kernel // 2, bias=bias)
-    network = nn.Sequential(nn.Conv2d(128, 160, kernel, padding=kernel // 2, bias=bias))
+    around = kernel // 2 if padding is None else padding
+    plain = nn.Conv2d(128, 160, kernel, stride, around, bias=bias)
+    network = nn.Sequential(nn.Conv2d(128, 160, kernel, stride, around, bias=bias))
     network[0].load_state_dict(plain.state_dict())
     use_quick_layers(network)
     assert type(network[0]) is DenseConv2d
@@ -125,9 +128,69 @@ def test_a_product_has_the_outputs_and_gradients_of_the_convolution(kernel, shap
     ):
         assert found.shape == expected.shape
         assert relative_error(expected, found) < 1e-5
-    assert products
+    assert bool(products) == (shape != (1, 1))  # no patches of one pixel
     if bias:
         assert relative_error(plain.bias.grad, replaced.bias.grad) < 1e-5
+
+
+ONE_OUTPUT = {  # kernel, padding, stride, shape of the images
+    "in the middle": (3, 1, 1, (1, 1)),
+    "a corner": (3, 1, 2, (2, 2)),
+    "two sizes": (3, 1, 2, (2, 1)),
+    "a pixel of four": (1, 0, 2, (2, 2)),
+    "the whole kernel": (3, 0, 1, (3, 3)),
+    "less than the image": (3, 0, 2, (4, 4)),
+    "wide": (5, 2, 3, (2, 3)),
+}
+
+
+def one_output(case):
+    kernel, padding, stride, shape = ONE_OUTPUT[case]
+    images = torch.randn(5, 128, *shape).to(memory_format=torch.channels_last)
+    return *dense(kernel, True, padding, stride), images
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", ONE_OUTPUT)
+def test_one_output_pixel_is_that_of_the_convolution(case, autocast, monkeypatch):
+    monkeypatch.setattr(convolutions, "_has_amx", lambda: False)
+    plain, replaced, images = one_output(case)
+    steps: list[torch.Size] = []
+    monkeypatch.setattr(convolutions, "_part", counted(convolutions._part, steps))
+    for expected, found in zip(
+        gradients(plain, images, False), gradients(replaced, images, autocast), strict=True
+    ):
+        assert found.shape == expected.shape
+        assert relative_error(expected, found) < (0.02 if autocast else 1e-5)
+    assert relative_error(plain.bias.grad, replaced.bias.grad) < (0.02 if autocast else 1e-5)
+    assert replaced.weight.grad.dtype == torch.float32
+    assert len(steps) == 2  # forward and backward
+
+
+def counted(function, calls):
+    """Return a function that notes the shape of its first argument."""
+
+    def call(first, *others):
+        calls.append(first.shape)
+        return function(first, *others)
+
+    return call
+
+
+@pytest.mark.parametrize("case", ONE_OUTPUT)
+def test_second_derivatives_of_one_output_pixel_are_those_of_the_convolution(case):
+    plain, replaced, images = one_output(case)
+    assert relative_error(*(second_derivative(layer, images) for layer in (plain, replaced))) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 2), (2, 3)])
+def test_more_output_pixels_with_a_stride_have_the_bits_of_the_convolution(shape, amx):
+    plain, replaced = dense(3, stride=2)
+    images = torch.randn(5, 128, *shape)
+    for expected, found in zip(
+        gradients(plain, images, False), gradients(replaced, images, False), strict=True
+    ):
+        assert torch.equal(expected, found)
 
 
 @pytest.mark.parametrize("side", [2, 4, 8])
@@ -178,27 +241,27 @@ def test_other_types_use_the_convolution_of_pytorch(products):
 def test_second_derivatives_of_a_product_are_those_of_the_convolution(products):
     plain, replaced = dense(3)
     images = torch.randn(3, 128, 2, 2)
-    found = []
-    for layer in (plain, replaced):
-        (first,) = torch.autograd.grad(layer(images).tanh().sum(), layer.weight, create_graph=True)
-        found.append(torch.autograd.grad(first.square().sum(), layer.weight)[0])
-    assert relative_error(*found) < 1e-5
+    assert relative_error(*(second_derivative(layer, images) for layer in (plain, replaced))) < 1e-5
     assert products
+
+
+def second_derivative(layer, images):
+    (first,) = torch.autograd.grad(layer(images).tanh().sum(), layer.weight, create_graph=True)
+    return torch.autograd.grad(first.square().sum(), layer.weight)[0]
 
 
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.Conv2d(128, 128, 3),
-        nn.Conv2d(128, 128, 3, stride=2, padding=1),
+        nn.Conv2d(128, 128, 3, padding="same"),
+        nn.Conv2d(128, 128, 1, padding=1),
         nn.Conv2d(128, 128, 3, padding=2, dilation=2),
         nn.Conv2d(128, 128, 3, padding=1, groups=2),
         nn.Conv2d(128, 128, 3, padding=1, padding_mode="reflect"),
-        nn.Conv2d(128, 128, 5, padding=2),
         nn.Conv2d(64, 128, 1),
         nn.Conv2d(128, 64, 1),
     ],
-    ids=["no padding", "stride", "dilation", "groups", "reflect", "5x5", "few in", "few out"],
+    ids=["same", "only padding", "dilation", "groups", "reflect", "few in", "few out"],
 )
 def test_other_convolutions_stay_as_they_are(layer):
     use_quick_layers(layer)
@@ -206,7 +269,7 @@ def test_other_convolutions_stay_as_they_are(layer):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "expected"), [("vgg11", 6), ("mobilenet", 11), ("resnet18", 9), ("cnn", 0)]
+    ("backbone", "expected"), [("vgg11", 6), ("mobilenet", 11), ("resnet18", 13), ("cnn", 0)]
 )
 def test_the_dense_convolutions_of_the_backbones_are_replaced(backbone, expected):
     made = [type(module) for module in build_extractor(backbone, 3, 32).modules()]
