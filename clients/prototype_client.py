@@ -14,7 +14,7 @@ from clients.personal_model import PersonalClient
 from clients.prototype_losses import class_means, cosine_alignment, nearest_prototype
 from clients.training.arrays import to_arrays
 from clients.training.evaluation import Score, predict
-from clients.training.local_training import Forward
+from clients.training.local_training import Forward, in_bfloat16
 from clients.training.objective import Objective, Step
 from clients.update import Update
 
@@ -94,11 +94,15 @@ class PrototypeClient(PersonalClient):
         return to_arrays(tensors)
 
     def _of_all_examples(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the representations of all training images by the current model."""
-        return [
-            (self.represent(features, logits), labels)
-            for features, logits, labels in predict(self.model, self.data.examples())
-        ]
+        """Return the representations of all training images by the current model.
+
+        They have the precision of training.
+        """
+        with in_bfloat16(self.slot.device.type, self.settings.precision == "bf16"):
+            return [
+                (self.represent(features, logits), labels)
+                for features, logits, labels in predict(self.model, self.data.examples())
+            ]
 
     @torch.no_grad()
     def scores(self) -> dict[str, float]:

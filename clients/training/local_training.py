@@ -102,7 +102,7 @@ def train(
         for _ in range(settings.epochs):
             for inputs, labels in epoch():
                 optimiser.zero_grad()
-                with _bfloat16(inputs.device.type, settings.precision == "bf16"):
+                with in_bfloat16(inputs.device.type, settings.precision == "bf16"):
                     total += gradients(partial(forward, inputs, labels), objective)
                 if settings.clip_norm:
                     nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
@@ -152,7 +152,7 @@ def _forward(
     )  # fmt: skip
     if not watched:
         return step
-    with _bfloat16(inputs.device.type, precision == "bf16-teacher"):
+    with in_bfloat16(inputs.device.type, precision == "bf16-teacher"):
         return frozen.forward(step, inputs, objective)
 
 
@@ -163,5 +163,6 @@ def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], lis
     return [own for own, _ in kept], [received for _, received in kept]
 
 
-def _bfloat16(device: str, enabled: bool) -> AbstractContextManager:
+def in_bfloat16(device: str, enabled: bool) -> AbstractContextManager:
+    """Return a block in which a kind of device computes in bfloat16, if enabled."""
     return torch.autocast(device, torch.bfloat16) if enabled else nullcontext()

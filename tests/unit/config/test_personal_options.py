@@ -14,6 +14,7 @@ from torch import nn
 from clients.fd import FDClient
 from clients.fedorgp import FedORGPClient
 from clients.prototype_client import PrototypeClient
+from clients.training.evaluation import predict
 from clients.training.local_training import LocalSettings
 from clients.training.model_slot import ClientData, ModelSlot
 from clients.training.objective import Objective, Step
@@ -114,6 +115,19 @@ def test_prototypes_collected_during_training_are_means_of_all_that_was_seen():
     logits = trained_on(FDClient, SEEN, collect="during").collect()["proto"]
     np.testing.assert_array_equal(logits, [[2.0, 0.0, 1.0], [0.0, 0.0, 5.0]])
     assert trained_on(PrototypeClient, SEEN).seen == []
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_prototypes_have_the_precision_of_training_and_evaluations_float32(precision, monkeypatch):
+    passes: list[bool] = []
+
+    def watched(model, batches):
+        passes.append(torch.is_autocast_enabled("cpu"))
+        yield from predict(model, batches)
+
+    monkeypatch.setattr("clients.prototype_client.predict", watched)
+    federate(run(method="fedproto", precision=precision, num_rounds=1), nodes=2)
+    assert passes == [precision == "bf16"] * 4 + [False] * 4  # four clients train, then are tested
 
 
 @pytest.mark.parametrize("method", ["fedproto", "feddor"])
