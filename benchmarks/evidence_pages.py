@@ -11,6 +11,7 @@ from evidence_plots import published_beside_curves
 
 from fedapp.core.files import write_atomically
 from fedapp.experiments.papers.cells import cell_names
+from fedapp.experiments.papers.metrics import BEST
 from fedapp.experiments.papers.tables import find_paper
 from fedapp.results.formatting import markdown_table
 from fedapp.results.plots.rendering import png
@@ -120,7 +121,10 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
     order = cell_names(find_paper(paper).table(table))
     in_order = sorted(lines, key=lambda line: (_scale(line), order.index(line["cell"])))
     forgotten = _published_forgetting(paper, table)
-    columns = ["cell", "published", "ours", "difference", "best", "seeds", "rounds", "hours"]
+    ours = ["ours", "difference", "best"]
+    if _of_best_round(paper, table):
+        ours = ["ours, best round", "difference", "final"]
+    columns = ["cell", "published", *ours, "seeds", "rounds", "hours"]
     columns += ["published forgetting", "forgetting"] if forgotten else []
     rows = []
     for name, of_cell in _grouped(in_order, _cell).items():
@@ -132,6 +136,12 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
     return "\n".join(markdown_table(columns, rows))
 
 
+def _of_best_round(paper: str, table: str) -> bool:
+    """Return whether a table has the accuracies of the best rounds, not of the last ones."""
+    setting = find_paper(paper).table(table).setting
+    return str(setting.get("reported", "")).startswith(BEST)
+
+
 def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:
     tables = {found.id: found for found in find_paper(paper).tables}
     other = tables.get(f"{table}-forgetting")
@@ -141,7 +151,10 @@ def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:
 
 
 def _row(name: str, lines: Sequence[Record]) -> list[str]:
-    values = [float(line["final %"]) for line in lines]
+    columns = ["final %", "best %"]
+    if _of_best_round(lines[0]["paper"], lines[0]["table"]):
+        columns.reverse()
+    values, others = ([float(line[column]) for line in lines] for column in columns)
     whole = all(line["status"] == "completed" for line in lines)
     published, mean = float(lines[0]["published"]), statistics.mean(values)
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
@@ -151,7 +164,7 @@ def _row(name: str, lines: Sequence[Record]) -> list[str]:
         f"{published:g}" + (f" ± {lines[0]['published std']}" if lines[0]["published std"] else ""),
         f"{mean:.2f}{spread}" + ("" if whole else " so far"),
         f"{mean - published:+.2f}" if whole and not _scale(lines[0]) else "-",
-        f"{statistics.mean(float(line['best %']) for line in lines):.2f}",
+        f"{statistics.mean(others):.2f}",
         " ".join(line["seed"] for line in lines),
         lines[0]["rounds"] if whole else f"{done} of {lines[0]['rounds']}",
         f"{sum(float(line['hours']) for line in lines):.1f}",

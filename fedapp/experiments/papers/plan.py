@@ -105,7 +105,7 @@ class PlannedRun:
             "seed": self.seed,
             "data-dir": self.request.data_dir,
             "download": self.request.download,
-            "checkpoint-every": 1 if kept else keys["num-rounds"] // _CHECKPOINTS,
+            "checkpoint-every": 1 if kept else max(1, keys["num-rounds"] // _CHECKPOINTS),
             "output-dir": str(self.request.output_dir),
             "run-name": self.name,
             "resume": "auto",

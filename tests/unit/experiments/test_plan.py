@@ -32,6 +32,7 @@ def test_scale_multiplies_the_rounds_and_nothing_else(scale):
     changed = {key for key, value in scaled.overrides.items() if value != full.overrides[key]}
     assert changed <= {"num-rounds", "checkpoint-every", "run-name"}
     assert (scaled.name != full.name) == (scale != 1)
+    assert scaled.overrides["checkpoint-every"] >= 1  # 0 would be none
 
 
 @pytest.mark.parametrize("scale", [0, -1, 1.5, float("nan")])

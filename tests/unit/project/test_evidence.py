@@ -29,13 +29,22 @@ def pages(data):
     return importlib.import_module("evidence_pages")
 
 
+FEDAVG = ("fedntd", "table1-sharding", "fedavg cifar10 s=2")
+FEDDOR = ("feddor", "table4-ablation", "feddor cifar100")
+
+
 def make_run(
-    folder: Path, accuracies: list[float], status: str = "", **request: Any
+    folder: Path,
+    accuracies: list[float],
+    status: str = "",
+    published: tuple[str, str, str] = FEDAVG,
+    **request: Any,
 ) -> RunDirectory:
     """Write a run of a published cell that got so far."""
-    paper = find_paper("fedntd")
-    cell = select(cells_of(paper, paper.table("table1-sharding")), "fedavg cifar10 s=2")
-    planned = PlannedRun(cell, 0, Request(folder, dataset_as="images", **request))
+    paper = find_paper(published[0])
+    cell = select(cells_of(paper, paper.table(published[1])), published[2])
+    dataset = "images" if published == FEDAVG else ""
+    planned = PlannedRun(cell, 0, Request(folder, dataset_as=dataset, **request))
     config = parse_config(planned.overrides).flat()
     run = RunDirectory.create(folder, planned.name, config, resume=True)
     for number, accuracy in enumerate(accuracies, 1):
@@ -83,6 +92,17 @@ def test_unfinished_runs_are_not_compared(data, pages, tmp_path, monkeypatch):
     assert row[:4] == ["fedavg cifar10 s=2", "40.14", "40.00 so far", "-"]
     assert row[6] == "2 of 200"
     assert row[-2] == "0.59"  # published forgetting
+
+
+def test_a_table_of_best_rounds_is_compared_with_the_best_round(data, pages, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "DATA", tmp_path / "docs")
+    make_run(tmp_path / "runs", [0.3, 0.48, 0.4], "completed", FEDDOR)
+    data.collect([tmp_path / "runs"], "abc", "a laptop")
+    table = pages.published_beside_ours("feddor", "table4-ablation", data.read("runs.csv"))
+    head, row = ([cell.strip() for cell in table.splitlines()[i].split("|")] for i in (0, -1))
+    found = dict(zip(head, row, strict=True))
+    assert (found["published"], found["ours, best round"]) == ("47.06 ± 0.27", "48.00")
+    assert (found["difference"], found["final"]) == ("+0.94", "40.00")
 
 
 def test_shorter_runs_are_cells_of_their_own_without_a_comparison(
