@@ -14,6 +14,7 @@ from fedapp.core.paths import folder_name
 from fedapp.experiments.papers.cells import Cell, cells_of
 from fedapp.experiments.papers.plan import PlannedRun, Request, config_option
 from fedapp.experiments.papers.tables import all_papers
+from fedapp.methods.table import METHODS
 from fedapp.results.class_accuracy import forgetting
 from fedapp.results.run_directory import RunDirectory
 
@@ -76,7 +77,7 @@ def _run_line(run: RunDirectory) -> Line:
         "run": run.path.name,
         "method": keys["method"],
         "dataset": keys["dataset"],
-        "model": keys["model"],
+        "model": keys["model-group" if METHODS[keys["method"]].personal else "model"],
         "partition": _partition(keys),
         "lr": f"{keys['lr']:g}",
         "local epochs": keys["local-epochs"],

@@ -98,6 +98,7 @@ def test_a_table_of_best_rounds_is_compared_with_the_best_round(data, pages, tmp
     monkeypatch.setattr(data, "DATA", tmp_path / "docs")
     make_run(tmp_path / "runs", [0.3, 0.48, 0.4], "completed", FEDDOR)
     data.collect([tmp_path / "runs"], "abc", "a laptop")
+    assert data.read("runs.csv")[0]["model"] == "MHMG8"
     table = pages.published_beside_ours("feddor", "table4-ablation", data.read("runs.csv"))
     head, row = ([cell.strip() for cell in table.splitlines()[i].split("|")] for i in (0, -1))
     found = dict(zip(head, row, strict=True))
