@@ -39,7 +39,7 @@ format: set-up ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-tables: set-up ## write the tables of methods and keys anew: README, docs/methods.md, pyproject.toml
+tables: set-up ## write the tables of methods and keys anew: README, docs/methods.md, docs/security.md, pyproject.toml
 	@$(BIN)/python docs/generate.py
 
 docs: set-up ## build the documentation as a site: site/index.html

@@ -1,7 +1,7 @@
 """ReLU in bfloat16 on a CPU, where PyTorch converts every value to float32 and back.
 
 The sign of a bfloat16 is that of its 16 bits as an integer, so ReLU is a comparison of integers,
-which takes a quarter of the time. Measured in docs/performance.md, "Optimisation steps".
+which takes a quarter of the time. Measured in docs/optimisations.md.
 """
 
 import torch
