@@ -260,10 +260,10 @@ class LocalClient(NumPyClient):
 
     def frozen(self, objective: Objective) -> FrozenModels:
         """Return the frozen models that an objective needs."""
-        return FrozenModels(
-            self.slot.teacher if objective.needs_global else None,
-            previous_model.load(self.slot, self._stored[1]) if objective.needs_previous else None,
-        )
+        previous = None
+        if objective.needs_previous:
+            previous = previous_model.load(self.slot, self._stored[1], self.client)
+        return FrozenModels(self.slot.teacher if objective.needs_global else None, previous)
 
     def _check_number(self, parameters: list[np.ndarray]) -> None:
         if len(parameters) != len(self.shared):

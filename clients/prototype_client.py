@@ -51,7 +51,13 @@ class PrototypeClient(PersonalClient):
         self.seen: list[tuple[Tensor, Tensor]] = []  # what is averaged [B, width], labels [B]
         self.by_prototype = self.by_prototype if rule == "auto" else rule == "proto"
         self.num_classes = len(self.data.class_counts)
+        self.server_round = 0
         self.prototypes, self.known = self._received()
+
+    def prepare(self, server_round: int) -> None:
+        """Load the model, and remember the round, whose training images are averaged."""
+        super().prepare(server_round)
+        self.server_round = server_round
 
     def pull(self, step: Step) -> Tensor:
         """Return the distance of a batch's features to the prototypes of its classes."""
@@ -101,7 +107,9 @@ class PrototypeClient(PersonalClient):
         with in_bfloat16(self.slot.device.type, self.settings.precision == "bf16"):
             return [
                 (self.represent(features, logits), labels)
-                for features, logits, labels in predict(self.model, self.data.examples())
+                for features, logits, labels in predict(
+                    self.model, self.data.examples(self.server_round)
+                )
             ]
 
     @torch.no_grad()

@@ -14,10 +14,13 @@ _PREFIX = "previous/"
 
 
 class Copies(Protocol):
-    """A source of frozen models by name; a new one has the initial weights."""
+    """A source of frozen models by name, and of models with initial weights."""
 
     def copy(self, name: str) -> nn.Module:
         """Return the model of this name."""
+
+    def initial(self, client: int) -> nn.Module:
+        """Return a model with a client's initial weights."""
 
 
 def taken_from(model: nn.Module) -> Arrays:
@@ -33,13 +36,13 @@ def split(stored: Arrays) -> tuple[Arrays, Arrays]:
     }
 
 
-def load(slot: Copies, stored: Arrays) -> nn.Module:
+def load(slot: Copies, stored: Arrays, client: int) -> nn.Module:
     """Return the previous model, frozen; before the client's first round, the initial one.
 
     The paper leaves that case open. Its authors' code uses the model of the first round.
     """
     if not stored:
-        return slot.copy("initial")
+        return slot.initial(client).requires_grad_(False).eval()
     model = slot.copy("previous")
     load_arrays(floating(model), stored)
     return model

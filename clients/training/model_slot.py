@@ -73,7 +73,7 @@ class ClientData:
 
     training: Callable[[int], Callable[[], Batches]]  # round -> the batches of its next epoch
     tuning: Callable[[int], Callable[[], Batches]]  # the same examples for personalisation
-    examples: Callable[[], Batches]  # the training examples, in order, without augmentation
+    examples: Callable[[int], Batches]  # round -> its training examples, without augmentation
     test: Callable[[], Batches]  # the client's own test split
     num_examples: int
     class_counts: Tensor  # [C], training examples of each class

@@ -131,7 +131,8 @@ def _locals(
         erased = process.data.dropped_class(client, models.server_round)
         view = view_of(process)
         path += [stop_of(view, process)] if follow else []
-        yield Local(client, view, received, counts[client], erased, path)
+        present = np.where(np.arange(counts.shape[1]) == erased, 0, counts[client])
+        yield Local(client, view, received, present, erased, path)
 
 
 def _train(process: ProcessContext, client: int, models: RoundModels, path: list[Stop]) -> None:

@@ -153,6 +153,7 @@ SETTINGS: dict[tuple[str, str], Setting] = {
     ),
     ("imagenet100", "resnet18"): Setting(
         5, 0.1, _RESNET_RATES, "step", "rrc flip", extras=_FEDDR_EXTRAS,
+        test_batch_size=FEDNTD_TEST_BATCH,  # as for CIFAR-100
         source="FedDr+ tables 7 and 10; FN rates are ours", guessed=tuple(_rates(0.0)),
     ),
     ("tiny-imagenet", "resnet18"): Setting(
@@ -173,6 +174,7 @@ _GENERAL = Setting(
 
 _PHOTOS = replace(
     SETTINGS["imagenet100", "resnet18"],
+    test_batch_size=FEDBABU_TEST_BATCH,
     source="no published setting for this pair: ResNet-18's",
     **_BORROWED,
 )

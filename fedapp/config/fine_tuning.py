@@ -13,7 +13,7 @@ from typing import Any
 from clients.training.parts import ALL, BODY
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
-from fedapp.methods.row import GLOBAL, FineTuning, Method
+from fedapp.methods.row import ADD, GLOBAL, FineTuning, Method
 
 ALTERNATING = "alternating"  # all but the head's fixed rows, then rows and bottleneck in turns
 
@@ -79,6 +79,12 @@ def check_fine_tuning(config: RunConfig, row: Method) -> None:
         raise UserError(
             f"run-config key 'finetune-loss' is '{config.finetune_loss}', which trains no head, but"
             f" 'finetune-part' is '{config.finetune_part}'; set that to '{BODY}'"
+        )
+    if config.finetune_loss == "base+fd" and (row.loss.combine, row.loss.weight) == (ADD, "beta"):
+        raise UserError(
+            f"run-config key 'finetune-loss' is 'base+fd', which is beta * loss + (1 - beta) * fd, "
+            f"but in method '{config.method}' 'beta' is the weight of its own regulariser; use "
+            "'own' or 'base'"
         )
     if config.finetune_loss in ("base+fd", "dr+") and float(config.beta) > 1:
         raise UserError(

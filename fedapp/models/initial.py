@@ -1,8 +1,9 @@
 """Initial weights from a file, a finished run, or torchvision's ImageNet weights.
 
-Only trained weights are loaded. A frozen head keeps the method's values. A head for other classes
-keeps its random initial values, and so does a bottleneck if the file has an extractor only. A
-missing or unsuitable file ends the run before it starts, instead of a silent use of random weights.
+Only trained weights are loaded. A frozen head keeps the method's values, but for a learned scale. A
+head for other classes keeps its random initial values, and so does a bottleneck if the file has an
+extractor only. A missing or unsuitable file ends the run before it starts, instead of a silent use
+of random weights.
 """
 
 import hashlib
@@ -69,15 +70,19 @@ def load_initial(model: Model, path: Path | None) -> Model:
                 "the file; take the model that the file was saved from (for ImageNet weights "
                 "and small images: resnet18-imagenet-stem)"
             )
-    head = {name for name in tensors if name.startswith("head.")}
-    new_head = model.head.frozen or any(
-        name not in stored or stored[name].shape != tensors[name].shape for name in head
-    )
-    loaded = {
-        name: stored[name] for name in tensors if name in stored and not (new_head and name in head)
-    }
+    kept = _kept(model, stored)
+    loaded = {name: stored[name] for name in tensors if name in stored and name not in kept}
     model.load_state_dict(loaded, strict=False)
     return model
+
+
+def _kept(model: Model, stored: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the head's tensors that are not loaded."""
+    if model.head.frozen:
+        return {name for name, tensor in model.named_parameters() if not tensor.requires_grad}
+    head = {name: t for name, t in model.state_dict().items() if name.startswith("head.")}
+    fits = all(name in stored and stored[name].shape == t.shape for name, t in head.items())
+    return set() if fits else set(head)
 
 
 def digest(path: Path | None) -> str:

@@ -66,17 +66,19 @@ class FederatedData:
         return ClientData(
             training=lambda server_round: self._epochs(client, server_round, Stream.BATCHES),
             tuning=lambda server_round: self._epochs(client, server_round, Stream.TUNING),
-            examples=lambda: self.examples(client),
+            examples=lambda server_round: self.examples(client, server_round),
             test=lambda: self.test_batches(self._test_members(client)),
             num_examples=len(self.partition.train[client]),
             class_counts=self._class_counts[client],
             seed=lambda r: torch_seed(self.settings.seed, Stream.LOCAL, r, client),
         )
 
-    def examples(self, client: int) -> Batches:
-        """Return a client's training examples in order, without augmentation."""
+    def examples(self, client: int, server_round: int) -> Batches:
+        """Return a client's training examples of a round in order, without augmentation."""
+        members, present = self.partition.train[client], self._present(client, server_round)
+        members = members if present is None else members[present.numpy()]
         return plain_batches(
-            self.dataset, "train", self.partition.train[client], EVALUATION_BATCH, self.device,
+            self.dataset, "train", members, EVALUATION_BATCH, self.device,
             threads=self.settings.decode_threads,
         )  # fmt: skip
 

@@ -58,7 +58,7 @@ class Local:
     client: int
     view: View
     received: View
-    counts: np.ndarray  # [C], the client's training images of each class
+    counts: np.ndarray  # [C], the client's training images of each class in this round
     erased: int | None = None  # the class that the client lacks in this round
     path: Sequence[Stop] = ()  # as received and after each epoch; empty if no measure needs it
 

@@ -126,6 +126,19 @@ def test_presets_average_models_as_the_code_did_that_made_their_tables():
         assert resolve(name).weights == ("uniform" if uniform else "size"), name
 
 
+def test_presets_test_in_the_batches_of_the_code_that_made_their_tables():
+    """FedNTD's code has 50 images per test batch, FedBABU's 128; VGG11 and the CNN have no BN."""
+    of_fedntd = re.compile(
+        r"feddr\+-(cifar100|imagenet100)-(shards|lda)|fedntd-.*|fedfn-cifar100-.*"
+    )
+    names = (name for name in NAMES if name.startswith(("feddr+", "fedntd", "fedfn", "local")))
+    found = {name: resolve(name) for name in names}
+    normalised = {n: run for n, run in found.items() if run.model not in ("vgg11", "cnn")}
+    assert {"local-cifar100-shards", "feddr+-imagenet100-lda"} <= normalised.keys()
+    for name, run in normalised.items():
+        assert run.test_batch_size == (50 if of_fedntd.fullmatch(name) else 128), name
+
+
 def test_extras_are_those_of_the_paper_that_trains_the_model():
     def of(preset: str, method: str) -> tuple:
         chosen = resolve(preset, f"method='{method}'")

@@ -3,6 +3,10 @@
 import numpy as np
 import torch
 
+from clients.training.arrays import to_arrays
+from fedapp.analysis.measures.base import Measure
+from fedapp.analysis.measures.table import MEASURES
+from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config.resolve import parse_config
 from fedapp.data.batches.in_memory import ClientBatches
 from fedapp.data.partition.stochastic import dropped_class
@@ -52,3 +56,34 @@ def test_a_node_trains_stochastic_clients_without_the_dropped_class():
     assert seen[11] == full - {node.data.dropped_class(3, 11)}
     # Aggregation keeps the weight of the whole client.
     assert client.data.num_examples == len(node.data.partition.train[3])
+
+
+def stochastic(method, **changes):
+    keys = {"method": method, "stochastic-every": 10, "num-clients": 10, "shards": 4, **changes}
+    process = ProcessContext(parse_config(keys))
+    observed = set(process.data.dataset.train_labels[process.data.partition.train[3]].tolist())
+    return process, observed - {process.data.dropped_class(3, 1)}
+
+
+def test_a_stochastic_client_sends_no_prototype_of_the_dropped_class():
+    process, present = stochastic("fedproto", **{"feature-dim": 16})
+    client = process.client(3)
+    client.prepare(1)
+    uploads = client.collect()
+    assert set(uploads["proto-classes"].tolist()) == present
+    assert len(uploads["proto"]) == len(present) == 3
+
+
+def test_a_measure_does_not_count_the_dropped_class_as_observed(monkeypatch):
+    seen = []
+
+    class Spy(Measure):
+        def of_client(self, local):
+            seen.append((local.erased, set(np.flatnonzero(local.observed).tolist())))
+            return {}
+
+    monkeypatch.setitem(MEASURES, "spy", Spy)
+    process, present = stochastic("fedavg")
+    start = Start(to_arrays(process.slot.shared))
+    measure_round(process, RoundModels(1, start, None, (3,), 0.05), ["spy"])
+    assert seen == [(process.data.dropped_class(3, 1), present)]

@@ -155,6 +155,10 @@ def test_auto_takes_the_papers_protocol(method, keys, epochs, factor):
             "'dr\\+', which trains no head, .* set that to 'body'",
         ),
         ({"method": "fedavg-ft", "finetune_loss": "base+fd", "beta": 2.0}, "between 0 and 1"),
+        (
+            {"method": "fedntd", "finetune_loss": "base+fd", "finetune_epochs": 1},
+            "in method 'fedntd' 'beta' is the weight of its own regulariser; use 'own' or 'base'",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_named(keys, words):

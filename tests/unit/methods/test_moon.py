@@ -38,6 +38,20 @@ def test_without_weight_it_is_fedavg_bit_for_bit():
     assert differ(federate(settings(method="moon", **RUN))[0], parent)
 
 
+def test_a_client_with_initial_weights_of_its_own_is_first_pulled_from_these():
+    run = settings(
+        method="local-hetero", regulariser="moon", init_per_client=True, num_clients=4,
+        partition="dirichlet", participation=1.0, feature_dim=16,
+    )  # fmt: skip
+    client = ProcessContext(parse_config(run)).client(3)
+    client.prepare(1)
+    previous = client.frozen(client.objective).previous
+    assert not previous.training
+    for own, first in zip(client.model.parameters(), previous.parameters(), strict=True):
+        assert torch.equal(own, first)
+        assert not first.requires_grad
+
+
 def test_the_papers_defaults():
     config = parse_config(settings(method="moon"))
     assert (config.mu, config.tau) == (1.0, 0.5)

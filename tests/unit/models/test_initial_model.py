@@ -49,6 +49,19 @@ def test_a_frozen_head_stays_the_methods_own(method, finished):
     assert not np.array_equal(before["extractor.0.weight"], after["extractor.0.weight"])
 
 
+def test_a_learned_scale_of_a_frozen_head_is_loaded(tmp_path):
+    kept = build_model("cnn", "etf-scaled", 1, 8, 10, seed=1)
+    with torch.no_grad():
+        kept.head.scale.fill_(6.0)
+    torch.save(kept.state_dict(), tmp_path / "kept.pth")
+    model = build_model("cnn", "etf-scaled", 1, 8, 10, seed=2)
+    rows = model.head.weight.detach().clone()
+    load_initial(model, tmp_path / "kept.pth")
+    assert model.head.scale.item() == 6.0
+    assert torch.equal(model.head.weight, rows)
+    assert torch.equal(model.extractor[0].weight, kept.extractor[0].weight)
+
+
 def test_every_copy_in_a_process_starts_there(finished):
     node = ProcessContext(parse_config(settings(method="ditto", initial_model=str(finished))))
     for tensor, copy in zip(
