@@ -4,6 +4,10 @@
 set -eu
 folder=${1:-$(dirname "$0")/certificates}
 nodes=${2:-4}
-[ -e "$folder/ca.key" ] && exit 0
+[ -e "$folder/node-$((nodes - 1))" ] && exit 0 # the last file that is made
+if [ -e "$folder/ca.key" ]; then
+    echo "$folder is incomplete (no node-$((nodes - 1))): remove it, and start again" >&2
+    exit 1
+fi
 umask 077
 exec fedapp certificates "$folder" --host superlink --nodes "$nodes"

@@ -46,10 +46,21 @@ class RunState:
 
 
 def list_states(root: Path) -> list[RunState]:
-    """List the runs that have states below `root`, the most recently changed first."""
-    runs = [(run, _client_folders(run)) for run in _folders(root)]
-    rows = [_examine(run, clients) for run, clients in runs if clients]
+    """List the runs that have states below `root`, the most recently changed first.
+
+    Runs of other users, whose folders cannot be listed, are left out.
+    """
+    rows = []
+    for run in _folders(root):
+        with suppress(StateError):
+            rows += _state_of(run)
     return sorted(rows, key=lambda row: (-row.modified, row.run_key))
+
+
+def _state_of(run: Path) -> list[RunState]:
+    """Return the summary of a run's states; empty if it has none."""
+    clients = _client_folders(run)
+    return [_examine(run, clients)] if clients else []
 
 
 def export_state(root: Path, run_key: str, client: int, target: Path) -> int:
@@ -84,15 +95,15 @@ def clean(
         StateError: both a run key and `keep` are given, a client is training, or a file cannot be
             removed.
     """
-    rows = list_states(root)
     if run_key is None:
-        rows = rows[max(keep, 0) :]
+        rows = list_states(root)[max(keep, 0) :]
     elif keep:
         raise StateError(f"name the run '{run_key}' or how many runs to keep, not both")
     else:
-        known = ", ".join(row.run_key for row in rows) or "none"
-        rows = [row for row in rows if row.run_key == run_key]
+        named = [run for run in _folders(root) if run.name == run_key]  # other runs are not read
+        rows = [row for run in named for row in _state_of(run)]
         if not rows:
+            known = ", ".join(row.run_key for row in list_states(root)) or "none"
             raise UnknownRun(f"there is no run '{run_key}' in {root}; there are: {known}")
     for row in [] if dry_run else rows:
         _remove(root / row.run_key)
@@ -120,7 +131,10 @@ def _folders(folder: Path) -> list[Path]:
 
 def _client_folders(run: Path) -> list[Path]:
     numbered = [path for path in _folders(run) if path.name.isascii() and path.name.isdigit()]
-    return [path for path in numbered if any((path / name).is_file() for name in _FILES)]
+    try:
+        return [path for path in numbered if any((path / name).is_file() for name in _FILES)]
+    except PermissionError as error:
+        raise StateError(f"{run} cannot be listed: {error}") from error
 
 
 def _examine(run: Path, clients: list[Path]) -> RunState:

@@ -52,13 +52,13 @@ app.add_typer(state_app, name="state", rich_help_panel="Look at finished runs")
 def main() -> None:
     """Run the command line; a user's mistake gives an error message and exit code 2.
 
-    SIGTERM ends a command in the same way as Ctrl-C.
+    So does a file that cannot be read or written. SIGTERM ends a command in the same way as Ctrl-C.
     """
     install_signal_handlers()
     try:
         configure()
         show_progress()
         app()
-    except UserError as mistake:
+    except (UserError, OSError) as mistake:
         print(f"fedapp: {mistake}", file=sys.stderr)
         sys.exit(2)

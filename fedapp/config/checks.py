@@ -19,7 +19,7 @@ from fedapp.config.model_checks import (
 from fedapp.config.privacy import check_privacy
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
-from fedapp.core.paths import is_folder_name
+from fedapp.core.paths import LONGEST_NAME, is_folder_name
 from fedapp.core.rng import cohort_size
 from fedapp.data.batches.in_memory import parse_augmentation
 from fedapp.data.batches.streamed import check_streamed
@@ -179,7 +179,8 @@ def _check_device(config: RunConfig) -> None:
 def _check_run_name(config: RunConfig) -> None:
     if config.run_name and not is_folder_name(config.run_name):
         raise UserError(
-            f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder name"
+            f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder "
+            f"name of at most {LONGEST_NAME} bytes"
         )
 
 

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
@@ -40,6 +41,11 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Return whether a path is that of an incomplete file of `write_atomically`."""
+    return re.fullmatch(r"\..+\.\d+\.tmp", path.name) is not None
 
 
 def try_write(what: str, write: Callable[[], object]) -> bool:

@@ -24,7 +24,8 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # takes a tenth of a second
 
-    lock = FileLock(path, timeout=-1 if wait else 0)
+    # A soft lock, which filelock would fall back to, stays held after a crash.
+    lock = FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()

@@ -1,10 +1,13 @@
 """Paths that a user names, folders of this user, and names that are safe as folder names."""
 
+import hashlib
 import os
 import re
 from pathlib import Path
 
 from fedapp.core.errors import UserError
+
+LONGEST_NAME = 240  # bytes; file systems allow 255, and NAME.log is longer
 
 
 def expanded(path: str | Path, what: str) -> Path:
@@ -47,10 +50,18 @@ def cache_folder() -> Path:
 
 
 def is_folder_name(name: str) -> bool:
-    """Return whether a name is a single folder name, also on Windows."""
-    return name not in {"", ".", ".."} and not set(name) & set("/\\\0")
+    """Return whether a name is a single folder name, also on Windows, and not too long for one."""
+    plain = name not in {"", ".", ".."} and not set(name) & set("/\\\0")
+    return plain and len(name.encode()) <= LONGEST_NAME
 
 
 def folder_name(text: str) -> str:
-    """Return a text as a part of a folder name: only letters, digits and _ + - . = remain."""
-    return re.sub(r"[^\w.+=-]+", "_", text)
+    """Return a text as a part of a folder name: only letters, digits and _ + - . = remain.
+
+    A long text ends with a hash of the rest.
+    """
+    name = re.sub(r"[^\w.+=-]+", "_", text)
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"

@@ -44,7 +44,10 @@ def plugin(group: str, name: str, kind: type) -> Any:
         raise UserError(f"{what} '{name}' cannot be imported: {error}") from None
     if not (isinstance(factory, type) and issubclass(factory, kind)):
         raise UserError(f"{what} '{name}' is not a subclass of {kind.__module__}.{kind.__name__}")
-    return factory()
+    try:
+        return factory()
+    except TypeError as error:
+        raise UserError(f"{what} '{name}' cannot be made without arguments: {error}") from None
 
 
 def extend(table: dict[str, T], group: str, kind: type[T]) -> None:

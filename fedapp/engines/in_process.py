@@ -22,6 +22,8 @@ from fedapp.core.errors import UserError
 from fedapp.core.log import configure
 from fedapp.engines.resources import Resources
 from fedapp.runtime.client import app as client_app
+from fedapp.runtime.process import close_process
+from fedapp.runtime.run_data import clear_data_cache
 from fedapp.server_app import run as train
 from strategies.rounds.transport import exchange, set_message_id
 
@@ -108,6 +110,8 @@ def run_in_process(project: Path, overrides: Mapping[str, Any], resources: Resou
     started = time.monotonic()
     configure()
     values = load_run_config(project, overrides)
+    close_process()  # of an earlier run in this process, whose data files may have changed
+    clear_data_cache()
     try:
         train(InProcessGrid(values, max(1, resources.nodes)), values, "", started)
     except UserError as error:

@@ -68,7 +68,9 @@ def copy_app(project: Path, target: Path) -> Path:
     """Copy a project's packages with their compiled modules; return `target`."""
     packages = [path.parent for path in project.glob("*/__init__.py")]
     for package in packages:
-        shutil.copytree(package, target / package.name)
+        # another process may be about to rename a module that it has compiled
+        ignored = shutil.ignore_patterns("*.pyc.*")
+        shutil.copytree(package, target / package.name, ignore=ignored)
     return target
 
 

@@ -1,9 +1,9 @@
 """Processes that run one task: how they get it, and how they and their parents end.
 
-A terminal sends SIGINT to all processes of a command; `kill` and batch systems send SIGTERM to one
-or to all of them. Both signals raise KeyboardInterrupt for a proper end: temporary folders are
-removed, a run writes its summary, and child processes get SIGTERM. Children also end if their
-parent crashes, because their standard input is then closed.
+A terminal sends SIGINT to all processes of a command, or SIGHUP when it is closed; `kill` and batch
+systems send SIGTERM to one or to all of them. These signals raise KeyboardInterrupt for a proper
+end: temporary folders are removed, a run writes its summary, and child processes get SIGTERM.
+Children also end if their parent crashes, because their standard input is then closed.
 """
 
 import json
@@ -23,10 +23,11 @@ _running: set["subprocess.Popen[str]"] = set()
 
 
 def install_signal_handlers(act: Callable[[], object] | None = None) -> None:
-    """Let SIGINT and SIGTERM call `act`, or raise KeyboardInterrupt, in the main thread.
+    """Let SIGINT, SIGTERM and SIGHUP call `act`, or raise KeyboardInterrupt, in the main thread.
 
-    After the first signal SIGTERM is ignored, because both a batch system and the parent process
-    may send it. A second SIGINT acts again.
+    A process that ignores SIGHUP, as under nohup, goes on doing so. After the first signal SIGTERM
+    is ignored, because both a batch system and the parent process may send it. A second SIGINT acts
+    again.
     """
 
     def handler(*_: object) -> None:
@@ -37,6 +38,8 @@ def install_signal_handlers(act: Callable[[], object] | None = None) -> None:
 
     signal.signal(signal.SIGINT, handler)
     signal.signal(signal.SIGTERM, handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # the terminal was closed
+        signal.signal(signal.SIGHUP, handler)
 
 
 def run_task(module: str, task: Any, **options: Any) -> int:

@@ -77,15 +77,18 @@ def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resourc
 def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Run in one separate process; return its exit code.
 
-    Runs use the machine's GPUs in turn. The output is written to NAME.log beside the run directory.
-    Raises UserError with the run's own error sentence if it could not start.
+    Runs use the machine's GPUs in turn, unless `device` names one. The output is written to
+    NAME.log beside the run directory. Raises UserError with the run's own error sentence if it
+    could not start.
     """
     folder = Path(str(overrides["output-dir"]))
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{overrides['run-name']}.log"
     task = {"project": str(project.absolute()), "overrides": dict(overrides)}
     with log.open("wb") as output:
-        options = {"stdout": output, "stderr": subprocess.STDOUT, "env": _next_gpu()}
+        named = str(overrides.get("device", "")).startswith("cuda:")  # one of all GPUs
+        environment = dict(os.environ) if named else _next_gpu()
+        options = {"stdout": output, "stderr": subprocess.STDOUT, "env": environment}
         code = run_task("fedapp.experiments.jobs", task, **options)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
     if code and last and last[0].startswith("fedapp: "):

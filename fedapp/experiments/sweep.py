@@ -19,7 +19,7 @@ from typing import Any
 
 from fedapp.config.resolve import load_run_config, parse_config
 from fedapp.core.errors import UserError
-from fedapp.core.files import write_atomically
+from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
 from fedapp.experiments.jobs import Runner, run_parallel, runner_for
@@ -175,7 +175,7 @@ def execute(
             rows[index] |= {"status": "failed", "reason": problem}
         verdict = f"failed: {problem}" if problem else "completed"
         log.info("[%d/%d] %s %s", count, len(waiting), name, verdict)
-        write_csv(rows, table)
+        try_write(table.name, lambda: write_csv(rows, table))  # a full disk must not end the runs
     return rows
 
 
@@ -225,7 +225,7 @@ def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner
     before = each.directory.summary()
     try:
         code = runner(project, each.config, resources)
-    except UserError as error:
+    except (UserError, OSError) as error:
         return str(error)
     if code == 0 and each.completed:
         return ""

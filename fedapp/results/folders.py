@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fedapp.core.errors import UserError
+from fedapp.core.files import is_temporary
 from fedapp.core.locks import LockHeld, lock_file
 from fedapp.core.paths import expanded, folder_name, is_folder_name
 
@@ -37,14 +38,14 @@ def existing(path: str | Path) -> Path:
 
 def is_free(path: Path) -> bool:
     """Return whether a folder is empty, or is that of a run before its first round."""
-    names = {entry.name for entry in path.iterdir()}
+    names = {entry.name for entry in path.iterdir() if not is_temporary(entry)}
     has_run = (path / CHECKPOINTS).is_dir()  # then config.toml belongs to a run
     return names <= {LOCK} or (has_run and all(_is_initial(path / name) for name in names))
 
 
 def _is_initial(entry: Path) -> bool:
     if entry.name == CHECKPOINTS:
-        return not any(entry.iterdir())
+        return all(map(is_temporary, entry.iterdir()))
     return entry.name in _BEFORE_ROUND_1 or (
         entry.name == _EMPTY_AT_FIRST and entry.stat().st_size == 0
     )

@@ -20,7 +20,14 @@ import numpy.typing as npt
 
 from fedapp.config.overrides import CHOSEN, chosen_keys
 from fedapp.core.errors import UserError
-from fedapp.core.files import Tensor, json_text, parse_object, safetensors_bytes, write_atomically
+from fedapp.core.files import (
+    Tensor,
+    is_temporary,
+    json_text,
+    parse_object,
+    safetensors_bytes,
+    write_atomically,
+)
 from fedapp.core.paths import expanded, folder_name
 from fedapp.results.folders import CHECKPOINTS, existing, named, unnamed
 
@@ -190,6 +197,16 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json atomically."""
         self._write_json("summary.json", summary, indent=2)
+
+    def remove_summary(self) -> None:
+        """Remove summary.json, if any: the run goes on, and a reader must not take it as ended."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
+    def remove_temporary(self) -> None:
+        """Remove the incomplete files that a killed process has left."""
+        for folder in (self.path, self.checkpoints):
+            for file in filter(is_temporary, folder.iterdir()):
+                file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any]:
         """Read summary.json; {} if the run has not written one yet."""

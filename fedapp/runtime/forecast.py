@@ -13,6 +13,7 @@ from clients.base import nbytes
 from clients.training.evaluation import predict
 from clients.training.local_training import Batches, train
 from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size
 from fedapp.runtime.process import ProcessContext
 
@@ -44,6 +45,11 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
         torch.set_num_threads(config.threads)
     process = ProcessContext(config)
     sizes = [len(part) for part in process.data.partition.train]
+    if not sum(sizes):
+        raise UserError(
+            f"partition is '{config.partition}': the training images are on the clients' hosts, so "
+            "the cost of a run cannot be estimated here; the configuration itself is valid"
+        )
     cohort = cohort_size(config.num_clients, config.participation)
     images = round(sum(sizes) / len(sizes) * cohort * int(config.local_epochs))
     speed = _training_speed(process, max(range(len(sizes)), key=sizes.__getitem__))
@@ -69,9 +75,9 @@ def _training_speed(process: ProcessContext, number: int) -> float:
     client.model = client.slot.model
     one_epoch = replace(process.settings, epochs=1)
     batches = list(islice(_endless(client.data.training(1)), 4))
-    objective, lr = client.objective, float(process.config.lr)
+    objective = client.objective
     frozen = client.frozen(objective)
-    train(client.model, frozen, objective, lambda: batches[:1], lr, one_epoch)  # warms up
+    train(client.model, frozen, objective, lambda: batches[:1], 0.0, one_epoch)  # warms up
     start, images = time.perf_counter(), 0
     for _ in range(MOST_STEPS // len(batches)):
         images += train(client.model, frozen, objective, lambda: batches, 0.0, one_epoch).images

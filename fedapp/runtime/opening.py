@@ -52,6 +52,9 @@ def opened_run(
         )
         if not name:
             stack.enter_context(lock_run(run.path))
+        run.remove_temporary()
+        if saved is None or saved.server_round < config.num_rounds:
+            run.remove_summary()  # it is that of fewer rounds
         yield run, saved
 
 

@@ -65,6 +65,8 @@ def wait_for_nodes(
                 lost.note(reply.metadata.src_node_id)
             else:
                 answered.add(reply)
+            if answered.complete():  # a further node may be busy with another run
+                break
     total = sum(answered.examples.values())
     log.info("%d nodes host %d clients with %d examples", len(known), num_clients, total)
     pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
@@ -92,6 +94,7 @@ class _Answered:
         name = f"node {source} (partition {identity['partition-id']} on {identity['host']})"
         _compare(identity, name, self.expected)
         if identity["hosts-any"]:
+            _check_alone(self.pool.get(identity["partition-id"]), source, name)
             self.pool[identity["partition-id"]] = source
             self.pool_size = identity["num-partitions"]
         for client, count in zip(identity["clients"], identity["examples"], strict=True):
@@ -113,6 +116,15 @@ class _Answered:
             f"{len(absent)} of {self.num_clients} clients have no node (first: client {absent[0]});"
             f" {answered} nodes are connected: start the missing SuperNodes, lower num-clients or "
             f"{late}"
+        )
+
+
+def _check_alone(other: int | None, node: int, name: str) -> None:
+    """Raise UserError if another node of a pool has the same partition-id."""
+    if other not in (None, node):
+        raise UserError(
+            f"{name} has the partition-id of node {other}: give every SuperNode a partition-id of "
+            "its own"
         )
 
 
@@ -140,7 +152,7 @@ def forget(
     grid: Grid,
     federation: Federation,
     state_key: str,
-    timeout: float = 10.0,
+    timeout: float = 30.0,
 ) -> None:
     """Tell every node that a run is over, so that it removes its clients' states and secrets.
 

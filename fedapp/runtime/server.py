@@ -51,15 +51,25 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         )
         recorder.check_last()
     except RoundFailed as reason:
-        recorder.finish("failed", str(reason), diverged=isinstance(reason, RoundDiverged))
+        diverged = isinstance(reason, RoundDiverged)
+        recorder.finish("failed", str(reason), diverged=diverged)
+        if diverged:  # it would do so again, so nobody resumes it
+            _forget_states(grid, federation, strategy, config)
         raise UserError(str(reason)) from None
     except BaseException as error:  # Ctrl-C too: the model trained so far is kept
         recorder.finish("interrupted", repr(error))
         raise
     spent = f"a further round would exceed dp-epsilon {config.dp_epsilon:g}"
     recorder.finish("completed", spent if last < config.num_rounds else "")
+    _forget_states(grid, federation, strategy, config)  # last, because it may be interrupted
+
+
+def _forget_states(
+    grid: Grid, federation: Federation, strategy: ClientStrategy, config: RunConfig
+) -> None:
+    """Let the nodes remove what they keep of an ended run, unless the user wants to keep it."""
     states = strategy.state_key if not config.keep_state else ""
-    if states or config.secure_aggregation != "off":  # last, because it may be interrupted
+    if states or config.secure_aggregation != "off":
         forget(grid, federation, states)
 
 

@@ -20,6 +20,7 @@ from strategies.rounds.records import (
     ARRAYS,
     ERROR,
     LATE,
+    LATE_REASON,
     TASK,
     ClientFailure,
     ClientResult,
@@ -179,7 +180,7 @@ class ClientStrategy(RoundLoop):
                 self._use(reply, task, self._receive)
             release(reply)
         for task in waiting.values():
-            self.fail(task.clients, "its node did not answer in time", LATE)
+            self.fail(task.clients, LATE_REASON, LATE)
         self.report.sort()
         self.federation.note(self.report.results)
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays
 from strategies.rounds.federation import RoundFailed
-from strategies.rounds.records import ERROR, LATE
+from strategies.rounds.records import ERROR, LATE, LATE_REASON
 from strategies.rounds.transport import exchange, payload_bytes
 from strategies.secure.messages import KEYS, SECURE, SHARES, UNMASK, threshold_of
 from strategies.secure.node import MASK_PURPOSE, flattened
@@ -166,7 +166,7 @@ class SecureSession:
                 reason = str(error) if isinstance(error, ProtocolBroken) else repr(error)
                 self.lost[node] = f"its part in secure aggregation was refused: {reason}", ERROR
         for party in asked.keys() - found.keys():
-            self.lost.setdefault(self.node[party], ("its node did not answer in time", LATE))
+            self.lost.setdefault(self.node[party], (LATE_REASON, LATE))
         return {party: found[party] for party in sorted(found)}
 
     def _usable(self, keys: dict[int, _Reply]) -> dict[int, _Reply]:

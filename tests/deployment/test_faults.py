@@ -109,7 +109,7 @@ def test_a_straggler_past_the_round_timeout_is_left_out_and_comes_back(new_feder
     log = finish(run)
     rows = show("straggler, round-timeout 40 s", made, "straggler")
     assert made.summary("straggler")["status"] == "completed", log
-    assert rows[1]["failures"] == ["client 1: its node did not answer in time"]
+    assert rows[1]["failures"] == ["client 1: its node did not answer in time (round-timeout)"]
     assert 40 <= rows[1]["seconds"] < 50
     assert rows[-1]["clients"] == 2
 

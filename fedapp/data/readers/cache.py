@@ -72,7 +72,7 @@ def _read(folder: Path) -> Arrays | None:
     try:
         names = json.loads((folder / _LIST).read_text())
         return {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in names}
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):  # EOFError: an empty file
         return None
 
 

@@ -52,7 +52,7 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
         log.info("running %s", run.name)
         try:
             code = run_in_subprocess(project, run.overrides, Resources())
-        except UserError as error:
+        except (UserError, OSError) as error:
             return str(error)
         return f"exit code {code}, see its log" if code else ""
 

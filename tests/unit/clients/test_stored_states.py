@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from state_cases import CURRENT, HEADER, arrays, same
 from typer.testing import CliRunner
 
+from clients.state import listing
 from clients.state.listing import UnknownRun, clean, expected_bytes, export_state, list_states
 from clients.state.store import ClientState, StateError
 from fedapp.cli.app import app
@@ -47,6 +48,27 @@ def names(rows) -> list[str]:
 
 def call(*arguments: object):
     return CliRunner().invoke(app, ["state", *map(str, arguments)])
+
+
+def test_removing_one_run_reads_no_other(root, monkeypatch):
+    seen = []
+    state_of = listing._state_of
+    monkeypatch.setattr(listing, "_state_of", lambda run: seen.append(run.name) or state_of(run))
+    assert names(clean(root, "middle")) == ["middle"]
+    assert seen == ["middle"]
+
+
+def test_runs_of_other_users_are_left_alone(root, monkeypatch):
+    folders = listing._folders
+
+    def refused(folder):
+        if folder.name == "new":
+            raise StateError(f"{folder} cannot be listed: permission denied")
+        return folders(folder)
+
+    monkeypatch.setattr(listing, "_folders", refused)
+    assert names(list_states(root)) == ["middle", "old"]
+    assert names(clean(root, "old")) == ["old"]
 
 
 def test_listing_tells_runs_clients_bytes_rounds_and_changes(root):

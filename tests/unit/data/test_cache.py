@@ -74,6 +74,14 @@ def test_changing_a_mapped_array_changes_no_file():
     assert cached_arrays("set", "/data", ["a"], Decoder())["images"].max() == 1
 
 
+def test_an_empty_file_is_decoded_anew(folder):
+    decode = Decoder()
+    cached_arrays("set", "/data", ["a/1/2"], decode)
+    next(folder.rglob("images.npy")).write_bytes(b"")
+    assert cached_arrays("set", "/data", ["a/1/2"], decode)["images"].sum() == 6
+    assert decode.calls == 2
+
+
 def test_a_damaged_entry_is_decoded_anew(folder):
     cached_arrays("set", "/data", ["a"], Decoder())
     [path] = folder.glob("*/images.npy")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from in_process import ROOT, settings
+from PIL import Image
 from safetensors.numpy import load_file
 
 from fedapp.core.errors import UserError
@@ -109,3 +110,24 @@ def test_an_exception_in_a_handler_is_an_error_reply():
         [Message(RecordDict(), dst_node_id=100, message_type="train")], timeout=1
     )
     assert replies[0].has_error()
+
+
+def test_images_that_changed_since_the_last_run_are_read_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+
+    def add_images(count):
+        for part in ("train", "test"):
+            for label, shade in (("a", 0), ("b", 255)):
+                folder = tmp_path / "photos" / part / label
+                folder.mkdir(parents=True, exist_ok=True)
+                for number in range(count):
+                    Image.new("L", (8, 8), shade).save(folder / f"{number}.png")
+
+    keys = {"dataset": "images", "data_dir": str(tmp_path / "photos"), "num_clients": 2}
+    keys |= {"partition": "iid", "num_rounds": 1, "method": "fedavg"}
+    found = []
+    for count in (20, 30):
+        add_images(count)
+        counts = train(tmp_path, f"of-{count}", **keys).partition()["train_counts"]
+        found.append(int(np.sum(counts)))
+    assert found == [40, 60]

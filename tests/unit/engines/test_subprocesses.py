@@ -51,7 +51,28 @@ def wait_for(path: Path) -> None:
     wait_until(path.exists, 30, path.name)
 
 
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_under_nohup_a_closed_terminal_changes_nothing(handlers):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    install_signal_handlers()
+    signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/results.csv")])
+def test_a_file_that_cannot_be_written_ends_a_command_in_one_sentence(
+    handlers, monkeypatch, capsys, error
+):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "fedapp: [Errno 13] Permission denied: '/results.csv'\n"
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_sigterm_does_what_ctrl_c_does_but_only_once(handlers, first):
     install_signal_handlers()
     with pytest.raises(KeyboardInterrupt):

@@ -3,55 +3,18 @@
 import csv
 import json
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sweep_runs import BASE, ROOT, FakeRunner, make_plan
 from typer.testing import CliRunner
 
 from fedapp.cli import app as cli
-from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines import launch
 from fedapp.engines.resources import Resources
 from fedapp.experiments import jobs, sweep
-from fedapp.results.run_directory import RunDirectory
-
-ROOT = Path(__file__).parents[3]
-BASE = {"num-rounds": 2, "num-clients": 10}
-VARY = {"method": ("fedavg", "feddr+"), "lr": (0.01, 0.1)}
-
-
-class FakeRunner:
-    """Stands in for `launch.run`: writes what a run leaves behind."""
-
-    def __init__(self, failing=()):
-        self.failing, self.started = failing, []
-
-    def __call__(self, project, values, resources):
-        name = values["run-name"]
-        self.started.append(name)
-        config = parse_config(values).flat()
-        run = RunDirectory.create(values["output-dir"], name, config, resume=True)
-        failed = name in self.failing
-        accuracy = 0.5 + 0.1 * values["seed"]
-        run.write_summary(
-            {
-                "status": "failed" if failed else "completed",
-                "reason": "too few replies" if failed else "",
-                "seed": values["seed"],
-                "accuracy_final": None if failed else accuracy,
-                "accuracy_best": accuracy,
-                "best_round": 1,
-                "seconds": 3.0,
-            }
-        )
-        return int(failed)
-
-
-def make_plan(folder, base=BASE, vary=VARY, seeds=(0, 1)):
-    return sweep.plan(ROOT, base, vary, seeds, folder)
 
 
 @pytest.mark.parametrize(

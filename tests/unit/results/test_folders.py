@@ -1,5 +1,6 @@
 """The folders of runs: their names, when one is free, and that only one process runs in each."""
 
+import errno
 import re
 
 import filelock
@@ -75,6 +76,15 @@ def test_a_folder_of_something_else_gets_no_lock(tmp_path):
     with lock_run(tmp_path):
         pass
     assert not (tmp_path / LOCK).exists()
+
+
+def test_a_file_system_without_locks_gets_none_that_outlives_its_process(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with lock_run(tmp_path / "one"), lock_run(tmp_path / "one"):
+        pass
 
 
 @pytest.mark.parametrize("problem", [OSError(38, "no locks here"), NotImplementedError()])

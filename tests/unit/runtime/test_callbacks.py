@@ -57,6 +57,13 @@ class NotOne:
     """No callback."""
 
 
+class Needy(Callback):
+    """A callback that nobody can make by its name alone."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+
 WITNESSES: list[Witness] = []
 
 
@@ -116,6 +123,7 @@ def test_a_value_that_json_cannot_represent_is_reported_and_stops_no_round(train
         ("no_such_module:Class", "cannot be imported: No module named 'no_such_module'"),
         (f"{__name__}:Absent", "cannot be imported"),
         (f"{__name__}:NotOne", "is not a subclass of fedapp.runtime.callback.Callback"),
+        (f"{__name__}:Needy", "cannot be made without arguments: .* 'folder'"),
     ],
 )
 def test_a_wrong_name_is_one_sentence_before_training(train, name, sentence):

@@ -5,6 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 from in_process import ROOT, settings
+from PIL import Image
 from typer.testing import CliRunner
 
 from fedapp.cli import app as cli
@@ -50,3 +51,19 @@ def test_check_refuses_what_a_run_refuses():
     done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *keys])
     assert isinstance(done.exception, UserError)
     assert "cannot be divided evenly" in str(done.exception)
+
+
+def test_data_on_the_clients_hosts_give_no_forecast(tmp_path):
+    for kind in "ab":
+        folder = tmp_path / "test" / kind
+        folder.mkdir(parents=True)
+        Image.new("L", (8, 8)).save(folder / "0.png")
+    keys = {"dataset": "images", "partition": "own", "classes": "a, b", "num_clients": 2}
+    config = parse_config(settings(method="fedavg", data_dir=str(tmp_path), **keys))
+    with pytest.raises(UserError, match="the training images are on the clients' hosts"):
+        forecast(config, workers=1)
+
+
+def test_a_rate_at_which_training_diverges_has_a_forecast():
+    config = parse_config(settings(method="fedavg", lr=1e9, num_clients=10))
+    assert forecast(config, workers=1).images_per_second > 10

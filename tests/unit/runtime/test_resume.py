@@ -17,7 +17,7 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import callbacks, server
 from fedapp.runtime.opening import changed_schedule
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.federation import RoundFailed
+from strategies.rounds.federation import RoundDiverged, RoundFailed
 
 
 @pytest.fixture
@@ -192,6 +192,44 @@ def test_states_of_an_attempt_that_is_given_up_are_removed(train, fail_in, tmp_p
     assert list((tmp_path / "client-states").iterdir())
     train(**changes, resume="auto")
     assert not list((tmp_path / "client-states").iterdir())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_states_of_a_run_that_diverged_are_removed_too(train, fail_in, tmp_path, kept):
+    fail_in(2, RoundDiverged("the mean is not finite"))
+    with pytest.raises(UserError, match="the mean is not finite"):
+        train(method="scaffold", keep_state=kept)
+    assert RunDirectory.load(tmp_path / "one").summary()["diverged"]
+    assert bool(list((tmp_path / "client-states").iterdir())) == kept
+
+
+def test_a_resumed_run_has_no_summary_until_it_ends(train, monkeypatch, tmp_path):
+    finished = train(num_rounds=1)
+    assert finished.summary()["status"] == "completed"
+    left = finished.path / ".model.safetensors.123.tmp", finished.checkpoints / ".a.123.tmp"
+    for file in left:
+        file.write_bytes(b"of a process that was killed")
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "wait_for_nodes", no_node)
+        with pytest.raises(UserError, match="no node"):
+            train(num_rounds=3, resume="auto")
+    assert finished.summary() == {}
+    assert not any(file.exists() for file in left)
+    assert train(num_rounds=3, resume="auto").summary()["rounds"] == 3
+
+
+def no_node(*_):
+    raise UserError("no node has come")
+
+
+def test_a_completed_run_that_is_resumed_without_further_rounds_keeps_its_summary(
+    train, monkeypatch
+):
+    finished = train(num_rounds=1)
+    monkeypatch.setattr(server, "wait_for_nodes", no_node)
+    with pytest.raises(UserError, match="no node"):
+        train(num_rounds=1, resume="auto")
+    assert finished.summary()["status"] == "completed"
 
 
 def test_missing_data_leave_no_run_directory(train, tmp_path):

@@ -130,7 +130,7 @@ def test_a_node_that_never_answers_is_named():
     arrays = to_array_record({n: t.detach().numpy() for n, t in node.slot.shared.items()})
     strategy.start(grid, arrays, 1, timeout=2)
     assert [(f.client, f.reason) for f in strategy.report.failures] == [
-        (1, "its node did not answer in time")
+        (1, "its node did not answer in time (round-timeout)")
     ]
 
 

@@ -2,10 +2,12 @@
 
 import time
 
+import pytest
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from in_process import settings
 
+from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.runtime.preflight import wait_for_nodes
 from strategies.rounds.transport import exchange
@@ -101,6 +103,40 @@ def test_a_node_that_is_lost_before_round_1_may_come_back():
     expected: dict[str, str] = {}
     federation = wait_for_nodes(grid, 10, expected, 30)
     assert set(federation.nodes.values()) == {100, 102, 103}
+
+
+def test_a_spare_node_that_does_not_answer_delays_nothing():
+    class Spare(FaultyGrid):
+        def get_node_ids(self):
+            return [*super().get_node_ids(), 999]
+
+        def push_messages(self, messages):
+            known = [m for m in messages if m.metadata.dst_node_id != 999]
+            return [*super().push_messages(known), "never answered"]
+
+        def pull_messages(self, message_ids):
+            asked = [each for each in message_ids if each != "never answered"]
+            found = [self.waiting.pop(each) for each in asked if each in self.waiting]
+            return [self.answer(message) for message in found]
+
+    started = time.monotonic()
+    federation = wait_for_nodes(Spare(), 10, {}, 30)
+    assert len(federation.nodes) == 10
+    assert time.monotonic() - started < 15
+
+
+def test_nodes_of_a_pool_with_one_partition_id_are_refused():
+    class Twins(InProcessGrid):
+        def answer(self, message):
+            reply = super().answer(message)
+            reply.content.config_records["identity"]["partition-id"] = 0
+            return reply
+
+    grid = Twins(settings(num_clients=10), 3)
+    for context in grid.contexts.values():
+        context.node_config["hosts"] = "any"
+    with pytest.raises(UserError, match=r"has the partition-id of node .*: give every SuperNode"):
+        wait_for_nodes(grid, 10, {}, 30)
 
 
 def test_an_error_of_the_app_itself_keeps_its_text():

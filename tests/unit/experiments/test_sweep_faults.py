@@ -1,0 +1,35 @@
+"""A sweep goes on when a file cannot be written; its long names fit into a file system."""
+
+from sweep_runs import ROOT, FakeRunner, make_plan
+
+from fedapp.engines.resources import Resources
+from fedapp.experiments import sweep
+
+
+def test_files_that_cannot_be_written_stop_no_other_run(tmp_path, monkeypatch):
+    runs = make_plan(tmp_path / "sweep")
+    runner = FakeRunner()
+
+    def full(project, values, resources):
+        if values["run-name"] == runs[0].directory.name:
+            raise OSError(28, "No space left on device")
+        return runner(project, values, resources)
+
+    write, written = sweep.write_csv, []
+
+    def csv_once(rows, path):
+        written.append(len(written))
+        if len(written) == 3:
+            raise OSError(28, "No space left on device")
+        write(rows, path)
+
+    monkeypatch.setattr(sweep, "write_csv", csv_once)
+    rows = sweep.execute(ROOT, runs, Resources(), full)
+    assert [row["status"] for row in rows] == ["failed"] + ["completed"] * (len(runs) - 1)
+    assert "No space left" in rows[0]["reason"]
+
+
+def test_a_long_name_is_cut_and_stays_unique():
+    names = {sweep.run_name({"data-dir": "/a" * 200 + end}, 0) for end in ("1", "2")}
+    assert len(names) == 2
+    assert all(len(name.encode()) <= 240 for name in names)
