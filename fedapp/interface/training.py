@@ -145,7 +145,8 @@ def app_folder() -> Iterator[Path]:
     Otherwise yield a temporary folder with the installed packages and RunConfig's defaults.
     """
     file = Path("pyproject.toml")
-    if file.is_file() and _APP_TABLE in file.read_text(encoding="utf-8"):
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if _APP_TABLE in text and _COMPONENTS["serverapp"] in text:  # not another Flower app's
         yield Path(".")
         return
     with TemporaryDirectory(prefix="fedapp-") as temporary:

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from fedapp.core.errors import UserError
@@ -41,16 +42,23 @@ class TensorBoardTracker:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise _missing("tensorboard", "tensorboard") from None
-        self.writer = SummaryWriter(str(run.path / "tensorboard"))
+        self._open = partial(SummaryWriter, str(run.path / "tensorboard"))
+        self.writer: Any = None
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Write the row's numbers at its round."""
+        """Write the row's numbers at its round.
+
+        A resumed run's first row hides the rounds from there on that an earlier process wrote.
+        """
+        if self.writer is None:
+            self.writer = self._open(purge_step=row["round"])
         for key, value in numbers(row).items():
             self.writer.add_scalar(key, value, row["round"])
 
     def close(self) -> None:
         """Flush and close the event file."""
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 class WandbTracker:

@@ -55,7 +55,7 @@ def wait_for_nodes(
             raise UserError(answered.missing(len(known)))
         new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
         if not new:
-            time.sleep(0.05)
+            time.sleep(min(1.0, max(0.05, 0.02 * (timeout - remaining))))
             continue
         known.update(new)
         queries = [_query(node) for node in new]

@@ -157,6 +157,8 @@ class ClientStrategy(RoundLoop):
     ) -> list[Message]:
         """Return one message per node that hosts clients of this round's cohort."""
         self.server_round, self.report = server_round, RoundReport(server_round)
+        if self.federation.pool:
+            self.federation.see(grid.get_node_ids())
         cohort = self.cohort(server_round)
         total = sum(weight_of(self.weights, self.federation.examples[c]) for c in cohort)
         self._global = from_array_record(arrays)

@@ -32,6 +32,12 @@ class Federation:
     pool: Sequence[int] = ()
     architectures: Mapping[int, str] = field(default_factory=dict)
     _pace: dict[str, float] = field(default_factory=dict)  # least seconds per image
+    _connected: set[int] = field(default_factory=set)  # nodes, at the start of the round
+
+    def see(self, connected: Iterable[int]) -> None:
+        """Keep which nodes are connected; the others of a pool get no clients in this round."""
+        self._connected.clear()
+        self._connected.update(connected)
 
     def by_node(self, clients: list[int]) -> dict[int, list[int]]:
         """Assign the given clients to nodes; return the clients of each node that has some.
@@ -45,10 +51,11 @@ class Federation:
             for client in clients:
                 assigned.setdefault(self.nodes[client], []).append(client)
             return assigned
-        loads = dict.fromkeys(self.pool, 0.0)
+        pool = [node for node in self.pool if node in self._connected] or self.pool
+        loads = dict.fromkeys(pool, 0.0)
         work = {client: self._work(client) for client in clients}
         for client in sorted(clients, key=lambda c: (-work[c], c)):
-            node = min(self.pool, key=loads.__getitem__)
+            node = min(pool, key=loads.__getitem__)
             loads[node] += work[client]
             assigned.setdefault(node, []).append(client)
         return {node: sorted(hosted) for node, hosted in assigned.items()}

@@ -44,8 +44,10 @@ def examine_federation(
         ports: TCP ports that must be free on this machine.
     """
     if certificates is not None:
-        yield from _certificates(certificates)
-        yield from _private_files(certificates)
+        try:
+            yield from [*_certificates(certificates), *_private_files(certificates)]
+        except PermissionError as error:
+            yield Check("certificates", False, f"this user cannot read {error.filename}")
     if superlink:
         yield attempt("SuperLink", lambda: _connect(superlink, certificates))
     for port in ports:

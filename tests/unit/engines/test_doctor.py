@@ -8,6 +8,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,6 +34,16 @@ def pki(tmp_path):
 
 def federation(certificates=None, superlink="", ports=()):
     return {check.name: check for check in examine_federation(certificates, superlink, ports)}
+
+
+def test_a_folder_of_another_user_is_a_failed_check(pki, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    check = federation(pki)["certificates"]
+    assert not check.ok
+    assert check.found == f"this user cannot read {pki}"
 
 
 def test_good_certificates_pass_with_end_and_names(pki):

@@ -150,6 +150,13 @@ def test_a_project_here_gives_its_defaults():
         assert default_config(app)["num-rounds"] == 7
 
 
+def test_the_project_of_another_app_gives_none():
+    text = (ROOT / "pyproject.toml").read_text()
+    Path("pyproject.toml").write_text(text.replace("fedapp.server_app:app", "other.server:app"))
+    with training.app_folder() as app:
+        assert app != Path(".")
+
+
 def test_a_run_of_the_command_is_loaded(by_command):
     loaded = load_run(by_command)
     assert loaded == load_run(str(by_command))

@@ -79,3 +79,24 @@ def test_mlflow_without_an_address_keeps_runs_where_runs_are(run, tmp_path, monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     open_tracker("mlflow", run)
     assert asked == ([] if address else [(tmp_path / "mlruns").as_uri()])
+
+
+def test_tensorboard_hides_the_rounds_that_a_resumed_run_repeats(run, monkeypatch):
+    opened: list[object] = []
+
+    class Writer:
+        def __init__(self, folder, purge_step):
+            opened.append(purge_step)
+
+        def add_scalar(self, key, value, step):
+            opened.append((key, value, step))
+
+        def close(self):
+            opened.append("closed")
+
+    module = types.SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    tracker = open_tracker("tensorboard", run)
+    tracker.log({"round": 4, "loss": 0.5})
+    tracker.close()
+    assert opened == [4, ("loss", 0.5, 4), "closed"]

@@ -1,7 +1,5 @@
 """Rounds when things go wrong: every failure has a name, and never becomes a model."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from flwr.app import Message
@@ -16,16 +14,18 @@ from in_process import (
 )
 
 from clients.training.local_training import LossDiverged
+from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size, sample_clients
 from fedapp.runtime.preflight import wait_for_nodes
-from strategies.rounds.federation import Federation, RoundFailed
+from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.strategy import build_strategy
+from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import (
     ARRAYS,
     DIVERGED,
     ERROR,
     REPORT,
-    ClientResult,
     from_array_record,
     to_array_record,
 )
@@ -120,9 +120,6 @@ def test_a_node_that_never_answers_is_named():
     grid = Silent({**RUN, "tolerate-failures": True}, nodes=10)
     federation = wait_for_nodes(grid, 10, {}, 5)
     assert federation.nodes[1] == 101
-    from fedapp.config.resolve import parse_config
-    from fedapp.runtime.process import ProcessContext
-    from fedapp.runtime.strategy import build_strategy
 
     config = parse_config({**RUN, "tolerate-failures": True})
     node = ProcessContext(config)
@@ -159,33 +156,6 @@ def test_nodes_that_host_any_client_give_the_bits_of_those_with_their_own(method
     assert_same(
         federate(run, nodes=3)[0], federate(run, nodes=2, node_configs=[{"hosts": "any"}] * 2)[0]
     )
-
-
-def test_a_pool_of_nodes_shares_examples_evenly():
-    examples = {0: 100, 1: 10, 2: 60, 3: 40, 4: 0}
-    federation = Federation(dict.fromkeys(examples, 7), examples, pool=[7, 9])
-    assert federation.by_node([4, 3, 2, 1, 0]) == {7: [0, 1], 9: [2, 3, 4]}
-    assert federation.by_node([3]) == {7: [3]}
-
-
-def test_a_pool_shares_the_work_of_different_architectures_evenly():
-    names = {client: ("small", "large")[client % 2] for client in range(8)}
-    examples = dict.fromkeys(names, 10)
-    federation = Federation(dict.fromkeys(names, 7), examples, [7, 9], names)
-    assert federation.by_node(list(range(8))) == {7: [0, 2, 4, 6], 9: [1, 3, 5, 7]}
-    seconds = {"small": 2.0, "large": 8.0}
-    results = [ClientResult(c, 10, 1, 0.0, seconds[names[c]], 0, 0.0, images=20) for c in names]
-    federation.note(results)
-    federation.note([replace(result, seconds=9.0) for result in results])  # a busy machine
-    assert federation.by_node(list(range(8))) == {7: [0, 1, 4, 5], 9: [2, 3, 6, 7]}
-    assert federation.by_node([1, 0, 2, 4, 6]) == {7: [1], 9: [0, 2, 4, 6]}
-
-
-def test_with_equal_architectures_measured_seconds_move_no_client():
-    federation = Federation(dict.fromkeys(range(4), 7), dict.fromkeys(range(4), 10), [7, 9])
-    before = federation.by_node([0, 1, 2, 3])
-    federation.note([ClientResult(c, 10, 1, 0.0, 1.0 + c, 0, 0.0, images=20) for c in range(4)])
-    assert federation.by_node([0, 1, 2, 3]) == before
 
 
 def test_all_nodes_of_a_pool_are_waited_for():
