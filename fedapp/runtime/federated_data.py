@@ -24,6 +24,7 @@ from fedapp.data.partition.table import Partition
 from fedapp.runtime.run_data import data_hash
 
 EVALUATION_BATCH = 500
+KEPT_BYTES = 64 << 20  # of clients' images, padded and on the device, in each process
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,15 @@ class BatchSettings:
     size: int  # images in a training batch
     augmentation: str  # words of fedapp.data.batches
     drop_last: bool  # leave out a last batch that is not full
-    keep_single: (
-        bool  # whether a client's only image is a batch; with own models BatchNorm needs two
-    )
+    # whether a client's only image is a batch; with own models BatchNorm needs two
+    keep_single: bool
     shuffle: bool  # whether every epoch has a new random order
     decode_threads: int
     test_size: int  # images in a test batch if BatchNorm normalises by the batch; 0: it does not
     dropped_every: int  # stochastic clients: rounds until another class is dropped; 0: never
     dropped_from: int  # the first round in which a class is dropped
-    needs_two_images: str = (
-        ""  # name of the model if its BatchNorm needs 2 images per client; or empty
-    )
+    # name of the model if its BatchNorm needs 2 images per client, otherwise empty
+    needs_two_images: str = ""
 
 
 class FederatedData:
@@ -57,7 +56,7 @@ class FederatedData:
         self.dataset, self.partition, self.settings, self.device = (
             dataset, partition, batches, device,
         )  # fmt: skip
-        self._batches: dict[int, ClientBatches | StreamedBatches] = {}
+        self._batches: dict[int, ClientBatches | StreamedBatches] = {}  # the last used one last
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(device)
         self._global_test_set = partition.global_test_set()
 
@@ -140,16 +139,24 @@ class FederatedData:
         return torch.from_numpy(np.flatnonzero(labels != dropped))
 
     def _client_batches(self, client: int) -> ClientBatches | StreamedBatches:
-        if client not in self._batches:
-            settings = self.settings
-            bounds = full_batch_bounds if settings.drop_last else batch_bounds
-            keep_single = settings.keep_single  # BatchNorm in own networks cannot train on one
-            self._batches[client] = training_batches(
-                self.dataset, self.partition.train[client], settings.size, settings.augmentation,
-                self.device, settings.decode_threads, partial(bounds, keep_single=keep_single),
-                settings.shuffle,
-            )  # fmt: skip
-        return self._batches[client]
+        """Return a client's batches, kept with those of the clients that were used last.
+
+        A process that trains any client would otherwise end up with the whole training set.
+        """
+        batches = self._batches.pop(client, None) or self._new_batches(client)
+        self._batches[client] = batches
+        while len(self._batches) > 1 and sum(b.nbytes for b in self._batches.values()) > KEPT_BYTES:
+            del self._batches[next(iter(self._batches))]
+        return batches
+
+    def _new_batches(self, client: int) -> ClientBatches | StreamedBatches:
+        settings = self.settings
+        bounds = full_batch_bounds if settings.drop_last else batch_bounds
+        return training_batches(
+            self.dataset, self.partition.train[client], settings.size, settings.augmentation,
+            self.device, settings.decode_threads, partial(bounds, keep_single=settings.keep_single),
+            settings.shuffle,
+        )  # fmt: skip
 
     def _test_members(self, client: int) -> np.ndarray:
         """Return a client's test images; none if there is one and BatchNorm needs two."""

@@ -163,6 +163,11 @@ class ClientBatches:
         """Return the number of samples."""
         return len(self.labels)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its images on the device."""
+        return self.padded.nbytes
+
     def epoch(self, generator: torch.Generator, members: Tensor | None = None) -> Iterator[Batch]:
         """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once.
 

@@ -86,6 +86,8 @@ class StreamedBatches:
         UserError: an augmentation that needs images in memory.
     """
 
+    nbytes = 0  # it keeps no images
+
     def __init__(
         self,
         source: EncodedImages,
