@@ -46,8 +46,12 @@ class Resources:
         gpus = len(gpu_names()) if device != "cpu" else 0
         workers = self.workers or (4 * gpus if gpus else cores())
         workers = max(1, min(workers, num_clients))
-        few = participation < 1 and participation * num_clients < 8 * workers
-        nodes = self.nodes or min(num_clients, (1 if pool else 16 if few else 4) * workers)
+        per_worker = 4
+        if pool:
+            per_worker = 1
+        elif participation < 1 and participation * num_clients < 8 * workers:
+            per_worker = 16
+        nodes = self.nodes or min(num_clients, per_worker * workers)
         share = self.gpus if self.gpus >= 0 else min(1.0, gpus / workers)
         share = 0.0 if device.startswith("cuda:") else share
         return Resources(nodes, workers, share)
