@@ -11,6 +11,7 @@ from fedapp.results.plots.rendering import color_of, new_figure, styled
 Points = Sequence[tuple[int, float]]  # round, accuracy in percent
 WINDOW = 10  # rounds in a running mean
 TITLE = 60  # characters in a line of the title
+LONG = 40  # characters of a label, too many for two columns of labels
 
 
 @styled
@@ -19,18 +20,20 @@ def published_beside_curves(
 ) -> Figure:
     """Draw runs (thin), their running means (bold) and the published ends (dotted), by legend."""
     figure = new_figure(7.0, 4.6 + 0.1 * len(curves))
-    axes = figure.subplots()
+    axes, labels = figure.subplots(), list[str]()
     for index, (name, runs) in enumerate(curves.items()):
         color = color_of(index)
         for points in runs:
             rounds, values = (np.array(part) for part in zip(*points, strict=True))
             axes.plot(rounds, values, color=color, alpha=0.25, linewidth=0.8)
             axes.plot(*_running_mean(rounds, values), color=color)
-        axes.plot([], [], color=color, label=f"{name} (published {published[name]:g})")
+        labels.append(f"{name} (published {published[name]:g})")
+        axes.plot([], [], color=color, label=labels[-1])
         axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
     axes.set(xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
     axes.set_title(textwrap.fill(title, TITLE, break_on_hyphens=False))
-    figure.legend(loc="outside lower center", ncols=2 if len(curves) > 2 else 1, fontsize=10)
+    two = len(curves) > 2 and max(map(len, labels)) < LONG
+    figure.legend(loc="outside lower center", ncols=2 if two else 1, fontsize=10)
     return figure
 
 

@@ -256,12 +256,13 @@ def test_mistakes_are_named(arguments, message):
 def test_channels_last_changes_no_feature_beyond_rounding(name):
     # the ImageNet stem leaves one pixel of 32: batch statistics of three values amplify rounding
     size = 128 if name.endswith("imagenet-stem") else 32
-    extractor, images = seeded(name), torch.randn(3, 3, size, size)
+    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
+    extractor = seeded(name)
     with torch.no_grad():
         plain = extractor(images)
         extractor.to(memory_format=torch.channels_last)
         last = extractor(images.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(last, plain, rtol=1e-3, atol=1e-4)
+    assert (last - plain).norm() < 1e-3 * plain.norm()
 
 
 def before_pooling(network: nn.Sequential) -> nn.Sequential:
