@@ -88,22 +88,22 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=50)
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
+    size = options.batch_size
     torch.set_num_threads(1)
     keep_memory()
     kinds = [(quick, bf16) for bf16 in PRECISIONS.values() for quick in (False, True)]
     columns = [f"{name}, {made}" for name in PRECISIONS for made in ("PyTorch", "fedapp")]
     rows = [
         row(
-            "{} to {} channels, {}x{}, kernel {}, stride {}".format(*shape[:3], *shape[2:]),
-            [layer(shape, options.batch_size, *kind) for kind in kinds],
+            f"{inputs} to {outputs} channels, {side}x{side}, kernel {kernel}, stride {stride}",
+            [layer((inputs, outputs, side, kernel, stride), size, *kind) for kind in kinds],
             options.turns, REPEATS,
         )
-        for shape in LAYERS
+        for inputs, outputs, side, kernel, stride in LAYERS
     ]  # fmt: skip
     print(markdown(["layer", *columns], rows))
     rows = [
-        row(name, [whole(name, options.batch_size, *kind) for kind in kinds], options.turns, 2)
-        for name in MODELS
+        row(name, [whole(name, size, *kind) for kind in kinds], options.turns, 2) for name in MODELS
     ]
     print(markdown(["training step", *columns], rows))
 

@@ -11,7 +11,7 @@ from evidence_plots import published_beside_curves
 
 from fedapp.core.files import write_atomically
 from fedapp.experiments.papers.cells import cell_names
-from fedapp.experiments.papers.metrics import BEST
+from fedapp.experiments.papers.metrics import reports_best_round
 from fedapp.experiments.papers.tables import find_paper
 from fedapp.results.formatting import markdown_table
 from fedapp.results.plots.rendering import png
@@ -138,8 +138,7 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
 
 def _of_best_round(paper: str, table: str) -> bool:
     """Return whether a table has the accuracies of the best rounds, not of the last ones."""
-    setting = find_paper(paper).table(table).setting
-    return str(setting.get("reported", "")).startswith(BEST)
+    return reports_best_round(find_paper(paper).table(table).setting)
 
 
 def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:

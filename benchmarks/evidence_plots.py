@@ -20,19 +20,19 @@ def published_beside_curves(
 ) -> Figure:
     """Draw runs (thin), their running means (bold) and the published ends (dotted), by legend."""
     figure = new_figure(7.0, 4.6 + 0.1 * len(curves))
-    axes, labels = figure.subplots(), list[str]()
+    axes = figure.subplots()
+    labels = {name: f"{name} (published {published[name]:g})" for name in curves}
     for index, (name, runs) in enumerate(curves.items()):
         color = color_of(index)
         for points in runs:
             rounds, values = (np.array(part) for part in zip(*points, strict=True))
             axes.plot(rounds, values, color=color, alpha=0.25, linewidth=0.8)
             axes.plot(*_running_mean(rounds, values), color=color)
-        labels.append(f"{name} (published {published[name]:g})")
-        axes.plot([], [], color=color, label=labels[-1])
+        axes.plot([], [], color=color, label=labels[name])
         axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
     axes.set(xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
     axes.set_title(textwrap.fill(title, TITLE, break_on_hyphens=False))
-    two = len(curves) > 2 and max(map(len, labels)) < LONG
+    two = len(curves) > 2 and max(map(len, labels.values())) < LONG
     figure.legend(loc="outside lower center", ncols=2 if two else 1, fontsize=10)
     return figure
 

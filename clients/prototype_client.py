@@ -104,12 +104,11 @@ class PrototypeClient(PersonalClient):
 
         They have the precision of training.
         """
+        examples = self.data.examples(self.server_round)
         with in_bfloat16(self.slot.device.type, self.settings.precision == "bf16"):
             return [
                 (self.represent(features, logits), labels)
-                for features, logits, labels in predict(
-                    self.model, self.data.examples(self.server_round)
-                )
+                for features, logits, labels in predict(self.model, examples)
             ]
 
     @torch.no_grad()

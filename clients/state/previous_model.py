@@ -14,13 +14,13 @@ _PREFIX = "previous/"
 
 
 class Copies(Protocol):
-    """A source of frozen models by name, and of models with initial weights."""
+    """A source of frozen models, by name or with a client's initial weights."""
 
     def copy(self, name: str) -> nn.Module:
         """Return the model of this name."""
 
     def initial(self, client: int) -> nn.Module:
-        """Return a model with a client's initial weights."""
+        """Return the model with a client's initial weights."""
 
 
 def taken_from(model: nn.Module) -> Arrays:
@@ -42,7 +42,7 @@ def load(slot: Copies, stored: Arrays, client: int) -> nn.Module:
     The paper leaves that case open. Its authors' code uses the model of the first round.
     """
     if not stored:
-        return slot.initial(client).requires_grad_(False).eval()
+        return slot.initial(client)
     model = slot.copy("previous")
     load_arrays(floating(model), stored)
     return model

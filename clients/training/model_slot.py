@@ -48,8 +48,10 @@ class ModelSlot:
         return self._copies[name]
 
     def initial(self, client: int) -> nn.Module:
-        """Return a model with a client's initial weights."""
-        return self.build_for(client) if self.build_for else self.copy("initial")
+        """Return a frozen model with a client's initial weights, in eval mode."""
+        if self.build_for is None:
+            return self.copy("initial")
+        return self.build_for(client).requires_grad_(False).eval()
 
     @property
     def teacher(self) -> nn.Module:

@@ -86,8 +86,7 @@ def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Re
     log = folder / f"{overrides['run-name']}.log"
     task = {"project": str(project.absolute()), "overrides": dict(overrides)}
     with log.open("wb") as output:
-        named = str(overrides.get("device", "")).startswith("cuda:")  # one of all GPUs
-        environment = dict(os.environ) if named else _next_gpu()
+        environment = _environment(str(overrides.get("device", "")))
         options = {"stdout": output, "stderr": subprocess.STDOUT, "env": environment}
         code = run_task("fedapp.experiments.jobs", task, **options)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
@@ -96,11 +95,12 @@ def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Re
     return code
 
 
-def _next_gpu() -> dict[str, str]:
-    """Return this environment, with only one of its GPUs if there are several."""
+def _environment(device: str) -> dict[str, str]:
+    """Return this environment, with the next one of several GPUs unless `device` names one."""
     names = gpu_names()
-    own = {"CUDA_VISIBLE_DEVICES": names[next(_started) % len(names)]} if len(names) > 1 else {}
-    return {**os.environ, **own}
+    if len(names) < 2 or device.startswith("cuda:"):
+        return dict(os.environ)
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": names[next(_started) % len(names)]}
 
 
 @contextmanager

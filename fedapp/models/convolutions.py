@@ -57,15 +57,14 @@ class DenseConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve [B, C, H, W] to [B, C', H', W']."""
-        if not _can_train(input):
+        one_output = self._has_one_output(input)
+        if not (_can_train(input) and (one_output or self._is_small(input))):
             return super().forward(input)
         images = input.bfloat16() if _is_bfloat16(input) else input
-        if self._has_one_output(images):
+        if one_output:
             rows, columns = (k - p for k, p in zip(self.kernel_size, self.padding, strict=True))
             covered = images[:, :, :rows, :columns]
             outputs = _OnePixel.apply(covered, self.weight, self.padding)
-        elif not self._is_small(images):
-            return super().forward(input)
         elif self.kernel_size == (1, 1):
             weight = self.weight.to(images.dtype).flatten(1)
             outputs = _images(F.linear(_patches(images, 1), weight), images)
@@ -80,8 +79,7 @@ class DenseConv2d(nn.Conv2d):
     def _is_small(self, images: Tensor) -> bool:
         if (self.kernel_size, self.padding, self.stride) not in _SAME_SIZE:
             return False
-        bfloat16 = images.dtype == torch.bfloat16
-        limit = _PIXELS_AMX[bfloat16][self.kernel_size[0]] if _has_amx() else _PIXELS
+        limit = _PIXELS_AMX[_is_bfloat16(images)][self.kernel_size[0]] if _has_amx() else _PIXELS
         return images.shape[2] * images.shape[3] <= limit
 
 

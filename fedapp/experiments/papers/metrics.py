@@ -39,6 +39,13 @@ def _agreement(of: str) -> Callable[[Summary], float | None]:
 
 PERSONAL = "personalized_accuracy_percent"
 BEST = "best "  # before the metric of a table that reports its best round
+
+
+def reports_best_round(setting: Mapping[str, Any]) -> bool:
+    """Return whether a table with this setting has the results of the best rounds."""
+    return str(setting.get("reported", "")).startswith(BEST)
+
+
 MEASURES: dict[str, Measure] = {
     "accuracy_percent": Measure(_percent, "%"),
     "best accuracy_percent": Measure(

@@ -13,7 +13,7 @@ from typing import Any
 
 from clients.training.objective import REGULARISERS
 from fedapp.data.datasets import DATASETS
-from fedapp.experiments.papers.metrics import BEST, MEASURES, PERSONAL
+from fedapp.experiments.papers.metrics import BEST, MEASURES, PERSONAL, reports_best_round
 from fedapp.experiments.papers.tables import Paper, Row, Table
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import METHODS
@@ -179,8 +179,7 @@ def measure_name(published: Published) -> str:
     method, _ = method_of(published)
     if row.metric == PERSONAL and METHODS[method].accuracy == GLOBAL:
         return f"{PERSONAL} of the global model"
-    best = str(published.setting.get("reported", "")).startswith(BEST)
-    return f"{BEST if best else ''}{row.metric}"
+    return f"{BEST if reports_best_round(published.setting) else ''}{row.metric}"
 
 
 def partition_keys(published: Published) -> Keys:
