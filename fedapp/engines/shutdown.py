@@ -25,9 +25,22 @@ def stop(code: int) -> None:
         return  # another thread is doing this
     _asked.append(code)
     if "ray" in sys.modules:
+        _mute()
         with suppress(Exception):  # Ray may be starting
             sys.modules["ray"].shutdown()
     leave(code)
+
+
+def _mute() -> None:
+    """Discard the errors of threads that wait for Ray's workers, and of Ray about these threads.
+
+    If a thread asks for a result just when Ray's processes end, Ray's library prints a C++ stack
+    and exits with code 1; `run_task` and Ray's own processes cope with that.
+    """
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 def finish(code: int) -> None:

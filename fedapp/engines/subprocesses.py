@@ -61,7 +61,8 @@ def run_task(module: str, task: Any, **options: Any) -> int:
                 process.stdin.flush()
             code = process.wait()
         except KeyboardInterrupt:
-            code = _interrupt(process)
+            ended = _interrupt(process)  # Ray can exit with 1 while it shuts down
+            code = COMPLETED if ended == COMPLETED else INTERRUPTED
         finally:
             _running.discard(process)
     return INTERRUPTED if -code in (signal.SIGINT, signal.SIGTERM) else code

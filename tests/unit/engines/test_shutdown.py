@@ -19,7 +19,27 @@ shutdown.finish(1)
 """
 
 
+RAY_THAT_CRASHES = """
+import os, sys, types
+from fedapp.engines import shutdown
+
+def crash():
+    os.write(2, b"StackTrace Information")
+    raise SystemError
+
+print("before", file=sys.stderr)
+sys.modules["ray"] = types.SimpleNamespace(shutdown=crash)
+shutdown.interrupted()
+"""
+
+
 @pytest.mark.parametrize(("state", "code"), [("stopping", 130), ("alone", 1)])
 def test_an_interruption_keeps_its_exit_code_where_ray_hangs(state, code):
     done = subprocess.run([sys.executable, "-c", PROGRAM, state], timeout=30, check=False)
     assert done.returncode == code
+
+
+def test_an_interruption_hides_the_errors_of_a_ray_that_shuts_down():
+    command = [sys.executable, "-c", RAY_THAT_CRASHES]
+    done = subprocess.run(command, timeout=30, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "before\n")

@@ -97,6 +97,14 @@ def test_a_task_ends_in_good_order_with_who_gave_it(environment, tmp_path, how):
     wait_for(tmp_path / "closed")
 
 
+def test_an_interrupted_task_that_ends_with_an_error_counts_as_interrupted(environment, tmp_path):
+    (tmp_path / "child.py").write_text(CHILD.replace(f"sys.exit({INTERRUPTED})", "sys.exit(1)"))
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], env=environment)
+    wait_for(tmp_path / "started")
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(30) == INTERRUPTED
+
+
 def test_tasks_that_other_threads_wait_for_can_be_ended(environment, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         code = pool.submit(run_task, "child", str(tmp_path), env=environment)
