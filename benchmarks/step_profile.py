@@ -1,12 +1,12 @@
 """Where the milliseconds of a local training step go, beside a bare PyTorch step.
 
-    python benchmarks/step_profile.py [--model cnn] [--batch-size 10] [--steps 200]
+    python benchmarks/step_profile.py [--model cnn] [--batch-size 10] [--epoch 5] [--steps 200]
 
 Prints a Markdown table of milliseconds per step on one thread of the CPU, medians of five turns.
 "Bare" is a model and `torch.optim.SGD` as a tutorial writes them; "tuned" has the layout, the
 convolutions and the fused optimiser of the benchmark's plain loop; "fedapp" is FedAvg's local
-training with crops and flips. All keep freed memory. The lines by kind of operator are from
-torch.profiler, scaled to the wall time without it.
+training with crops and flips, for clients of one epoch of `--epoch` steps. All keep freed memory.
+The lines by kind of operator are from torch.profiler, scaled to the wall time without it.
 """
 
 import argparse
@@ -70,20 +70,21 @@ def plain(model: str, batch: int, tuned: bool) -> Callable[[int], None]:
     return run
 
 
-def ours(model: str, batch: int) -> Callable[[int], None]:
-    """Return a function that takes steps as a client of FedAvg does."""
+def ours(model: str, batch: int, epoch: int) -> Callable[[int], None]:
+    """Return a function that takes steps as clients of FedAvg with `epoch` steps each do."""
     network = build(model, torch.channels_last)
-    images = torch.randint(0, 256, (SAMPLES, SIDE, SIDE, 3), dtype=torch.uint8)
-    labels = torch.randint(0, CLASSES, (SAMPLES,))
+    images = torch.randint(0, 256, (batch * epoch, SIDE, SIDE, 3), dtype=torch.uint8)
+    labels = torch.randint(0, CLASSES, (batch * epoch,))
     half = (0.5, 0.5, 0.5)
     batches = ClientBatches(images, labels, half, half, batch, augmentation="crop flip")
     generator = torch.Generator().manual_seed(0)
 
     def run(steps: int) -> None:
-        settings = LocalSettings(max(1, steps * batch // SAMPLES), 0.9, 1e-5)
-        train(
-            network, FrozenModels(), Objective(), lambda: batches.epoch(generator), 0.01, settings
-        )
+        for _ in range(steps // epoch):
+            train(
+                network, FrozenModels(), Objective(), lambda: batches.epoch(generator), 0.01,
+                LocalSettings(1, 0.9, 1e-5),
+            )  # fmt: skip
 
     return run
 
@@ -111,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--batch-size", type=int, default=10)
+    parser.add_argument("--epoch", type=int, default=5, help="steps of a client")
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -118,14 +120,14 @@ def main() -> None:
     runs = {
         "bare": plain(options.model, options.batch_size, tuned=False),
         "tuned": plain(options.model, options.batch_size, tuned=True),
-        "fedapp": ours(options.model, options.batch_size),
+        "fedapp": ours(options.model, options.batch_size, options.epoch),
     }
-    steps = max(options.steps, SAMPLES // options.batch_size)
+    steps = max(options.steps // options.epoch, 1) * options.epoch
     for run in runs.values():
-        run(SAMPLES // options.batch_size)  # the first steps allocate memory and choose kernels
+        run(10 * options.epoch)  # the first steps allocate memory and choose kernels
     turns = [{name: milliseconds(run, steps) for name, run in runs.items()} for _ in range(TURNS)]
     whole = {name: statistics.median(turn[name] for turn in turns) for name in runs}
-    parts = {name: shares(run, SAMPLES // options.batch_size) for name, run in runs.items()}
+    parts = {name: shares(run, 10 * options.epoch) for name, run in runs.items()}
     rows = [
         [kind, *(f"{parts[name][kind] * whole[name]:.2f}" for name in runs)]
         for kind in (*KINDS, "other")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clients.arrays import Arrays
 
-_CHUNK = 1 << 15  # values per step of a long sum; intermediate results fit the CPU cache
+_CHUNK = 1 << 13  # values per step of a long sum
 
 
 def floating(model: nn.Module) -> dict[str, Tensor]:
@@ -30,16 +30,12 @@ def load_arrays(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray])
 
 
 def squared_distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the sum of (one - other)^2, summed in float64.
+    """Return the sum of (one - other)^2 of float32 arrays, relative error below 1e-6.
 
-    In pieces that stay in the cache it takes half the time of one expression.
+    Differences and squares are float32, sums of the pieces float64. The pieces stay in the cache,
+    and are so short that NumPy's BLAS uses one thread for them.
     """
     left, right = one.reshape(-1), other.reshape(-1)
-    squares, total = np.empty(min(_CHUNK, left.size)), 0.0
-    for start in range(0, left.size, _CHUNK):
-        difference = left[start : start + _CHUNK] - right[start : start + _CHUNK]
-        piece = squares[: difference.size]
-        np.copyto(piece, difference)
-        np.multiply(piece, piece, out=piece)
-        total += float(piece.sum())
-    return total
+    pieces = [slice(start, start + _CHUNK) for start in range(0, left.size, _CHUNK)]
+    differences = (left[piece] - right[piece] for piece in pieces)
+    return sum(float(np.dot(each, each)) for each in differences)

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from clients.training.factored import Factors, factored
+from clients.training.factored import CurrentParameters, FactoredWeight, factored
 from clients.training.objective import Objective, Step
 from clients.training.sgd import FusedSGD
 
@@ -91,15 +91,17 @@ def train(
     """
     start = time.perf_counter()
     model.train()
-    with _factors(model, gradients, settings) as factors:
-        parameters = _pairs(model, frozen.teacher or model)
-        optimiser = FusedSGD(
-            parameters[0], lr, settings.momentum, settings.weight_decay, velocity, factors
-        )
-        forward = partial(_forward, model, frozen, objective, parameters, settings.precision)
-        total = torch.zeros((), device=parameters[0][0].device)
+    with _factored(model, gradients, settings, velocity is None) as large:
+        own, received = _pairs(model, frozen.teacher or model)
+        optimiser = FusedSGD(own, lr, settings.momentum, settings.weight_decay, velocity, large)
+        current = CurrentParameters(own, large)
+        pairs = current, received
+        forward = partial(_forward, model, frozen, objective, pairs, settings.precision)
+        total = torch.zeros((), device=own[0].device)
         steps = images = 0
-        for _ in range(settings.epochs):
+        for number in range(settings.epochs):
+            if number:
+                current.apply()  # `epoch` may read the weights
             for inputs, labels in epoch():
                 optimiser.zero_grad()
                 with in_bfloat16(inputs.device.type, settings.precision == "bf16"):
@@ -119,12 +121,12 @@ def _check_loss(total: float, steps: int, lr: float) -> None:
         raise LossDiverged(f"the training loss is {total} after {steps} steps at lr {lr:g}")
 
 
-def _factors(
-    model: nn.Module, gradients: Gradients, settings: LocalSettings
-) -> AbstractContextManager[dict[Tensor, Factors]]:
-    """Return where large layers keep their gradients' factors: only the optimiser may need them."""
+def _factored(
+    model: nn.Module, gradients: Gradients, settings: LocalSettings, defer: bool
+) -> AbstractContextManager[dict[Tensor, FactoredWeight]]:
+    """Let large layers keep their gradients' factors where only the optimiser may need them."""
     if gradients is backward and not settings.clip_norm and settings.precision != "bf16":
-        return factored(model)
+        return factored(model, defer)
     return nullcontext({})
 
 
@@ -132,7 +134,7 @@ def _forward(
     model: nn.Module,
     frozen: FrozenModels,
     objective: Objective,
-    parameters: tuple[list[nn.Parameter], list[nn.Parameter]],
+    parameters: tuple[CurrentParameters, list[nn.Parameter]],
     precision: str,
     inputs: Tensor,
     labels: Tensor,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from clients.training.factored import Factors, gradient_blocks
+from clients.training.factored import FactoredWeight
 
 
 class FusedSGD:
@@ -19,7 +19,7 @@ class FusedSGD:
 
     The first step sets v to g + weight_decay w, as `torch.optim.SGD` does. With `velocity`, one
     tensor v for each parameter, it starts from these values and changes these tensors in place.
-    Where a parameter has `factors` of its gradient, g is their product (see `factored`).
+    Where a parameter is `factored`, its gradient has factors, and `apply` writes its first steps.
     """
 
     def __init__(
@@ -29,33 +29,38 @@ class FusedSGD:
         momentum: float,
         weight_decay: float,
         velocity: list[Tensor] | None = None,
-        factors: Mapping[Tensor, Factors] | None = None,
+        factored: Mapping[Tensor, FactoredWeight] | None = None,
     ) -> None:
         self.parameters = parameters
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self._factors = factors or {}
         self._first = velocity is None
         new = [torch.empty_like(p) for p in parameters] if velocity is None else velocity
         self._buffers: Sequence[Tensor | None] = new if momentum else [None] * len(parameters)
+        self._factored = factored or {}
+        for parameter, buffer in zip(parameters, self._buffers, strict=True):
+            if parameter in self._factored:
+                self._factored[parameter].velocity = buffer
 
     def zero_grad(self) -> None:
         """Clear the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
-        for factors in self._factors.values():
-            factors.clear()
+        for weight in self._factored.values():
+            weight.factors.clear()
 
     @torch.no_grad()
     def step(self) -> None:
         """Take one step; every parameter must have a gradient or factors of one."""
         whole = []
         for parameter, buffer in zip(self.parameters, self._buffers, strict=True):
-            if not (factors := self._factors.get(parameter)):
+            weight = self._factored.get(parameter)
+            if weight is None or not weight.factors:
                 whole.append(_in_memory_order(parameter, parameter.grad, buffer))
-                continue
-            for rows, gradient in gradient_blocks(parameter, factors):
-                part = None if buffer is None else buffer[rows]
-                self._update([(parameter[rows], gradient, part)])
+            elif not weight.defer(self.lr, self.momentum, self.weight_decay):
+                weight.apply()
+                for rows, gradient in weight.gradient_blocks():
+                    part = None if buffer is None else buffer[rows]
+                    self._update([(parameter[rows], gradient, part)])
         if whole:
             self._update(whole)
         self._first = False

@@ -19,19 +19,25 @@ def small_blocks(monkeypatch):
     """Let every linear layer count as large, in blocks of a few rows and a shorter last one."""
     monkeypatch.setattr(module, "_FEWEST_WEIGHTS", 1)
     monkeypatch.setattr(module, "_BLOCK", 3000)
+    monkeypatch.setattr(module, "_DEFERRED_ROWS", 70)
 
 
-def _epoch():
+def _epoch(sizes=(9, 1, 40, 30)):
     generator = torch.Generator().manual_seed(1)
     images, labels = torch.randn(80, 1, 8, 8, generator=generator), torch.arange(80) % 3
-    sizes = [9, 1, 40, 30]  # one image, many images and an even part
     return lambda: zip(images.split(sizes), labels.split(sizes), strict=True)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("regulariser", [None, "prox"])
-def test_factors_train_what_gradients_train(momentum, regulariser):
-    """A proximal term's own gradient of the weight is added to the factors' product."""
+@pytest.mark.parametrize("sizes", [
+    (9, 1, 40, 30), (8,) * 10, (16,) * 5, (20, 12, 16, 16, 16), (40, 40),
+], ids=str)  # fmt: skip
+def test_factors_train_what_gradients_train(momentum, regulariser, sizes):
+    """A proximal term's own gradient of the weight is added to the factors' product.
+
+    The steps on up to 16 images at the beginning are deferred: all of an epoch, some, or none.
+    """
     models = [build_model("cnn", "linear", 1, 8, 3, seed=5) for _ in range(2)]
     frozen = FrozenModels(build_model("cnn", "linear", 1, 8, 3, seed=6).eval())
     objective = Objective("ce", regulariser, reg_weight=0.1)
@@ -43,8 +49,8 @@ def test_factors_train_what_gradients_train(momentum, regulariser):
         return backward(forward, objective)
 
     for model, rule in zip(models, (backward, plain), strict=True):
-        train(model, frozen, objective, _epoch(), 0.1, settings, rule)
-    assert len(used) == 8
+        train(model, frozen, objective, _epoch(sizes), 0.1, settings, rule)
+    assert len(used) == 2 * len(sizes)
     weights = [model.get_parameter("extractor.7.weight") for model in models]
     assert [weight.grad is None for weight in weights] == [regulariser is None, False]
     for own, other in zip(*(model.parameters() for model in models), strict=True):
@@ -56,14 +62,14 @@ def test_a_layer_used_twice_has_the_sum_of_both_gradients():
     layer, inputs = nn.Linear(30, 200), torch.randn(2, 7, 30)
     reference = nn.Linear(30, 200)
     reference.load_state_dict(layer.state_dict())
-    with factored(layer) as factors:
-        optimiser = FusedSGD(list(layer.parameters()), 0.1, 0.9, 0.0, None, factors)
+    with factored(layer, defer=False) as weights:
+        optimiser = FusedSGD(list(layer.parameters()), 0.1, 0.9, 0.0, None, weights)
         (layer(inputs[0]).relu().sum() + layer(inputs[1]).square().sum()).backward()
         assert layer.weight.grad is None
-        assert len(factors[layer.weight]) == 2
+        assert len(weights[layer.weight].factors) == 2
         optimiser.step()
         optimiser.zero_grad()
-        assert factors == {layer.weight: []}
+        assert not weights[layer.weight].factors
     (reference(inputs[0]).relu().sum() + reference(inputs[1]).square().sum()).backward()
     FusedSGD(list(reference.parameters()), 0.1, 0.9, 0.0).step()
     torch.testing.assert_close(layer.weight, reference.weight)
@@ -74,8 +80,8 @@ def test_only_float_layers_that_are_trained_are_factored_and_all_are_restored():
     layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4).double())
     layers[0].weight.requires_grad_(False)
     inputs = torch.randn(3, 4)
-    with factored(layers) as factors:
-        assert list(factors) == [layers[1].weight]
+    with factored(layers, defer=True) as weights:
+        assert list(weights) == [layers[1].weight]
         with torch.no_grad():
             assert torch.equal(layers[1](inputs), F.linear(inputs, *layers[1].parameters()))
         layers[1](inputs.expand(2, 3, 4)).sum().backward()  # not a matrix: as usual
@@ -96,8 +102,8 @@ def test_a_layer_without_bias_can_be_all_that_is_trained():
     torch.manual_seed(0)
     layer = nn.Linear(30, 200, bias=False)
     before, inputs = layer.weight.detach().clone(), torch.randn(7, 30)
-    with factored(layer) as factors:
-        optimiser = FusedSGD([layer.weight], 0.1, 0.0, 0.0, None, factors)
+    with factored(layer, defer=True) as weights:
+        optimiser = FusedSGD([layer.weight], 0.1, 0.0, 0.0, None, weights)
         layer(inputs).sum().backward()
         optimiser.step()
     torch.testing.assert_close(layer.weight.detach(), before - 0.1 * inputs.sum(0))
