@@ -38,7 +38,6 @@ class DittoClient(LocalClient):
             reference: follow the reference code: pull towards the locally trained model, send the
                 personal model, and keep the personal model's learning rate constant.
             first_lr: learning rate of round 1, for `reference`.
-            more: as `LocalClient`.
         """
         super().__init__(*args, **kwargs)
         self.pull, self.reference, self.first_lr = pull, reference, first_lr

@@ -31,7 +31,6 @@ class FedAlignClient(LocalClient):
             args, kwargs: as `LocalClient`.
             mu: weight of the alignment.
             width: share of the block's inner channels, above 0 and up to 1.
-            more: as `LocalClient`.
         """
         super().__init__(*args, **kwargs)
         self.mu, self.width = mu, width

@@ -47,7 +47,6 @@ class FedCurvClient(LocalClient):
             per_sample: square the gradients of single examples, one backward pass each, instead of
                 those of mini-batches.
             accumulate: the server's sums are over all clients that have trained so far.
-            more: as `LocalClient`.
         """
         super().__init__(*args, **kwargs)
         self.weight, self.samples, self.per_sample = weight, samples, per_sample

@@ -33,7 +33,6 @@ class FedSOLClient(LocalClient):
             rho: length of the perturbation.
             adaptive: A is |w - w_g| normalised along its first dimension; otherwise 1.
             part: the part of the model that is perturbed, a name of `clients.training.parts`.
-            more: as `LocalClient`.
         """
         super().__init__(*args, **kwargs)
         self.rho, self.adaptive, self.part = rho, adaptive, part

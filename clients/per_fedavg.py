@@ -44,7 +44,6 @@ class PerFedAvgClient(LocalClient):
             constant: keep b constant, as the reference code does.
             first_lr: local learning rate of round 1; b falls by the ratio of the current one to it.
             adapt_epochs: of the personal model; 0: a single step.
-            more: as `LocalClient`.
         """
         super().__init__(*args, **kwargs)
         self.outer_lr, self.constant, self.first_lr = outer_lr, constant, first_lr

@@ -5,15 +5,9 @@ groups for CPUs. Both depend only on the client's id, so that every process know
 communication.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fedapp.core.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 _LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 _MHMG8 = ("fedavgcnn", "googlenet", "mobilenetv2", *_LARGE)

@@ -5,12 +5,9 @@ ahead (Pillow releases Python's lock), and nothing is kept. The augmentation dep
 numbers that are drawn beforehand, so the number of threads changes no bit of a result.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +25,6 @@ from fedapp.data.batches.in_memory import (
     parse_augmentation,
 )
 from fedapp.data.readers.encoded import EncodedImages, Task
-
-if TYPE_CHECKING:
-    pass
 
 AHEAD = 2  # batches that are decoded in advance
 MOST_TEST_IMAGES = 128  # largest test batch
