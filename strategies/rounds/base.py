@@ -24,6 +24,7 @@ from strategies.rounds.records import (
     TASK,
     ClientFailure,
     ClientResult,
+    Packer,
     Task,
     from_array_record,
     to_array_record,
@@ -252,9 +253,9 @@ class ClientStrategy(RoundLoop):
     def _messages(
         self, kind: str, tasks: Mapping[int, Task], arrays: ArrayRecord, extras: _Extras
     ) -> list[Message]:
-        messages = []
+        messages, packer = [], Packer()
         for node, task in tasks.items():
-            groups = {name: to_array_record(group) for name, group in extras(task.clients).items()}
+            groups = {name: packer.pack(group) for name, group in extras(task.clients).items()}
             content = RecordDict({ARRAYS: arrays, TASK: task.to_record(), **groups})
             messages.append(Message(content, dst_node_id=node, message_type=kind))
         return messages

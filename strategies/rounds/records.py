@@ -97,7 +97,24 @@ class ClientFailure:
 
 def to_array_record(arrays: Arrays) -> ArrayRecord:
     """Pack named arrays, C-contiguous, in a Flower record."""
-    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
+    return Packer().pack(arrays)
+
+
+class Packer:
+    """Packs arrays for several messages, which share the packed form of an array that all get.
+
+    The arrays must not change meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._packed: dict[int, tuple[np.ndarray, Array]] = {}  # by the id of an array kept here
+
+    def pack(self, arrays: Arrays) -> ArrayRecord:
+        """Return the record that `to_array_record` returns."""
+        for array in arrays.values():
+            if id(array) not in self._packed:
+                self._packed[id(array)] = array, Array(np.asarray(array, order="C"))
+        return ArrayRecord({name: self._packed[id(array)][1] for name, array in arrays.items()})
 
 
 def from_array_record(record: ArrayRecord) -> Arrays:

@@ -9,23 +9,26 @@ from in_process import settings
 
 from fedapp.engines.in_process import FIRST_NODE, InProcessGrid
 from strategies.fedavg import FedAvg
+from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import (
     ARRAYS,
     TASK,
     ClientResult,
     Task,
+    extra_records,
     from_array_record,
     pack_report,
     to_array_record,
 )
+from strategies.scaffold import Scaffold
 
 EXAMPLES = 50
 MODEL = {"weight": np.ones(250_000, np.float32)}  # 1 MB
 
 
 class ScriptedGrid(InProcessGrid):
-    """Every node answers at once with the received model plus its number."""
+    """Every node answers at once with the received model plus its number, and with the extras."""
 
     def answer(self, message: Message) -> Message:
         task = Task.from_record(message.content.config_records[TASK])
@@ -35,19 +38,23 @@ class ScriptedGrid(InProcessGrid):
             [ClientResult(task.clients[0], EXAMPLES, 1, 1.0, 0.1, 10**6, 1.0)], []
         )
         content[ARRAYS] = to_array_record({n: a + shift for n, a in received.items()})
+        for name, group in extra_records(message.content).items():
+            content[name] = to_array_record(group)
         return Message(content, reply_to=message)
 
 
-def peak(clients: int) -> float:
+def peak(kind: type[ClientStrategy], clients: int) -> float:
     """Return the most megabytes that one round with this many nodes held, and check its mean."""
     grid = ScriptedGrid(settings(), nodes=clients)
     federation = Federation(
         {client: FIRST_NODE + client for client in range(clients)},
         dict.fromkeys(range(clients), EXAMPLES),
     )
-    strategy = FedAvg(
+    strategy = kind(
         federation, cohort=lambda r: list(range(clients)), lr=lambda r: 0.1, trained=["weight"]
     )
+    if kind is Scaffold:
+        strategy.load_state(MODEL)  # c, which every node gets
     models = []
     initial = to_array_record(MODEL)
     tracemalloc.start()
@@ -60,7 +67,8 @@ def peak(clients: int) -> float:
     return megabytes
 
 
-def test_a_hundred_clients_take_no_more_memory_than_ten():
-    few, many = peak(10), peak(100)
+@pytest.mark.parametrize("kind", [FedAvg, Scaffold])
+def test_a_hundred_clients_take_no_more_memory_than_ten(kind):
+    few, many = peak(kind, 10), peak(kind, 100)
     assert few > 2  # the sum alone takes twice the model
     assert many == pytest.approx(few, rel=0.1)
