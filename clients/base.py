@@ -120,7 +120,8 @@ class LocalClient(NumPyClient):
         self.set_parameters(list(received.values()))
         self.prepare(server_round)
         self.copy_to_teacher()
-        result = self.run(server_round, lr)
+        with self.slot.seeded(self.data.seed(server_round)):
+            result = self.run(server_round, lr)
         update = Update(to_arrays(self.shared), result, self.data.num_examples)
         update.squared_distance = self._squared_distance(received, update.shared)
         self._check_finite(update, result.steps)
@@ -174,7 +175,9 @@ class LocalClient(NumPyClient):
         """
         self.model = self.slot.model
         self.set_parameters(parameters)
-        self.personalise(int(config.get("server_round", 1)), float(config.get("lr", 0.0)))
+        server_round, lr = int(config.get("server_round", 1)), float(config.get("lr", 0.0))
+        with self.slot.seeded(self.data.seed(server_round)):
+            self.personalise(server_round, lr)
         scores = self.scores()
         loss, count = scores.pop("loss"), int(scores.pop("examples"))
         return loss, count, dict(scores)

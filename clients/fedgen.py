@@ -52,7 +52,7 @@ class FedGenClient(PersonalClient):
         self.generator.to(self.slot.device)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
-        """Set the gradients of one batch; the noise comes from the seeded RNG of `run`."""
+        """Set the gradients of one batch; the noise comes from the seeded RNG of `work`."""
         step = forward()
         loss = objective(step)
         if self.generator is not None:

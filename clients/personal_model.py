@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clients.base import Arrays, LocalClient
 from clients.training.arrays import load_arrays, to_arrays
-from clients.training.local_training import LossDiverged, TrainingResult
+from clients.training.local_training import LossDiverged
 from clients.update import Update
 
 AFTER_DOWNLOAD = "after-download"
@@ -34,13 +34,6 @@ class PersonalClient(LocalClient):
     def prepare(self, server_round: int) -> None:
         """Load the personal model; keep the received tensors."""
         self.recall(keep_received=True)
-
-    def run(self, server_round: int, lr: float) -> TrainingResult:
-        """Train; dropout uses the client's seed and leaves the state of torch's RNG unchanged."""
-        devices = [self.slot.device] if self.slot.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self.data.seed(server_round))
-            return super().run(server_round, lr)
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""

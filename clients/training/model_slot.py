@@ -3,7 +3,8 @@
 A client is built for every message. The expensive objects are here and outlive the clients.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -40,6 +41,19 @@ class ModelSlot:
     def device(self) -> torch.device:
         """The model's device."""
         return next(self.model.parameters()).device
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Seed torch's own generators, which dropout uses, in the block; restore them afterwards.
+
+        They are those of the CPU and of the model's GPU.
+        """
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=gpus):
+            torch.default_generator.manual_seed(seed)
+            for gpu in gpus:
+                torch.cuda.default_generators[gpu.index].manual_seed(seed)
+            yield
 
     def copy(self, name: str) -> nn.Module:
         """Return the frozen model of this name, in eval mode, made at the first call."""
