@@ -90,10 +90,14 @@ class FederatedData:
             torch_seed(0, Stream.EVALUATION) if size else None, self.settings.decode_threads,
         )  # fmt: skip
 
+    def test_members(self) -> np.ndarray:
+        """Return the positions of the global test set's images in the data set's test split."""
+        chosen = self._global_test_set
+        return np.arange(len(self.dataset.test_labels)) if chosen is None else chosen
+
     def test_labels(self) -> np.ndarray:
         """Return the labels of the whole global test set."""
-        labels = self.dataset.test_labels
-        return labels if self._global_test_set is None else labels[self._global_test_set]
+        return np.asarray(self.dataset.test_labels[self.test_members()])
 
     def class_counts(self) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
         """Return training counts [clients, classes], class names and test counts of that shape."""

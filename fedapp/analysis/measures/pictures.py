@@ -50,14 +50,11 @@ class Landscape(Measure):
 
     def _sample(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels drawn from the whole test set, on the device."""
-        batches = list(self.process.data.test_batches())
-        images = torch.cat([batch for batch, _ in batches])
-        labels = torch.cat([batch for _, batch in batches])
-        chosen = torch.from_numpy(
-            _sample_of(len(labels), LANDSCAPE_IMAGES, self.process.config.seed)
-        )
-        chosen = chosen.to(labels.device)
-        return images[chosen], labels[chosen]
+        data = self.process.data
+        members = data.test_members()
+        chosen = members[_sample_of(len(members), LANDSCAPE_IMAGES, self.process.config.seed)]
+        images, labels = zip(*data.test_batches(chosen), strict=True)
+        return torch.cat(images), torch.cat(labels)
 
 
 class FeatureMap(Measure):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedapp import server_app
 from fedapp.analysis.formulas.accuracy import out_local_accuracy
+from fedapp.analysis.measures import pictures as drawings
 from fedapp.analysis.measures.pictures import FeatureMap, LocalFeatureMap
 from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.measures.views import Local, view_of
@@ -149,6 +150,24 @@ def test_every_measure_has_a_plot_for_one_run_and_for_two(saved):
         assert set(figures) == set(words)
         for axes in (axes for figure in figures.values() for axes in figure.axes):
             assert axes.get_ylabel() or axes.get_label() == "<colorbar>"
+
+
+def test_the_landscape_reads_only_the_images_that_it_draws(saved, monkeypatch):
+    """Of ImageNet-100 the whole test set would take three gigabytes."""
+    data, read = saved.process.data, []
+    batches = data.test_batches
+
+    def counted(*members):
+        for images, labels in batches(*members):
+            read.extend(labels.tolist())
+            yield images, labels
+
+    monkeypatch.setattr(data, "test_batches", counted)
+    monkeypatch.setattr(drawings, "LANDSCAPE_IMAGES", 40)
+    measured = drawings.Landscape(saved.process, None, None).of_model()
+    assert len(read) == 40
+    assert len(set(read)) > 5  # of many classes
+    assert np.isfinite(measured["slice"]).all()
 
 
 def test_pictures_are_measured_and_drawn(saved):
