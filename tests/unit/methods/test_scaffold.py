@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from in_process import assert_same, differ, federate, settings
 from small_clients import VectorClient, strategy_of
 
@@ -139,4 +138,3 @@ def test_weight_decay_and_momentum_act_on_the_corrected_gradient():
     before = np.array(CASE["w0"])
     expected = before - 0.1 * (np.array(CASE["corrected_grad_for_g"]) + 0.5 * before)
     np.testing.assert_allclose(after, expected, rtol=1e-6)
-    assert torch.is_grad_enabled()
