@@ -18,8 +18,13 @@ def floating(model: nn.Module) -> dict[str, Tensor]:
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    """Copy tensors to arrays on the CPU."""
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+    """Copy tensors, on any device and in any layout, to arrays in C order."""
+    return {name: _copied(tensor).numpy() for name, tensor in tensors.items()}
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Return a copy on the CPU: one copy, not one from the device and one into C order."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from flwr.client import Client, NumPyClient
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from in_process import settings
 
-from clients.training.arrays import squared_distance
+from clients.training.arrays import squared_distance, to_arrays
 from clients.training.local_training import LossDiverged, TrainingResult
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
@@ -103,3 +103,15 @@ def test_a_trained_model_that_is_not_finite_is_a_divergence(part, value, monkeyp
         return
     with pytest.raises(LossDiverged, match="the model has non-finite weights after 2 steps"):
         client.work(received, 1, 0.1)
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_arrays_are_copies_in_c_order_of_tensors_in_any_layout(layout):
+    weight = torch.randn(5, 4, 3, 3).to(memory_format=layout)
+    arrays = to_arrays({"weight": torch.nn.Parameter(weight.clone()), "steps": torch.tensor(2)})
+    np.testing.assert_array_equal(arrays["weight"], weight.numpy())
+    assert arrays["weight"].flags.c_contiguous
+    assert arrays["steps"].shape == ()
+    copies = to_arrays({"weight": weight})
+    copies["weight"][:] = 0
+    assert weight.any()
