@@ -3,15 +3,15 @@
 from torch import Tensor
 
 from clients.base import LocalClient
+from clients.losses import class_scale
 
 
 class FrequencyScaledClient(LocalClient):
-    """Evaluates with logits times Phi_c = C n_c / n; the global model is evaluated without Phi.
+    """Evaluates with logits times Phi of `class_scale`; the global model is evaluated without.
 
     Source: FedGELA (Fan et al. 2023, NeurIPS), personal inference.
     """
 
     def logit_scale(self) -> Tensor:
         """Return Phi of this client, [C]."""
-        counts = self.data.class_counts
-        return counts * (len(counts) / counts.sum())
+        return class_scale(self.data.class_counts)

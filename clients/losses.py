@@ -157,10 +157,18 @@ def balanced_cross_entropy(
     return F.cross_entropy(balanced, labels)
 
 
+def class_scale(class_counts: Tensor) -> Tensor:
+    """Return Phi_c = C n_c / n of a client, [C], for its class counts n_c [C].
+
+    Source: FedGELA (Fan et al., NeurIPS 2023), the scale of a client's logits.
+    """
+    return class_counts * (len(class_counts) / class_counts.sum())
+
+
 def scaled_cross_entropy(
     logits: Tensor, labels: Tensor, class_scale: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    """Return CE(Phi * z / temperature), for logits [B, C] and Phi_c = C n_c / n of this client.
+    """Return CE(Phi * z / temperature), for logits [B, C] and this client's Phi [C].
 
     A class the client lacks has logit 0 and stays in the softmax.
     Source: FedGELA (Fan et al., NeurIPS 2023), local loss; the temperature is in its code.

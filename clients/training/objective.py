@@ -56,7 +56,7 @@ BASE_LOSSES: dict[str, LossFunction] = {
     "scaled-ce": lambda step: losses.scaled_cross_entropy(
         step.logits,
         step.labels,
-        step.class_counts * (len(step.class_counts) / step.class_counts.sum()),
+        losses.class_scale(step.class_counts),
         step.options.temperature,
     ),
     "dr": lambda step: losses.dot_regression(step.features, step.labels, step.classifier),

@@ -34,7 +34,7 @@ COUNTS, COUNTS_NO_ZERO = (
 )
 ETF = tensor(VECTORS["etf"]["V_rows_are_classes"])
 Z, Z_GLOBAL = (tensor(VECTORS["logits"][name]) for name in ("linear_local", "linear_global"))
-PHI = 4 * COUNTS / COUNTS.sum()
+PHI = losses.class_scale(COUNTS)
 
 CE = losses.cross_entropy(Z, LABELS)
 DR = losses.dot_regression(F_LOCAL, LABELS, ETF)
