@@ -40,6 +40,9 @@ LOSS_OPTIONS = {  # field of LossOptions -> key
     "temperature": "fedgela-temperature",
 }
 
+# tau of a regulariser that is added to a base method, for which no paper states one
+USUAL_TEMPERATURES = {"kd": 3.0, "ntd": 3.0, "kd-ntd": 3.0, "moon": 0.5}
+
 Parts = Callable[[MethodSetup], dict[str, Any]]  # returns arguments of a constructor
 
 
@@ -194,11 +197,3 @@ class Method:
             return Objective(self.loss.base, name, beta, 1.0 - beta, tau, options)
         weight = 0.0 if self.loss.combine == PERTURB else float(values[self.loss.weight])
         return Objective(self.loss.base, name, 1.0, weight, tau, options)
-
-
-USUAL_TEMPERATURES = {
-    "kd": 3.0,
-    "ntd": 3.0,
-    "kd-ntd": 3.0,
-    "moon": 0.5,
-}  # regularisers' usual temperatures

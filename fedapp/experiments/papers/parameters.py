@@ -10,6 +10,7 @@ from typing import Any
 
 from fedapp.config.run_config import RunConfig
 from fedapp.experiments.papers.protocol import CannotRunError, Keys, Published, Reason, method_of
+from fedapp.methods.row import USUAL_TEMPERATURES
 from fedapp.methods.table import METHODS
 
 # Methods without a stated learning rate -> the method whose rate is used.
@@ -41,7 +42,6 @@ RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
     ),
 }
 NEUTRAL = {"beta": 0, "mu": 0, "lambda": 1}  # the value at which the method equals its base
-ADDED_TAU = {"kd": 3.0, "ntd": 3.0, "moon": 0.5}  # as in the methods of these names
 
 
 def method_parameters(published: Published) -> Keys:
@@ -118,9 +118,9 @@ def _blend(published: Published) -> float:
 
 
 def _added_tau(published: Published, regulariser: str) -> Keys:
-    if regulariser not in ADDED_TAU:
+    if regulariser not in USUAL_TEMPERATURES:
         return {}
-    tau = ADDED_TAU[regulariser]
+    tau = USUAL_TEMPERATURES[regulariser]
     published.notes.append(f"tau of the added {regulariser}: not stated, taken as {tau:g}")
     return {"tau": tau}
 
