@@ -17,7 +17,6 @@ from strategies.rounds.records import (
     UPLOADS,
     ClientResult,
     Task,
-    extra_records,
     unpack_uploads,
     view_array_record,
 )
@@ -104,8 +103,11 @@ class FedAvg(ClientStrategy):
             return
         weight = sum(task.weight(result.examples) for result in results)
         model = view_array_record(content.array_records[ARRAYS])
-        groups = extra_records(content)
-        groups.pop(UPLOADS, None)
+        groups = {
+            name: view_array_record(record)
+            for name, record in content.array_records.items()
+            if name not in (ARRAYS, UPLOADS)
+        }
         if self.secure_share:
             self._sums.merge(model, groups, weight, len(results), masked=True)
             self._masked += [node for node, each in self._tasks_sent.items() if each is task]
