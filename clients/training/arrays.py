@@ -40,7 +40,11 @@ def squared_distance(one: np.ndarray, other: np.ndarray) -> float:
     Differences and squares are float32, sums of the pieces float64. The pieces stay in the cache,
     and are so short that NumPy's BLAS uses one thread for them.
     """
-    left, right = one.reshape(-1), other.reshape(-1)
-    pieces = [slice(start, start + _CHUNK) for start in range(0, left.size, _CHUNK)]
-    differences = (left[piece] - right[piece] for piece in pieces)
-    return sum(float(np.dot(each, each)) for each in differences)
+    left, right, total = one.reshape(-1), other.reshape(-1), 0.0
+    differences = np.empty(min(_CHUNK, left.size), np.float32)
+    for start in range(0, left.size, _CHUNK):
+        ends = slice(start, start + _CHUNK)
+        piece = differences[: len(left[ends])]
+        np.subtract(left[ends], right[ends], out=piece)
+        total += float(np.dot(piece, piece))
+    return total
