@@ -18,7 +18,7 @@ from fedapp.core.errors import UserError
 from fedapp.runtime.identity import IMAGES
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import PROTOCOL_VERSION, TASK
-from strategies.rounds.transport import exchange
+from strategies.rounds.transport import Exchange, exchange, pause
 
 Identity = Mapping[str, Any]
 log = logging.getLogger(__name__)
@@ -45,30 +45,29 @@ def wait_for_nodes(
     Raises:
         UserError: a node is refused, or a client has no node after `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
+    start = time.monotonic()
     answered = _Answered(num_clients, expected)
     known: set[int] = set()
     lost = _Lost()
+    queries = Exchange(grid)
     while not answered.complete():
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise UserError(answered.missing(len(known)))
+        waited = time.monotonic() - start
         new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
-        if not new:
-            time.sleep(min(1.0, max(0.05, 0.02 * (timeout - remaining))))
-            continue
         known.update(new)
-        queries = [_query(node) for node in new]
-        for reply in exchange(grid, queries, remaining):
+        queries.send([_query(node) for node in new], timeout - waited)
+        replies = list(queries.arrived())
+        for reply in replies:
             if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
                 known.discard(reply.metadata.src_node_id)  # it may come back
                 lost.note(reply.metadata.src_node_id)
             else:
                 answered.add(reply)
-            if answered.complete():  # a further node may be busy with another run
-                break
+        if waited > timeout and not answered.complete():
+            raise UserError(answered.missing(len(known)))
+        if not replies:
+            pause(waited)
     total = sum(answered.examples.values())
-    log.info("%d nodes host %d clients with %d examples", len(known), num_clients, total)
+    log.info("%d nodes host %d clients with %d examples", len(answered.places), num_clients, total)
     pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
     return Federation(answered.nodes, answered.examples, pool)
 
@@ -78,6 +77,7 @@ class _Answered:
 
     def __init__(self, num_clients: int, expected: Mapping[str, str]) -> None:
         self.num_clients, self.expected = num_clients, expected
+        self.places: dict[int, Identity] = {}  # by node
         self.nodes: dict[int, int] = {}  # node by client
         self.examples: dict[int, int] = {}  # number of training examples by client
         self.pool: dict[int, int] = {}  # nodes that host any client, by partition-id
@@ -87,24 +87,39 @@ class _Answered:
         """Return whether every client has a node and every node of a pool has answered."""
         return len(self.nodes) == self.num_clients and len(self.pool) == self.pool_size
 
+    def hosts(self) -> int:
+        """Return how many nodes host clients."""
+        return len({*self.nodes.values(), *self.pool.values()})
+
     def add(self, reply: Message) -> None:
         """Add one node and its clients; raises UserError that names the node if it is refused."""
         source = reply.metadata.src_node_id
         identity = _identity(reply)
-        name = f"node {source} (partition {identity['partition-id']} on {identity['host']})"
-        _compare(identity, name, self.expected)
+        _compare(identity, _name(source, identity), self.expected)
+        rival = self._rival(identity)
+        if rival is not None:
+            raise UserError(
+                f"{_name(source, identity)} and {_name(rival, self.places[rival])} do not fit: "
+                "give every SuperNode a partition-id of its own, and all of them the same "
+                "num-partitions and hosts"
+            )
+        self.places[source] = identity
         if identity["hosts-any"]:
-            _check_alone(self.pool.get(identity["partition-id"]), source, name)
             self.pool[identity["partition-id"]] = source
             self.pool_size = identity["num-partitions"]
         for client, count in zip(identity["clients"], identity["examples"], strict=True):
-            if client in self.nodes and not identity["hosts-any"]:
-                raise UserError(
-                    f"{name} hosts client {client}, and so does node {self.nodes[client]}: give "
-                    "every SuperNode a partition-id of its own"
-                )
             self.nodes[client] = source
             self.examples[client] = count
+
+    def _rival(self, identity: Identity) -> int | None:
+        """Return an earlier node whose clients or whose part of a pool a node has, too."""
+        if not identity["hosts-any"]:
+            return next((self.nodes[c] for c in identity["clients"] if c in self.nodes), None)
+        shared = ("hosts-any", "num-partitions")
+        for node, other in list(self.places.items())[:1]:  # the others are like the first
+            if any(identity[key] != other[key] for key in shared):
+                return node
+        return self.pool.get(identity["partition-id"])
 
     def missing(self, answered: int) -> str:
         """Return the error sentence about clients or nodes that are missing."""
@@ -119,13 +134,11 @@ class _Answered:
         )
 
 
-def _check_alone(other: int | None, node: int, name: str) -> None:
-    """Raise UserError if another node of a pool has the same partition-id."""
-    if other not in (None, node):
-        raise UserError(
-            f"{name} has the partition-id of node {other}: give every SuperNode a partition-id of "
-            "its own"
-        )
+def _name(node: int, identity: Identity) -> str:
+    """Return a node's name in a sentence: its number, its partition and its host."""
+    part = f"partition {identity['partition-id']} of {identity['num-partitions']}"
+    pooled = ", hosts any client" if identity.get("hosts-any") else ""
+    return f"node {node} ({part} on {identity['host']}{pooled})"
 
 
 class _Lost:
@@ -168,10 +181,10 @@ def forget(
     for reply in exchange(grid, messages, timeout):
         pending.discard(reply.metadata.src_node_id)
         if reason := _failure(reply):
-            text = "node %d has not removed its clients' states: %s"
+            text = "node %d has not removed what it keeps of the run: %s"
             log.warning(text, reply.metadata.src_node_id, reason)
     if pending:
-        text = "%d nodes have not reported in time whether they removed their clients' states"
+        text = "%d nodes have not reported in time whether they removed what they keep of the run"
         log.warning(text, len(pending))
 
 

@@ -29,51 +29,62 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
     that a node has not fetched by then is dropped, so that a slow node does not train for past
     rounds.
     """
-    sent = _push(grid, messages, timeout)
-    waiting = list(sent)
+    sent = Exchange(grid)
+    sent.send(messages, timeout)
     start = time.monotonic()
     timed_out = False
-    while waiting and not timed_out:
+    while sent.waiting and not timed_out:
         timed_out = time.monotonic() - start > timeout  # set before the last poll
-        answered: set[str] = set()
-        for first in range(0, len(waiting), _AT_ONCE):
-            batch = waiting[first : first + _AT_ONCE]
-            replies = [_with_source(reply, sent) for reply in grid.pull_messages(batch)]
-            answered |= {reply.metadata.reply_to_message_id for reply in replies}
+        before = len(sent.waiting)
+        yield from sent.arrived()
+        if len(sent.waiting) == before and not timed_out:
+            pause(time.monotonic() - start)
+
+
+class Exchange:
+    """Messages that wait for their replies; further ones may be sent at any time."""
+
+    def __init__(self, grid: Grid) -> None:
+        """Prepare an exchange over a grid, with nothing sent."""
+        self.grid = grid
+        self.waiting: dict[str, Message] = {}  # empty copies of messages without reply, by id
+
+    def send(self, messages: Iterable[Message], timeout: float) -> None:
+        """Push messages, which expire after `timeout` seconds; skips those of unknown nodes."""
+        messages = list(messages)
+        for message in messages:
+            message.metadata.ttl = timeout + _GRACE
+        ids = self.grid.push_messages(messages) if messages else []
+        self.waiting |= zip(ids, map(_empty, messages), strict=True)
+        self.waiting.pop("", None)  # of an unknown node
+
+    def arrived(self) -> Iterator[Message]:
+        """Look once at all messages, and yield the replies that are there."""
+        ids = list(self.waiting)
+        for first in range(0, len(ids), _AT_ONCE):
+            replies = list(self.grid.pull_messages(ids[first : first + _AT_ONCE]))
             while replies:
-                yield replies.pop()
-        waiting = [message_id for message_id in waiting if message_id not in answered]
-        if waiting and not answered and not timed_out:
-            # about 2 % of the time already waited: short rounds stay short, long rounds poll rarely
-            waited = time.monotonic() - start
-            time.sleep(min(_LONGEST_WAIT, max(_SHORTEST_WAIT, 0.02 * waited)))
+                yield self._with_source(replies.pop())
+
+    def _with_source(self, reply: Message) -> Message:
+        """Return the reply; an error that the SuperLink made gets the node as its source."""
+        message_id = reply.metadata.reply_to_message_id
+        request = self.waiting.pop(message_id, None)
+        if not reply.has_error() or request is None:
+            return reply
+        set_message_id(request, message_id)
+        return Message(reply.error, reply_to=request)
 
 
-def _push(grid: Grid, messages: Iterable[Message], timeout: float) -> dict[str, Message]:
-    """Push messages that expire after the round; returns their ids and empty copies."""
-    messages = list(messages)
-    for message in messages:
-        message.metadata.ttl = timeout + _GRACE
-    ids = grid.push_messages(messages)
-    sent = dict(zip(ids, map(_empty, messages), strict=True))
-    sent.pop("", None)  # of an unknown node
-    return sent
+def pause(waited: float) -> None:
+    """Sleep 2 % of the seconds already waited: short waits stay short, long ones poll rarely."""
+    time.sleep(min(_LONGEST_WAIT, max(_SHORTEST_WAIT, 0.02 * waited)))
 
 
 def _empty(message: Message) -> Message:
     """Return a message to the same node without content, as the target of error replies."""
     kind, node = message.metadata.message_type, message.metadata.dst_node_id
     return Message(RecordDict(), dst_node_id=node, message_type=kind)
-
-
-def _with_source(reply: Message, sent: dict[str, Message]) -> Message:
-    """Return the reply; an error that the SuperLink made gets the node as its source."""
-    message_id = reply.metadata.reply_to_message_id
-    if not reply.has_error() or message_id not in sent:
-        return reply
-    request = sent[message_id]
-    set_message_id(request, message_id)
-    return Message(reply.error, reply_to=request)
 
 
 def set_message_id(message: Message, message_id: str) -> None:

@@ -203,8 +203,8 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
 @pytest.mark.parametrize(
     ("problem", "warning"),
     [
-        (StateError("states/0 cannot be cleaned: denied"), "states: states/0 cannot be cleaned"),
-        (RuntimeError("a bug"), "states: RuntimeError('a bug')"),
+        (StateError("states/0 cannot be cleaned: denied"), "run: states/0 cannot be cleaned"),
+        (RuntimeError("a bug"), "run: RuntimeError('a bug')"),
         (UnknownRun("there is no run"), ""),
     ],
 )
@@ -219,7 +219,7 @@ def test_states_that_a_node_could_not_remove_are_logged(
     assert run_in_process(ROOT, run, Resources()) == 0
     text = capsys.readouterr().out
     assert warning in text
-    assert ("has not removed its clients' states" in text) == bool(warning)
+    assert ("has not removed what it keeps of the run" in text) == bool(warning)
 
 
 def test_nodes_that_do_not_answer_at_the_end_are_counted(monkeypatch, capsys):
@@ -228,7 +228,7 @@ def test_nodes_that_do_not_answer_at_the_end_are_counted(monkeypatch, capsys):
     monkeypatch.setattr(grid, "pull_messages", lambda ids: [])
     federation = Federation({client: 100 + client % 3 for client in range(10)}, {})
     forget(grid, federation, "run", 0.05)
-    expected = "3 nodes have not reported in time whether they removed their clients' states\n"
+    expected = "3 nodes have not reported in time whether they removed what they keep of the run\n"
     assert capsys.readouterr().out == expected
 
 

@@ -134,20 +134,13 @@ def test_a_node_that_never_answers_is_named():
 def test_preflight_refuses_other_configurations_and_missing_nodes():
     grid = ShuffledGrid(settings(seed=1), nodes=2)
     with pytest.raises(
-        UserError, match=r"node 10\d \(partition \d on .*\) has another configuration"
+        UserError, match=r"node 10\d \(partition \d of 2 on .*\) has another configuration"
     ):
         wait_for_nodes(grid, 10, {"configuration": "0000"}, 5)
     grid.contexts.pop(101)
     sentence = r"5 of 10 clients have no node \(first: client 1\).* or raise round-timeout"
     with pytest.raises(UserError, match=sentence):
         wait_for_nodes(grid, 10, {}, 0.3)
-
-
-def test_two_nodes_with_one_partition_are_refused():
-    grid = ShuffledGrid(settings(), nodes=2)
-    grid.contexts[101].node_config["partition-id"] = 0
-    with pytest.raises(UserError, match="give every SuperNode a partition-id of its own"):
-        wait_for_nodes(grid, 10, {}, 5)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddor", "fedrep"])

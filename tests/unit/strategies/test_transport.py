@@ -125,18 +125,51 @@ def test_a_spare_node_that_does_not_answer_delays_nothing():
     assert time.monotonic() - started < 15
 
 
-def test_nodes_of_a_pool_with_one_partition_id_are_refused():
-    class Twins(InProcessGrid):
-        def answer(self, message):
-            reply = super().answer(message)
-            reply.content.config_records["identity"]["partition-id"] = 0
-            return reply
+@pytest.mark.parametrize(
+    ("first", "second", "pooled"),
+    [
+        ("partition-id=0 num-partitions=2", "partition-id=0 num-partitions=2", False),
+        ("partition-id=0 num-partitions=2", "partition-id=2 num-partitions=4", False),
+        ("partition-id=0 num-partitions=2", "partition-id=0 num-partitions=2", True),
+        ("partition-id=0 num-partitions=2", "partition-id=1 num-partitions=3", True),
+        ("partition-id=0 num-partitions=2 hosts=any", "partition-id=1 num-partitions=2", False),
+        ("partition-id=0 num-partitions=2", "partition-id=1 num-partitions=2 hosts=any", False),
+    ],
+)
+def test_nodes_that_do_not_fit_are_refused(first, second, pooled):
+    grid = InProcessGrid(settings(num_clients=10), 2)
+    for context, text in zip(grid.contexts.values(), (first, second), strict=True):
+        values = dict(pair.split("=") for pair in text.split())
+        context.node_config.clear()
+        context.node_config.update(values | ({"hosts": "any"} if pooled else {}))
+    sentence = (
+        r"node 10\d \(partition \d of \d on .*\) and node 10\d \(partition \d of \d .* do not fit: "
+        "give every SuperNode a partition-id of its own, and all of them the same num-partitions"
+    )
+    with pytest.raises(UserError, match=sentence):
+        wait_for_nodes(grid, 10, {}, 5)
 
-    grid = Twins(settings(num_clients=10), 3)
-    for context in grid.contexts.values():
-        context.node_config["hosts"] = "any"
-    with pytest.raises(UserError, match=r"has the partition-id of node .*: give every SuperNode"):
-        wait_for_nodes(grid, 10, {}, 30)
+
+def test_a_node_that_comes_while_another_one_is_slow_is_queried_at_once():
+    class Late(FaultyGrid):
+        """Node 102 registers when 101 has been asked; 101 answers when 102 has been asked."""
+
+        asked = ()
+
+        def get_node_ids(self):
+            return [n for n in super().get_node_ids() if n != 102 or 101 in self.asked]
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            self.asked += tuple(message.metadata.dst_node_id for message in messages)
+            return super().push_messages(messages)
+
+        def pull_messages(self, message_ids):
+            if 102 in self.asked:
+                return InProcessGrid.pull_messages(self, message_ids)
+            return super().pull_messages(message_ids)
+
+    assert len(wait_for_nodes(Late(), 10, {}, 5).nodes) == 10
 
 
 def test_an_error_of_the_app_itself_keeps_its_text():
