@@ -224,7 +224,10 @@ def exclusive(lock: FileLock, name: str) -> Iterator[None]:
             f"each client must be served by one node only"
         ) from None
     except (OSError, NotImplementedError) as error:
-        raise StateError(f"{name} cannot be locked by {lock.lock_file}: {error}") from error
+        raise StateError(
+            f"{name} cannot be locked by {lock.lock_file}: {error}; put state-dir on a file system "
+            "with locks"
+        ) from error
     try:
         yield
     finally:
@@ -232,8 +235,11 @@ def exclusive(lock: FileLock, name: str) -> Iterator[None]:
 
 
 def file_lock(folder: Path) -> FileLock:
-    """Return the lock, not yet acquired, of the client whose files are in `folder`."""
-    return FileLock(folder / LOCK, timeout=0, mode=PRIVATE_FILE)
+    """Return the lock, not yet acquired, of the client whose files are in `folder`.
+
+    There is no soft lock where the file system has no locks: it stays held after a crash.
+    """
+    return FileLock(folder / LOCK, timeout=0, mode=PRIVATE_FILE, fallback_to_soft=False)
 
 
 def create(path: Path) -> int:

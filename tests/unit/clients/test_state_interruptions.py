@@ -184,6 +184,18 @@ def test_a_second_store_in_the_same_process_is_refused_too(state, tmp_path):
     other.save(arrays(1), 1)
 
 
+def test_a_file_system_without_locks_is_refused(state, monkeypatch):
+    """A lock that is only a file would stay held after a crash."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    sentence = "client 3 of run 'r' cannot be locked .* put state-dir on a file system with locks"
+    with pytest.raises(StateError, match=sentence), state.locked():
+        pass
+
+
 def test_the_lock_is_given_back_after_an_error_and_a_killed_holder(state, tmp_path):
     with pytest.raises(ZeroDivisionError), state.locked():
         raise ZeroDivisionError
