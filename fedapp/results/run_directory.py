@@ -29,6 +29,8 @@ from fedapp.core.files import (
     write_atomically,
 )
 from fedapp.core.paths import expanded, folder_name
+from fedapp.results import checkpoint
+from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import CHECKPOINTS, existing, named, unnamed
 
 Scalar = str | int | float | bool
@@ -149,6 +151,20 @@ class RunDirectory:
             )
         return [row for row in rows if row is not None]
 
+    def _sync_rounds(self) -> None:
+        """Let the rounds written so far survive a power failure."""
+        if self.metrics_path.exists():
+            with self.metrics_path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def save_checkpoint(self, saved: Checkpoint, keep: int) -> None:
+        """Write a checkpoint and keep the newest `keep` (0: all).
+
+        The rounds before it are on disk first: a resumed run does not compute them again.
+        """
+        self._sync_rounds()
+        checkpoint.save(self.checkpoints, saved, keep)
+
     def truncate_rounds(self, after: int) -> None:
         """Remove the rounds later than `after`, which a resumed run computes again."""
         self._rewrite_rounds([row for row in self.rounds() if row["round"] <= after])
@@ -195,7 +211,8 @@ class RunDirectory:
         return self._read_json("client_scores.json")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace summary.json atomically."""
+        """Replace summary.json atomically, when all rounds are on disk."""
+        self._sync_rounds()
         self._write_json("summary.json", summary, indent=2)
 
     def remove_summary(self) -> None:

@@ -13,7 +13,8 @@ from clients.training.arrays import load_arrays
 from fedapp.core.files import json_text, try_write, write_atomically
 from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
-from fedapp.results import checkpoint, progress
+from fedapp.results import progress
+from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.formatting import megabytes
 from fedapp.results.plots.curves import curves
 from fedapp.results.plots.measure_plots import write_plots
@@ -148,11 +149,9 @@ class Checkpoints(Callback):
         if not every or failed or (number % every and number != run.last_round and not old):
             return
         self._saved = time.monotonic()
-        saved = checkpoint.Checkpoint(
-            number, run.config.fingerprint(), run.arrays, run.strategy.save()
-        )
-        folder, keep = run.directory.checkpoints, run.config.checkpoint_keep
-        try_write(f"checkpoint of round {number}", lambda: checkpoint.save(folder, saved, keep))
+        saved = Checkpoint(number, run.config.fingerprint(), run.arrays, run.strategy.save())
+        write = lambda: run.directory.save_checkpoint(saved, run.config.checkpoint_keep)  # noqa: E731
+        try_write(f"checkpoint of round {number}", write)
 
 
 class Tracking(Callback):

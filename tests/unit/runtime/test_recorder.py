@@ -1,5 +1,6 @@
 """The files of a run when the disk, the tracker or the evaluation fails."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,29 @@ def refuse(*arguments, **options):
 
 def numbers(run: RunDirectory) -> list[int]:
     return [row["round"] for row in run.rounds()]
+
+
+def test_rounds_are_on_disk_before_the_checkpoint_and_the_summary_that_count_them(
+    train, monkeypatch, tmp_path
+):
+    synced, safe = {}, []
+    sync, replace_file = os.fsync, os.replace
+
+    def note(descriptor):
+        sync(descriptor)
+        synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    def check(source, target):
+        name = Path(target).name
+        if name == "summary.json" or name.startswith("round-"):
+            status = (tmp_path / "one" / "metrics.jsonl").stat()
+            safe.append((name, synced.get(status.st_ino) == status.st_size))
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "replace", check)
+    train(num_rounds=3, checkpoint_every=3)
+    assert safe == [("round-000003.safetensors", True), ("summary.json", True)]
 
 
 def test_a_round_that_a_full_disk_refuses_is_written_with_the_next(train, monkeypatch, capsys):
