@@ -114,7 +114,10 @@ class ClientStrategy(RoundLoop):
         raise NotImplementedError
 
     def after_replies(self) -> None:
-        """Act after all replies and before `end_round`, which a method may replace."""
+        """Act after all replies and before `end_round`, which a method may replace.
+
+        Nothing of the strategy's state may change: an interruption here leaves the round out.
+        """
 
     def end_round(self, received: Arrays) -> Arrays:
         """Return the next shared arrays, after all replies."""
@@ -187,9 +190,9 @@ class ClientStrategy(RoundLoop):
         self.report.sort()
         self.federation.note(self.report.results)
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
+        self.after_replies()  # may wait for nodes, so it can be interrupted
         with uninterrupted():
             self._known |= {result.client for result in self.report.results}
-            self.after_replies()
             arrays = self.end_round(self._global)
             check_finite(arrays, server_round)
             self.newest = NewestModel(server_round, to_array_record(arrays))

@@ -13,6 +13,8 @@ from fedapp.runtime import callbacks
 from strategies.rounds import base
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.interruption import uninterrupted
+from strategies.secure.messages import UNMASK
+from strategies.secure.server import SecureSession
 
 KEYS = {
     "num_clients": 4, "shards": 5, "participation": 1.0, "lr_schedule": "constant",
@@ -33,9 +35,9 @@ def handled():
 def train(tmp_path):
     """Return a function that trains a run and returns its directory."""
 
-    def run(name, **changes) -> RunDirectory:
+    def run(name, nodes=1, **changes) -> RunDirectory:
         values = settings(output_dir=str(tmp_path), run_name=name, **KEYS, **changes)
-        server_app.run(InProcessGrid(values), values, "", 0.0)
+        server_app.run(InProcessGrid(values, nodes), values, "", 0.0)
         return RunDirectory.load(tmp_path / name)
 
     return run
@@ -96,6 +98,25 @@ def test_the_server_ends_its_step_first(train, monkeypatch, method):
     monkeypatch.setattr(base, "check_finite", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train("cut", method=method, num_rounds=3)
+    check_same_round(RunDirectory.load(whole.path.parent / "cut"), whole)
+
+
+def test_secure_aggregation_does_not_wait_for_its_nodes_after_an_interruption(train, monkeypatch):
+    """Ctrl-C while the nodes are asked for their shares in round 2: the round is left out."""
+    secure = {"method": "fedavg", "secure_aggregation": "pairwise", "nodes": 4}
+    whole = train("whole", num_rounds=1, **secure)
+    ask, asked = SecureSession._ask, []
+
+    def interrupted(self, kind, *arguments):
+        asked.append(kind)
+        if asked.count(UNMASK) == 2:
+            interrupt()
+        return ask(self, kind, *arguments)
+
+    monkeypatch.setattr(SecureSession, "_ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", num_rounds=3, **secure)
+    assert asked[-1] == UNMASK
     check_same_round(RunDirectory.load(whole.path.parent / "cut"), whole)
 
 
