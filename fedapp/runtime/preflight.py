@@ -63,7 +63,7 @@ def wait_for_nodes(
             else:
                 answered.add(reply)
         if waited > timeout and not answered.complete():
-            raise UserError(answered.missing(len(known)))
+            raise UserError(answered.missing(known))
         if not replies:
             pause(waited)
     total = sum(answered.examples.values())
@@ -121,16 +121,20 @@ class _Answered:
                 return node
         return self.pool.get(identity["partition-id"])
 
-    def missing(self, answered: int) -> str:
-        """Return the error sentence about clients or nodes that are missing."""
+    def missing(self, asked: set[int]) -> str:
+        """Return the error sentence about clients that have no node, or nodes without answer."""
         absent = [client for client in range(self.num_clients) if client not in self.nodes]
-        late = "raise round-timeout if they need longer to start"
+        silent = sorted(asked - self.places.keys())
+        advice = "raise round-timeout if they need longer to start"
+        if silent:
+            advice = f"node {silent[0]} does not answer, so look at its log, or {advice}"
+        elif absent:
+            advice = f"start the missing SuperNodes, lower num-clients or {advice}"
         if not absent:
-            return f"{len(self.pool)} of {self.pool_size} virtual nodes have answered: {late}"
+            return f"{len(self.pool)} of {self.pool_size} nodes of a pool have answered: {advice}"
         return (
             f"{len(absent)} of {self.num_clients} clients have no node (first: client {absent[0]});"
-            f" {answered} nodes are connected: start the missing SuperNodes, lower num-clients or "
-            f"{late}"
+            f" {len(asked)} nodes are connected, and {len(self.places)} have answered: {advice}"
         )
 
 

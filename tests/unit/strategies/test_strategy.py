@@ -157,7 +157,7 @@ def test_all_nodes_of_a_pool_are_waited_for():
         context.node_config["hosts"] = "any"
     assert list(wait_for_nodes(grid, 10, {}, 5).pool) == [100, 101, 102]
     grid.contexts.pop(101)
-    with pytest.raises(UserError, match="2 of 3 virtual nodes have answered: raise round-timeout"):
+    with pytest.raises(UserError, match="2 of 3 nodes of a pool have answered: raise"):
         wait_for_nodes(grid, 10, {}, 0.3)
     grid.contexts[100].node_config["hosts"] = "all"
     with pytest.raises(UserError, match="'hosts' is 'all' but must be own or any"):

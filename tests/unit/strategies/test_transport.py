@@ -89,6 +89,15 @@ def test_replies_that_wait_when_the_time_is_over_are_taken_from_all_nodes():
     assert sorted(taken) == grid.get_node_ids()
 
 
+def test_a_node_that_does_not_answer_before_round_1_is_named():
+    sentence = (
+        r"3 of 10 clients have no node \(first: client 1\); 3 nodes are connected, and 2 have "
+        "answered: node 101 does not answer, so look at its log, or raise round-timeout"
+    )
+    with pytest.raises(UserError, match=sentence):
+        wait_for_nodes(FaultyGrid(), 10, {}, 2)
+
+
 def test_a_node_that_is_lost_before_round_1_may_come_back():
     class Returning(FaultyGrid):
         def pull_messages(self, message_ids):
