@@ -122,7 +122,8 @@ class Console(Callback):
         )
         if process.keeps:
             size, where = megabytes(process.state_bytes()), state_folder(config.state_dir)
-            log.info(f"clients keep: {process.keeps}; up to {size} in {where}")
+            text = f"clients keep: {process.keeps}; up to {size} in {where}"
+            log.info(f"{text}, unless their node names another folder")
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Log one line for the round."""
