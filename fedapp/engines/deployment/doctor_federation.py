@@ -132,6 +132,11 @@ def _connect(superlink: str, certificates: Path | None) -> str:
         raise UserError(f"its certificate is refused: {error.verify_message}") from None
     except ssl.SSLError:
         raise UserError(f"{superlink} does not speak TLS") from None
+    except OSError as error:
+        raise UserError(
+            f"{superlink} does not answer ({error.strerror or error}): is this its address, does "
+            "it run, and does no firewall close the port?"
+        ) from None
     finally:
         connection.close()
     if date is None:

@@ -197,7 +197,10 @@ def test_a_superlink_that_is_wrong_or_absent_is_said(pki, serve, tmp_path):
     make_certificates(tmp_path / "other", [], 0)
     stranger = federation(pki, serve(0, tmp_path / "other"))["SuperLink"]
     assert "its certificate is refused" in stranger.found
-    assert "refused" in federation(pki, "127.0.0.1:1")["SuperLink"].found
+    absent = "127.0.0.1:1 does not answer (Connection refused): is this its address, does it run"
+    assert federation(pki, "127.0.0.1:1")["SuperLink"].found.startswith(absent)
+    unknown = federation(pki, "superlink.invalid:8000")["SuperLink"].found
+    assert unknown.startswith("superlink.invalid:8000 does not answer (")
     assert "must be HOST:PORT" in federation(pki, "superlink")["SuperLink"].found
 
 
