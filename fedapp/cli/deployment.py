@@ -42,7 +42,7 @@ def certificates(
         files = renew_server_certificate(folder, host or [], days)
     else:
         files = make_certificates(folder, host or [], nodes, days)
-    rows = [{"file": str(file), "for": _audience(file.name)} for file in files]
+    rows = [{"file": str(file), "for": _audience(file)} for file in files]
     show("Certificates and keys", rows, as_json)
 
 
@@ -86,13 +86,21 @@ def doctor(
     raise SystemExit(0 if all(check.ok for check in checks) else 1)
 
 
-def _audience(name: str) -> str:
-    """Return who needs a file."""
+def _audience(file: Path) -> str:
+    """Return who needs a file; of the SuperLink's certificate also its names."""
+    from fedapp.engines.deployment.certificates import (
+        SERVER_CERTIFICATE,
+        names_of,
+        read_certificate,
+    )
+
+    if file.name == SERVER_CERTIFICATE:
+        names = ", ".join(names_of(read_certificate(file)))
+        return f"the SuperLink, which nodes must reach as one of: {names}"
     known = {
         "ca.crt": "all hosts: SuperLink, SuperNodes and machines that start runs",
         "ca.key": "no host: keep it offline; `--renew` needs it",
-        "superlink.crt": "the SuperLink",
         "superlink.key": "the SuperLink, secret",
     }
     public = "the SuperLink's operator: flwr supernode register"
-    return known.get(name, public if name.endswith(".pub") else "only this SuperNode, secret")
+    return known.get(file.name, public if file.suffix == ".pub" else "only this SuperNode, secret")

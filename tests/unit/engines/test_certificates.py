@@ -1,9 +1,11 @@
 """Certificates and keys: what is in them, who may read them, and that none is overwritten."""
 
+import json
 import ssl
 import stat
 import subprocess
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -148,6 +150,16 @@ def test_the_command_lists_files_and_prints_no_key(tmp_path):
     assert "PRIVATE" not in done.output
     assert (tmp_path / "c" / "node-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     assert "h.example" in names_of(read_certificate(tmp_path / "c" / "superlink.crt"))
+
+
+def test_the_command_names_the_addresses_of_the_superlink(tmp_path):
+    """Without --host nodes can reach it on their own host only."""
+    for name, hosts in (("a", []), ("b", ["--host", "h.example"])):
+        command = ["certificates", str(tmp_path / name), *hosts, "--nodes", "1", "--json"]
+        done = CliRunner().invoke(cli.app, command)
+        rows = {Path(row["file"]).name: row["for"] for row in json.loads(done.stdout)}
+        names = "".join(f"{host}, " for host in hosts[1:]) + "localhost, 127.0.0.1, ::1"
+        assert rows["superlink.crt"] == f"the SuperLink, which nodes must reach as one of: {names}"
 
 
 def test_openssl_agrees(folder):
