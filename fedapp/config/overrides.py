@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date, time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fedapp.core.paths import expanded
 
 CHOSEN = "  # auto"  # marks the lines of a run's config.toml whose values "auto" chose
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
+_WORD = re.compile(r"[\w.+/~:-]+")
 
 
 def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
@@ -82,4 +84,33 @@ def _read_pairs(text: str) -> dict[str, Any]:
     """Read "key=value key2='text'"; raises ValueError for text that is no such pair."""
     if rest := _PAIR.sub("", text).strip():
         raise ValueError(f"{rest!r} is not a key=value pair")
-    return tomllib.loads("\n".join(f"{key} = {value}" for key, value in _PAIR.findall(text)))
+    pairs = _PAIR.findall(text)
+    for key, value in pairs:
+        _check_value(key, value)
+    return tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs))
+
+
+def _check_value(key: str, value: str) -> None:
+    """Raise ValueError for a value that is not TOML; it states the right spelling of simple ones.
+
+    A shell removes the quotes of method='fedavg', so this is the most frequent mistake.
+    """
+    try:
+        tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError as error:
+        if not _WORD.fullmatch(value):
+            raise
+        spelled = value.lower() if value.lower() in ("true", "false") else _number(value)
+        if spelled:
+            raise ValueError(f"write {key}={spelled}") from error
+        raise ValueError(
+            f"text needs quotes, inside those of the shell: -c \"{key}='{value}'\""
+        ) from error
+
+
+def _number(text: str) -> str:
+    """Return a number such as .5 or 007 as TOML writes it; "" for other text."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return repr(kind(text))
+    return ""
