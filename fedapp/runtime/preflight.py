@@ -188,7 +188,7 @@ def forget(
             text = "node %d has not removed what it keeps of the run: %s"
             log.warning(text, reply.metadata.src_node_id, reason)
     if pending:
-        text = "%d nodes have not reported in time whether they removed what they keep of the run"
+        text = "nodes that have not said in time whether they removed what they keep of the run: %d"
         log.warning(text, len(pending))
 
 

@@ -135,7 +135,7 @@ def _make_authority(folder: Path, start: datetime) -> None:
         .sign(key, hashes.SHA384())
     )
     write_atomically(folder / CA_KEY, _pem(key), _PRIVATE)
-    (folder / CA_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
+    write_atomically(folder / CA_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
 
 
 def _make_server_certificate(
@@ -157,7 +157,7 @@ def _make_server_certificate(
         .sign(authority_key, hashes.SHA384())
     )
     write_atomically(folder / SERVER_KEY, _pem(key), _PRIVATE)
-    (folder / SERVER_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
+    write_atomically(folder / SERVER_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
 
 
 def _make_node_key(file: Path) -> None:
@@ -165,7 +165,7 @@ def _make_node_key(file: Path) -> None:
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     write_atomically(file, secret, _PRIVATE)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    file.with_suffix(".pub").write_bytes(public + f" {file.name}\n".encode())
+    write_atomically(file.with_suffix(".pub"), public + f" {file.name}\n".encode())
 
 
 def _builder(

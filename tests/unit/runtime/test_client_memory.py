@@ -230,8 +230,8 @@ def test_nodes_that_do_not_answer_at_the_end_are_counted(monkeypatch, capsys):
     monkeypatch.setattr(grid, "pull_messages", lambda ids: [])
     federation = Federation({client: 100 + client % 3 for client in range(10)}, {})
     forget(grid, federation, "run", 0.05)
-    expected = "3 nodes have not reported in time whether they removed what they keep of the run\n"
-    assert capsys.readouterr().out == expected
+    expected = "nodes that have not said in time whether they removed what they keep of the run: 3"
+    assert capsys.readouterr().out == f"{expected}\n"
 
 
 def test_secrets_of_an_unfinished_round_are_deleted_at_the_end_of_the_run():
