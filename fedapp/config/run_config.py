@@ -48,9 +48,21 @@ class RunConfig(_AllKeys):
 
     def fingerprint(self) -> str:
         """Return a hash of all values in which server and clients must agree."""
+        text = json.dumps(self._agreed(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _agreed(self) -> dict[str, Any]:
         free = {*marked_keys(type(self), LOCAL, RECORDING), *foreign_keys(self.method)}
-        agreed = {key: value for key, value in self.flat().items() if key not in free}
-        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
+        return {key: value for key, value in self.flat().items() if key not in free}
+
+    def changes_from(self, earlier: "RunConfig") -> list[str]:
+        """Return "KEY is X and was Y" for each value that gives another fingerprint."""
+        old, new = earlier._agreed(), self._agreed()
+        return [
+            f"{key} is {new[key]!r} and was {old[key]!r}"
+            for key in new
+            if key in old and new[key] != old[key]
+        ]
 
     def lr_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""

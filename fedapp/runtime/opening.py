@@ -77,17 +77,32 @@ def _location(config: RunConfig) -> tuple[Path, str]:
 
 def _checkpoint(path: Path, config: RunConfig) -> Checkpoint | None:
     """Return the checkpoint to resume; None if `resume` is "auto" and there is none yet."""
+    if checkpoint.newest(path):
+        with suppress(_UnreadableError):  # then the checkpoint itself names its configuration
+            _check_same(path, config, "resume with the run's own config.toml")
     if config.resume != "auto" or checkpoint.newest(path):
         return checkpoint.load(path, config.fingerprint())
-    if not RunDirectory(path).rounds():
-        return None
-    earlier = parse_config(RunDirectory.load(path).config())
-    if earlier.fingerprint() != config.fingerprint():
-        raise UserError(
-            f"resume: {path.absolute()} holds a run with another configuration and without "
-            "checkpoints; choose another run-name, or remove that run"
-        )
+    if RunDirectory(path).rounds():
+        _check_same(path, config, "it has no checkpoints: choose another run-name, or remove it")
     return None
+
+
+class _UnreadableError(UserError):
+    """The config.toml of a run directory cannot be read, or is not that of this version."""
+
+
+def _check_same(path: Path, config: RunConfig, advice: str) -> None:
+    """Raise UserError with the changed keys if a run directory has another configuration."""
+    try:
+        earlier = parse_config(RunDirectory.load(path).config())
+    except UserError as error:
+        raise _UnreadableError(str(error)) from None
+    if earlier.fingerprint() != config.fingerprint():
+        changed = ", ".join(config.changes_from(earlier))
+        raise UserError(
+            f"resume: {path.absolute()} holds a run with another configuration ({changed}); "
+            f"{advice}"
+        )
 
 
 def changed_schedule(path: Path, config: RunConfig, done: int) -> str:

@@ -149,10 +149,16 @@ def test_a_long_round_is_followed_by_a_checkpoint_that_is_not_due_yet(train, mon
 
 
 @pytest.mark.parametrize("every", [1, 0])
-@pytest.mark.parametrize("change", [{"lr": 0.5}, {"partition": "iid"}])
-def test_resuming_with_another_configuration_changes_no_file(train, tmp_path, every, change):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lr": 0.5}, "lr is 0.5 and was 0.05"),
+        ({"partition": "iid"}, "partition is 'iid' and was "),
+    ],
+)
+def test_resuming_with_another_configuration_changes_no_file(train, tmp_path, every, change, words):
     before = files(train(num_rounds=1, checkpoint_every=every).path)
-    with pytest.raises(UserError, match="another configuration"):
+    with pytest.raises(UserError, match=rf"another configuration \({words}"):
         train(checkpoint_every=every, **change, resume="auto")
     assert files(tmp_path / "one") == before
     assert train(num_rounds=2, checkpoint_every=every, resume="auto").rounds()[-1]["round"] == 2
