@@ -41,11 +41,15 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def parse_unresolved(values: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration with its values at "auto" as they are; raises UserError."""
+    """Return the configuration with its values at "auto" as they are; raises UserError.
+
+    An unknown method is named before an unknown key, which may be that method's own.
+    """
     values = with_extension_keys(values)
     known = {kebab(name) for name in RunConfig.model_fields}
     for key in values:
         if key not in known:
+            find_method(str(values.get("method", RunConfig.model_fields["method"].default)))
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
             raise UserError(f"run-config key '{key}' does not exist; {hint}")

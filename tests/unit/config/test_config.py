@@ -84,6 +84,7 @@ def test_a_resolved_configuration_resolves_to_itself():
     [
         ({"methd": "fedavg"}, "'methd' does not exist; did you mean 'method'"),
         ({"method": "fedsuper"}, "'fedsuper' does not exist"),
+        ({"method": "fedsuper", "fedsuper-mu": 1.0}, "method 'fedsuper' does not exist"),
         ({"dataset": "imagenet"}, "'dataset' is 'imagenet' but must be one of digits"),
         ({"model": "gpt"}, "'model' is 'gpt' but must be one of"),
         ({"partition": "random"}, "'partition' is 'random' but must be one of"),
