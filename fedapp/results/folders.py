@@ -32,7 +32,9 @@ def existing(path: str | Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the path of a run directory.")
     if not (folder / "config.toml").is_file():
-        raise UserError(f"{folder} is not a run directory: it has no config.toml.")
+        inside = any(folder.glob("*/config.toml"))
+        hint = f"; to name each run in it, write {folder}/*/" if inside else ""
+        raise UserError(f"{folder} is not a run directory: it has no config.toml{hint}.")
     return folder
 
 

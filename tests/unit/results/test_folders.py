@@ -25,6 +25,13 @@ def test_a_data_set_with_slashes_in_its_name_still_names_one_folder(tmp_path):
     assert re.fullmatch(r"fedavg-hub_uoft-cs_cifar10-\d{8}-\d{6}", run.name)
 
 
+def test_a_folder_of_runs_is_no_run_but_is_answered_with_how_to_name_them(run, tmp_path):
+    with pytest.raises(UserError, match=re.escape(f"name each run in it, write {tmp_path}/*/.")):
+        RunDirectory.load(tmp_path)
+    with pytest.raises(UserError, match=r"has no config\.toml\.$"):
+        RunDirectory.load(run.checkpoints)
+
+
 def test_a_run_that_has_not_done_anything_leaves_its_name_free(run, tmp_path):
     run.write_partition([[1]], ["cat"])
     run.state_key()
