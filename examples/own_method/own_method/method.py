@@ -1,6 +1,6 @@
 """FedMargin: a hinge loss on the logits, bounded client updates, and a server with a step length.
 
-It has a loss, a client, a strategy and three keys of its own. The method is invented for this
+It has a loss, a client, a strategy and two keys of its own. The method is invented for this
 example; use it as a pattern, not in a comparison.
 """
 
