@@ -15,6 +15,7 @@ import typer
 from click import Context, Parameter
 from typer.core import TyperCommand, TyperOption
 
+from fedapp.config.project import app_folder
 from fedapp.core.errors import UserError
 from fedapp.core.log import set_level
 
@@ -35,7 +36,14 @@ Overrides = Annotated[
         "overrides an earlier one.",
     ),
 ]
-Project = Annotated[Path, typer.Option("--app", help="Folder that contains pyproject.toml.")]
+Project = Annotated[
+    Path,
+    typer.Option(
+        "--app",
+        callback=app_folder,
+        help="Folder of the app's pyproject.toml; in a folder without one: the checkout of fedapp.",
+    ),
+]
 Jobs = Annotated[
     int,
     typer.Option(

@@ -8,8 +8,23 @@ from typing import Any
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
 
+SERVER_APP = "fedapp.server_app:app"
+_CHECKOUT = Path(__file__).parents[2]  # it has the app's packages; an installation's is no app
 _PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
 _NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
+
+
+def is_app(project: Path) -> bool:
+    """Return whether a folder has this app's pyproject.toml, not that of another Flower app."""
+    file = project / "pyproject.toml"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return "[tool.flwr.app.config]" in text and SERVER_APP in text
+
+
+def app_folder(project: Path) -> Path:
+    """Return the app's folder: `project`, or in any other folder the checkout of this code."""
+    elsewhere = project == Path(".") and not (project / "pyproject.toml").is_file()
+    return _CHECKOUT if elsewhere and is_app(_CHECKOUT) else project
 
 
 def default_config(project: Path) -> dict[str, Any]:

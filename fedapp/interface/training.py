@@ -14,6 +14,7 @@ import torch
 
 from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
+from fedapp.config.project import SERVER_APP, is_app
 from fedapp.config.resolve import load_run_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -30,8 +31,7 @@ from fedapp.results.run_directory import RunDirectory
 Preset = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 _PACKAGES = Path(__file__).parents[2]  # the folder of the app's packages
-_APP_TABLE = "[tool.flwr.app.config]"
-_COMPONENTS = {"serverapp": "fedapp.server_app:app", "clientapp": "fedapp.client_app:app"}
+_COMPONENTS = {"serverapp": SERVER_APP, "clientapp": "fedapp.client_app:app"}
 
 
 class RunFailed(UserError):  # noqa: N818
@@ -144,9 +144,7 @@ def app_folder() -> Iterator[Path]:
 
     Otherwise yield a temporary folder with the installed packages and RunConfig's defaults.
     """
-    file = Path("pyproject.toml")
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    if _APP_TABLE in text and _COMPONENTS["serverapp"] in text:  # not another Flower app's
+    if is_app(Path(".")):
         yield Path(".")
         return
     with TemporaryDirectory(prefix="fedapp-") as temporary:
@@ -154,7 +152,7 @@ def app_folder() -> Iterator[Path]:
             (Path(temporary) / package).symlink_to(_PACKAGES / package)
         app = {"config": RunConfig.model_validate({}).flat(), "components": _COMPONENTS}
         text = tomli_w.dumps({"tool": {"flwr": {"app": app}}})
-        (Path(temporary) / file).write_text(text, encoding="utf-8")
+        (Path(temporary) / "pyproject.toml").write_text(text, encoding="utf-8")
         yield Path(temporary)
 
 

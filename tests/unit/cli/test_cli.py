@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app as cli
 from fedapp.config.overrides import read_overrides
-from fedapp.config.project import default_config, merge
+from fedapp.config.project import app_folder, default_config, merge
 from fedapp.config.resolve import load_run_config
 from fedapp.core.errors import UserError
 from fedapp.core.hardware import gpu_names
@@ -124,7 +124,7 @@ def test_overrides_that_cannot_be_read(texts, words):
 
 @pytest.mark.parametrize("option", ["--nodes", "--workers"])
 def test_there_are_no_negative_numbers_of_nodes_or_workers(monkeypatch, option):
-    monkeypatch.setattr("fedapp.cli.run.simulate", lambda *_: 0)
+    monkeypatch.setattr("fedapp.cli.run.simulate", lambda *_, **__: 0)
     done = runner.invoke(cli.app, ["run", option, "-1"])
     assert done.exit_code == 2
     assert option in done.output
@@ -162,6 +162,19 @@ def test_later_overrides_win_and_paths_become_absolute(tmp_path):
     assert values["output-dir"] == str(ROOT / "here")
     with pytest.raises(UserError, match=r"has no \[tool.flwr.app.config\]"):
         default_config(tmp_path)
+
+
+def test_in_a_folder_without_an_app_commands_use_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert app_folder(Path(".")) == ROOT
+    assert app_folder(tmp_path) == tmp_path  # a named folder stays
+    done = CliRunner().invoke(cli.app, ["config", "seed", "--json"])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    assert app_folder(Path(".")) == Path(".")
+    monkeypatch.setattr("fedapp.config.project._CHECKOUT", tmp_path / "site-packages")
+    (tmp_path / "pyproject.toml").unlink()
+    assert app_folder(Path(".")) == Path(".")
 
 
 def test_paths_become_absolute_but_not_names(tmp_path, monkeypatch):
