@@ -31,8 +31,9 @@ class Memory:
         arrays = self.state.load(self.server_round)
         if arrays is None and self.known and self.missing != REINIT:
             raise StateError(
-                "the client has trained before in this run but its state is gone; restore its "
-                "folder, or set state-missing to 'reinit' to start it without state"
+                "the client has trained before in this run but its state is gone (a completed run "
+                "keeps it with keep-state only); restore its folder, or set state-missing to "
+                "'reinit' to start it without state"
             )
         return arrays
 

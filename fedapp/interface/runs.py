@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapp.analysis.personalise import check_global_model, load_weights
 from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.interface.notebook import displayable, relative
 from fedapp.interface.rounds import Round, Rounds
 from fedapp.models.model import Model
@@ -107,8 +108,11 @@ class Run:
     def plot(self, *others: Run) -> Figure:
         """Return a matplotlib figure of accuracy and loss by round; a notebook displays it.
 
-        With other runs it shows the test accuracy of all runs on the same axes.
+        With other runs it shows the test accuracy of all runs on the same axes. Raises UserError
+        if one of them is no `Run`.
         """
+        if wrong := [each for each in others if not isinstance(each, Run)]:
+            raise UserError(f"plot compares runs, not {wrong[0]!r}; load_run(PATH) gives a run")
         if others:
             runs = [each.directory for each in (self, *others)]
             lines = [(n, r.rounds()) for n, r in zip(run_labels(runs), runs, strict=True)]

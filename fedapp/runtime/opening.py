@@ -81,7 +81,13 @@ def _checkpoint(path: Path, config: RunConfig) -> Checkpoint | None:
         with suppress(_UnreadableError):  # then the checkpoint itself names its configuration
             _check_same(path, config, "resume with the run's own config.toml")
     if config.resume != "auto" or checkpoint.newest(path):
-        return checkpoint.load(path, config.fingerprint())
+        saved = checkpoint.load(path, config.fingerprint())
+        if saved.server_round > config.num_rounds:
+            raise UserError(
+                f"resume: {path.absolute()} has {saved.server_round} rounds already, so num-rounds "
+                f"must be at least {saved.server_round}, not {config.num_rounds}"
+            )
+        return saved
     if RunDirectory(path).rounds():
         _check_same(path, config, "it has no checkpoints: choose another run-name, or remove it")
     return None

@@ -209,6 +209,8 @@ def test_clients_models_are_no_global_model(tmp_path):
 def test_curves_are_figures_that_a_notebook_shows(by_command):
     loaded = load_run(by_command)
     assert loaded.plot()._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match=r"plot compares runs, not 5; load_run\(PATH\) gives a run"):
+        loaded.plot(5)
     lines = loaded.plot(loaded).axes[0].lines
     assert len(lines) == 2
 

@@ -77,6 +77,14 @@ def test_rounds_are_on_disk_before_the_checkpoint_and_the_summary_that_count_the
     assert safe == [("round-000003.safetensors", True), ("summary.json", True)]
 
 
+def test_a_resume_with_fewer_rounds_than_there_are_changes_nothing(train):
+    """It would end at once as completed, and remove the states of the clients."""
+    before = train(num_rounds=2, checkpoint_every=1).rounds()
+    with pytest.raises(UserError, match="has 2 rounds already, so num-rounds must be at least 2"):
+        train(num_rounds=1, checkpoint_every=1, resume="auto")
+    assert train(num_rounds=2, checkpoint_every=1, resume="auto").rounds() == before
+
+
 def test_a_round_that_a_full_disk_refuses_is_written_with_the_next(train, monkeypatch, capsys):
     log = RunDirectory.log_round
 
