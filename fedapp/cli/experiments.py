@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import AsJson, Jobs, Project, show
+from fedapp.cli.options import AsJson, Jobs, Project, say, show
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.engines.resources import Resources
 
@@ -25,15 +25,11 @@ def sweep(
         typer.Option("--config", "-c", help="Configuration of all runs, as for `fedapp run`."),
     ] = None,
     vary: Vary = None,
-    seeds: Annotated[
-        str, typer.Option(help="Seeds of every combination, separated by commas.")
-    ] = "0",
+    seeds: Annotated[str, typer.Option(help="Of all combinations, as 0,1,2 or 0-2.")] = "0",
     output_dir: Annotated[Path, typer.Option(help="Parent of the sweep's folder.")] = Path("runs"),
     project: Project = Path("."),
     jobs: Jobs = 0,
-    only_plan: Annotated[
-        bool, typer.Option("--plan", help="Only check and list the runs.")
-    ] = False,
+    only_plan: Annotated[bool, typer.Option("--plan", help="Only check and list them.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run all combinations of values with all seeds. Repeat the command to continue.
@@ -41,12 +37,15 @@ def sweep(
     Example: fedapp sweep -c "num-rounds=20" --vary "method=fedavg,feddr+" --seeds 0,1 --name demo
     """
     from fedapp.experiments import sweep as sweeps
+    from fedapp.experiments.sweep_options import parse_seeds, parse_vary, refuse_own
 
-    sweeps.refuse_own("-c", read_overrides([text for text in config or [] if not is_file(text)]))
+    refuse_own("-c", read_overrides([text for text in config or [] if not is_file(text)]))
     runs = sweeps.plan(
-        project, read_overrides(config or [], more=True), sweeps.parse_vary(vary or []),
-        sweeps.parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
+        project, read_overrides(config or [], more=True), parse_vary(vary or []),
+        parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
     )  # fmt: skip
+    for note in sweeps.without_effect(runs):
+        say(note)
     if only_plan or not as_json:
         show("Plan", sweeps.planned(runs), as_json)
     if only_plan:

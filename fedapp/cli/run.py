@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedapp.cli.options import AsJson, Overrides, Project, say, show, write_png
-from fedapp.config.overrides import read_overrides
+from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
 from fedapp.engines.launch import run as simulate
 from fedapp.engines.resources import Engine, Resources
@@ -42,19 +42,24 @@ def run(
 
     Example: fedapp run -c "method='fedntd' num-rounds=50" -c presets/mine.toml
     """
-    task = project, read_overrides(config or []), Resources(nodes, workers, gpus)
+    texts = config or []
+    task = project, read_overrides(texts), Resources(nodes, workers, gpus)
+    typed = list(read_overrides([text for text in texts if not is_file(text)]))
     if check:
-        _check(*task)
+        _check(*task, typed)
         return
     if engine == Engine.IN_PROCESS:
         from fedapp.engines.in_process import run_in_process  # imports PyTorch
 
-        raise SystemExit(run_in_process(*task))
-    raise SystemExit(simulate(*task, engine))
+        raise SystemExit(run_in_process(*task, typed))
+    raise SystemExit(simulate(*task, engine, typed=typed))
 
 
-def _check(project: Path, overrides: dict[str, Any], resources: Resources) -> None:
+def _check(
+    project: Path, overrides: dict[str, Any], resources: Resources, typed: list[str]
+) -> None:
     """Print what a configuration resolves to and what the run will cost; start nothing."""
+    from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
     from fedapp.runtime.forecast import forecast  # imports PyTorch
 
@@ -79,8 +84,9 @@ def _check(project: Path, overrides: dict[str, Any], resources: Resources) -> No
     show(
         "This run is possible", [{"": name, "value": value} for name, value in found.items()], False
     )
-    if note := rate_note(values, resolved):
-        say(note)
+    for note in (rate_note(values, resolved), without_effect(typed, resolved)):
+        if note:
+            say(note)
 
 
 def config(

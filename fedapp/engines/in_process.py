@@ -7,7 +7,7 @@ the same bits as a simulation or real SuperNodes. Many such runs can share a mac
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.config.resolve import load_run_config
+from fedapp.config.effect import without_effect
+from fedapp.config.resolve import load_run_config, parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
 from fedapp.engines.resources import Resources
@@ -101,15 +102,23 @@ class InProcessGrid(Grid):
         return list(exchange(self, messages, _LONGEST if timeout is None else timeout))
 
 
-def run_in_process(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
+def run_in_process(
+    project: Path,
+    overrides: Mapping[str, Any],
+    resources: Resources,
+    typed: Sequence[str] = (),
+) -> int:
     """Run one training in this process; return 0 if it completed, otherwise 1.
 
     The number of nodes is that of `resources`, by default one; it changes no bit of the result.
+    Of the keys in `typed`, the log names those without effect.
     Raises UserError for an invalid configuration.
     """
     started = time.monotonic()
     configure()
     values = load_run_config(project, overrides)
+    if note := without_effect(typed, parse_config(values)):
+        log.warning(note)
     close_process()  # of an earlier run in this process, whose data files may have changed
     clear_data_cache()
     try:

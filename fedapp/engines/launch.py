@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,18 @@ def run(
     resources: Resources,
     engine: Engine | None = None,
     output: int | None = None,
+    typed: Sequence[str] = (),
 ) -> int:
     """Simulate one run on worker processes or Ray.
 
+    Of the keys in `typed`, the log names those without effect.
     The log is written to this terminal, or to the file descriptor `output`. Returns 0 if the run
     completed, 1 if it failed and 2 if its configuration is wrong. The run's process also ends if
     this process ends or crashes.
     """
     values = merge(project, overrides)
     task = {"values": values, "resources": asdict(resources), "engine": engine or default_engine()}
+    task["typed"] = list(typed)
     task |= components(project)
     with tempfile.TemporaryDirectory(prefix="fedapp-", ignore_cleanup_errors=True) as home:
         code = copy_app(project, Path(home) / "app")

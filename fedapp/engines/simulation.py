@@ -6,7 +6,7 @@ Simulation Runtime as `flwr run`, without the SuperLink and the commands that on
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,18 +29,28 @@ from fedapp.engines.worker_template import fork_template
 
 
 def simulate(
-    values: Mapping[str, Any], resources: Resources, engine: Engine, serverapp: str, clientapp: str
+    values: Mapping[str, Any],
+    resources: Resources,
+    engine: Engine,
+    serverapp: str,
+    clientapp: str,
+    typed: Sequence[str] = (),
 ) -> int:
-    """Check the configuration, start the workers and run the apps; return the exit code."""
+    """Check the configuration, start the workers and run the apps; return the exit code.
+
+    Of the keys in `typed`, it prints those without effect.
+    """
     server = ConfiguredServerApp(serverapp, values)
     run = _simulate_on_ray if engine == Engine.RAY else _simulate_on_workers
-    run(server, clientapp, resources)
+    run(server, clientapp, resources, typed)
     return COMPLETED if server.completed else FAILED
 
 
-def _simulate_on_workers(server: ConfiguredServerApp, clientapp: str, resources: Resources) -> None:
+def _simulate_on_workers(
+    server: ConfiguredServerApp, clientapp: str, resources: Resources, typed: Sequence[str]
+) -> None:
     """Run on the app's worker processes, forked from this one before it has threads."""
-    _check(server.run_config)
+    _check(server.run_config, typed)
     from fedapp.engines.workers import run_on_workers  # imports PyTorch, Flower and both apps
 
     fork_template()
@@ -48,10 +58,12 @@ def _simulate_on_workers(server: ConfiguredServerApp, clientapp: str, resources:
     run_on_workers(server, clientapp, resources.resolve_for(server.run_config))
 
 
-def _simulate_on_ray(server: ConfiguredServerApp, clientapp: str, resources: Resources) -> None:
+def _simulate_on_ray(
+    server: ConfiguredServerApp, clientapp: str, resources: Resources, typed: Sequence[str]
+) -> None:
     """Run on Ray, which starts while another thread checks the configuration."""
     watch_parent(_parent_ended)
-    checking = ThreadPoolExecutor(1).submit(_check, server.run_config, on_ray=True)
+    checking = ThreadPoolExecutor(1).submit(_check, server.run_config, typed, on_ray=True)
     try:
         resources = resources.resolve_for(server.run_config)
     except (KeyError, OverflowError, TypeError, ValueError):
@@ -60,8 +72,9 @@ def _simulate_on_ray(server: ConfiguredServerApp, clientapp: str, resources: Res
     run_on_ray(server, clientapp, resources, checking)
 
 
-def _check(values: Mapping[str, Any], on_ray: bool = False) -> None:
+def _check(values: Mapping[str, Any], typed: Sequence[str], on_ray: bool = False) -> None:
     """Check a configuration and import what it needs; a mistake ends the process at once."""
+    from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import parse_config  # imports PyTorch
 
     try:
@@ -69,6 +82,8 @@ def _check(values: Mapping[str, Any], on_ray: bool = False) -> None:
     except UserError as error:
         print(f"fedapp: {error}", file=sys.stderr, flush=True)
         leave(MISTAKE)
+    if note := without_effect(typed, config):
+        print(note, flush=True)
     if on_ray:
         import flwr.simulation  # noqa: F401  (imports Ray while Ray starts)
     import fedapp.server_app  # noqa: F401  (imports PyTorch)
@@ -89,7 +104,7 @@ def main() -> None:
     try:
         code = simulate(
             task["values"], Resources(**task["resources"]), task["engine"],
-            task["serverapp"], task["clientapp"],
+            task["serverapp"], task["clientapp"], task["typed"],
         )  # fmt: skip
     except KeyboardInterrupt:
         code = INTERRUPTED

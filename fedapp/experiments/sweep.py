@@ -8,31 +8,27 @@ failed run does not stop the others, and the same command continues an interrupt
 import csv
 import io
 import logging
-import re
-import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedapp.config.effect import without_effect as no_effect
 from fedapp.config.resolve import load_run_config, parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
 from fedapp.experiments.jobs import Runner, run_parallel, runner_for
+from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import Spread, variable_keys
 from fedapp.results.folders import is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
 
 log = logging.getLogger(__name__)
-Vary = dict[str, tuple[Scalar, ...]]
 
-# A comma outside quotes: an even number of each quote follows it.
-_COMMA = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
-_OWN_KEYS = ("seed", "run-name", "output-dir", "resume")
 _FIGURES = ("accuracy_final", "accuracy_best", "best_round", "seconds", "reason")
 
 
@@ -58,35 +54,6 @@ class SweepRun:
     def completed(self) -> bool:
         """Whether an earlier sweep completed this run."""
         return self.directory.summary().get("status") == "completed"
-
-
-def parse_vary(texts: Sequence[str]) -> Vary:
-    """Parse "key=value,value" arguments; values are TOML scalars, and bare words are strings.
-
-    Raises:
-        UserError: no key, no value, a value or a key twice, or a key that the sweep sets itself.
-    """
-    varied: Vary = {}
-    for text in texts:
-        key, separator, values = text.partition("=")
-        key = key.strip()
-        if not (key and separator):
-            raise UserError(f"--vary {text!r} must look like key=value,value")
-        refuse_own("--vary", [key])
-        if key in varied:
-            raise UserError(f"--vary names '{key}' twice; give all its values at once")
-        varied[key] = tuple(_scalar(item.strip(), text) for item in _COMMA.split(values))
-        if len(set(map(repr, varied[key]))) < len(varied[key]):
-            raise UserError(f"--vary {text!r} has a value twice")
-    return varied
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Parse "0,1,2"; raises UserError unless all are different whole numbers."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(map(int, words))) < len(words):
-        raise UserError(f"--seeds {text!r} must be different whole numbers, such as 0,1,2")
-    return [int(word) for word in words]
 
 
 def plan(
@@ -128,6 +95,17 @@ def sweep_folder(output_dir: Path, name: str) -> Path:
     if not is_folder_name(name):
         raise UserError(f"--name {name!r} must be a plain folder name")
     return absolute(output_dir, "--output-dir") / name
+
+
+def without_effect(runs: Sequence[SweepRun]) -> list[str]:
+    """Return a sentence per varied key that has no effect in some runs of a sweep."""
+    notes = []
+    for key in runs[0].varied if runs else ():
+        idle = [each for each in runs if no_effect([key], parse_config(each.config))]
+        if idle:
+            some = f"{len(idle)} of {len(runs)} runs (first: {idle[0].directory.name})"
+            notes.append(f"{key} has no effect in {some}")
+    return notes
 
 
 def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
@@ -255,25 +233,6 @@ def _percent(row: Mapping[str, Any], figure: str) -> str | None:
     mean = row[figure]
     n = len(row["seeds"])
     return None if mean is None else Spread(mean, row[f"{figure}_std"], n).percent()
-
-
-def refuse_own(option: str, keys: Iterable[str]) -> None:
-    """Raise UserError for a key that the sweep sets itself; files may contain such keys."""
-    for key in [key for key in keys if key in _OWN_KEYS]:
-        raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
-
-
-def _scalar(word: str, text: str) -> Scalar:
-    """Parse a TOML scalar; other text is a string."""
-    try:
-        value = tomllib.loads(f"value = {word}")["value"]
-    except tomllib.TOMLDecodeError:
-        if not word or "'" in word or '"' in word:
-            raise UserError(f"--vary {text!r} must list values separated by commas") from None
-        return word
-    if not isinstance(value, str | int | float | bool):
-        raise UserError(f"--vary {text!r}: {word} is not a word, number, true or false")
-    return value
 
 
 def _check_earlier(each: SweepRun) -> None:

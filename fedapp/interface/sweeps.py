@@ -16,6 +16,7 @@ from fedapp.engines.resources import Engine, Resources
 from fedapp.engines.subprocesses import COMPLETED
 from fedapp.experiments import sweep as sweeps
 from fedapp.experiments.jobs import Runner, runner_for
+from fedapp.experiments.sweep_options import Vary, parse_seeds, parse_vary, refuse_own
 from fedapp.interface.notebook import Log, displayable, logged, relative
 from fedapp.interface.rounds import to_frame
 from fedapp.interface.runs import Run
@@ -141,17 +142,17 @@ def sweep(
 def _base(preset: Preset, shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the common configuration; raises UserError for a key that the sweep sets itself."""
     pairs = [text for text in preset_texts(preset) if not is_file(text)]
-    sweeps.refuse_own("preset", read_overrides(pairs))
-    sweeps.refuse_own("sweep", map(kebab, shared))
+    refuse_own("preset", read_overrides(pairs))
+    refuse_own("sweep", map(kebab, shared))
     return read_keys(preset, shared, more=True)
 
 
-def _values(vary: Mapping[str, Iterable[Scalar]]) -> sweeps.Vary:
-    return sweeps.parse_vary([_vary_text(key, values) for key, values in vary.items()])
+def _values(vary: Mapping[str, Iterable[Scalar]]) -> Vary:
+    return parse_vary([_vary_text(key, values) for key, values in vary.items()])
 
 
 def _seeds(seeds: Iterable[int]) -> list[int]:
-    return sweeps.parse_seeds(",".join(map(str, _listed("seeds", seeds))))
+    return parse_seeds(",".join(map(str, _listed("seeds", seeds))))
 
 
 def _runner(engine: Engine | None, log: Log) -> Runner:

@@ -15,6 +15,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines import launch
 from fedapp.engines.resources import Resources
 from fedapp.experiments import jobs, sweep
+from fedapp.experiments.sweep_options import parse_seeds, parse_vary
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ from fedapp.experiments import jobs, sweep
     ],
 )
 def test_values_are_toml_scalars_and_bare_words(text, values):
-    [(key, found)] = sweep.parse_vary([text]).items()
+    [(key, found)] = parse_vary([text]).items()
     assert key == text.partition("=")[0]
     assert found == values
     assert list(map(type, found)) == list(map(type, values))
@@ -39,7 +40,7 @@ def test_values_are_toml_scalars_and_bare_words(text, values):
 def test_what_is_written_as_toml_is_read_back(values):
     unique = list({repr(value): value for value in values}.values())
     text = "key=" + ",".join(json.dumps(value) for value in unique)
-    assert sweep.parse_vary([text]) == {"key": tuple(unique)}
+    assert parse_vary([text]) == {"key": tuple(unique)}
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,22 @@ def test_what_is_written_as_toml_is_read_back(values):
 )
 def test_a_wrong_vary_is_one_sentence(texts, words):
     with pytest.raises(UserError, match=words):
-        sweep.parse_vary(texts)
+        parse_vary(texts)
 
 
 def test_seeds():
-    assert sweep.parse_seeds("0, 1,20") == [0, 1, 20]
-    for wrong in ("", "1,,2", "-1", "a", "1,1", "1.5"):
+    assert parse_seeds("0, 1,20") == [0, 1, 20]
+    assert parse_seeds("7, 0-2") == [7, 0, 1, 2]
+    for wrong in ("", "1,,2", "-1", "a", "1,1", "1.5", "3-1", "0-2,1", "1-", "0-1-2"):
         with pytest.raises(UserError, match="different whole numbers"):
-            sweep.parse_seeds(wrong)
+            parse_seeds(wrong)
+
+
+def test_a_varied_key_without_effect_is_named(tmp_path):
+    vary = {"partition": ("lda", "shards"), "alpha": (0.1, 0.5), "lr": (0.1,)}
+    runs = sweep.plan(ROOT, {**BASE, "method": "fedavg"}, vary, [0], tmp_path)
+    [note] = sweep.without_effect(runs)
+    assert note == f"alpha has no effect in 2 of 4 runs (first: {runs[2].directory.name})"
 
 
 def test_the_plan_has_every_combination_with_every_seed(tmp_path):

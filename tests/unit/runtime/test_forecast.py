@@ -46,6 +46,15 @@ def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
     assert not list(Path(tmp_path).iterdir())
 
 
+def test_check_names_the_typed_keys_without_effect(tmp_path):
+    preset = tmp_path / "preset.toml"
+    preset.write_text("method = 'fedavg'\nfedsol-rho = 2.0\n")
+    texts = ["-c", str(preset), "-c", "mu=0.5 alpha=0.2 shards=4 num-clients=10"]
+    done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *texts])
+    assert done.exit_code == 0, done.output
+    assert "mu, alpha have no effect with this method, data and partition" in done.output
+
+
 def test_check_refuses_what_a_run_refuses():
     keys = ["-c", "shards=3 num-clients=7"]
     done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *keys])

@@ -1,0 +1,65 @@
+"""The options of a sweep as text: varied values and seeds."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+
+from fedapp.core.errors import UserError
+from fedapp.results.run_directory import Scalar
+
+Vary = dict[str, tuple[Scalar, ...]]
+
+# A comma outside quotes: an even number of each quote follows it.
+_COMMA = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
+_SEEDS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+_OWN_KEYS = ("seed", "run-name", "output-dir", "resume")
+
+
+def parse_vary(texts: Sequence[str]) -> Vary:
+    """Parse "key=value,value" arguments; values are TOML scalars, and bare words are strings.
+
+    Raises:
+        UserError: no key, no value, a value or a key twice, or a key that the sweep sets itself.
+    """
+    varied: Vary = {}
+    for text in texts:
+        key, separator, values = text.partition("=")
+        key = key.strip()
+        if not (key and separator):
+            raise UserError(f"--vary {text!r} must look like key=value,value")
+        refuse_own("--vary", [key])
+        if key in varied:
+            raise UserError(f"--vary names '{key}' twice; give all its values at once")
+        varied[key] = tuple(_scalar(item.strip(), text) for item in _COMMA.split(values))
+        if len(set(map(repr, varied[key]))) < len(varied[key]):
+            raise UserError(f"--vary {text!r} has a value twice")
+    return varied
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse "0,1,2" or "0-2,7"; raises UserError unless all are different whole numbers."""
+    found = [_SEEDS.fullmatch(word.strip()) for word in text.split(",")]
+    ranges = [range(int(each[1]), int(each[2] or each[1]) + 1) for each in found if each]
+    seeds = [seed for numbers in ranges for seed in numbers]
+    if not (all(found) and all(ranges)) or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {text!r} must be different whole numbers, such as 0,1,2 or 0-2")
+    return seeds
+
+
+def refuse_own(option: str, keys: Iterable[str]) -> None:
+    """Raise UserError for a key that the sweep sets itself; files may contain such keys."""
+    for key in [key for key in keys if key in _OWN_KEYS]:
+        raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
+
+
+def _scalar(word: str, text: str) -> Scalar:
+    """Parse a TOML scalar; other text is a string."""
+    try:
+        value = tomllib.loads(f"value = {word}")["value"]
+    except tomllib.TOMLDecodeError:
+        if not word or "'" in word or '"' in word:
+            raise UserError(f"--vary {text!r} must list values separated by commas") from None
+        return word
+    if not isinstance(value, str | int | float | bool):
+        raise UserError(f"--vary {text!r}: {word} is not a word, number, true or false")
+    return value
