@@ -74,6 +74,7 @@ def test_a_file_that_cannot_be_written_ends_a_command_in_one_sentence(
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_sigterm_does_what_ctrl_c_does_but_only_once(handlers, first):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     install_signal_handlers()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(first)
