@@ -100,8 +100,9 @@ def sweep_folder(output_dir: Path, name: str) -> Path:
 def without_effect(runs: Sequence[SweepRun]) -> list[str]:
     """Return a sentence per varied key that has no effect in some runs of a sweep."""
     notes = []
+    configs = [parse_config(each.config) for each in runs]
     for key in runs[0].varied if runs else ():
-        idle = [each for each in runs if no_effect([key], parse_config(each.config))]
+        idle = [r for r, config in zip(runs, configs, strict=True) if no_effect([key], config)]
         if idle:
             some = f"{len(idle)} of {len(runs)} runs (first: {idle[0].directory.name})"
             notes.append(f"{key} has no effect in {some}")

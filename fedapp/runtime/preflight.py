@@ -87,10 +87,6 @@ class _Answered:
         """Return whether every client has a node and every node of a pool has answered."""
         return len(self.nodes) == self.num_clients and len(self.pool) == self.pool_size
 
-    def hosts(self) -> int:
-        """Return how many nodes host clients."""
-        return len({*self.nodes.values(), *self.pool.values()})
-
     def add(self, reply: Message) -> None:
         """Add one node and its clients; raises UserError that names the node if it is refused."""
         source = reply.metadata.src_node_id
@@ -115,10 +111,10 @@ class _Answered:
         """Return an earlier node whose clients or whose part of a pool a node has, too."""
         if not identity["hosts-any"]:
             return next((self.nodes[c] for c in identity["clients"] if c in self.nodes), None)
+        first = next(iter(self.places), None)  # the others are like it
         shared = ("hosts-any", "num-partitions")
-        for node, other in list(self.places.items())[:1]:  # the others are like the first
-            if any(identity[key] != other[key] for key in shared):
-                return node
+        if first is not None and any(identity[k] != self.places[first][k] for k in shared):
+            return first
         return self.pool.get(identity["partition-id"])
 
     def missing(self, asked: set[int]) -> str:
