@@ -13,7 +13,7 @@ from clients.base import Arrays
 from clients.personal_model import PersonalClient
 from clients.prototype_losses import class_means, cosine_alignment, nearest_prototype
 from clients.training.arrays import to_arrays
-from clients.training.evaluation import Score, predict
+from clients.training.evaluation import Score, joined, predict
 from clients.training.local_training import Forward, in_bfloat16
 from clients.training.objective import Objective, Step
 from clients.update import Update
@@ -114,14 +114,15 @@ class PrototypeClient(PersonalClient):
     @torch.no_grad()
     def scores(self) -> dict[str, float]:
         """Return the loss and both accuracies; "accuracy" is that of the method's rule."""
-        score, by_prototype, any_known = Score(), 0, bool(self.known.any())
+        score, any_known = Score(), bool(self.known.any())
+        hits: list[Tensor] = []  # of the nearest prototype
         for features, logits, labels in predict(self.model, self.data.test()):
             score.add(logits, labels)
             if any_known:
                 compared = self.represent(features, logits)
                 nearest = nearest_prototype(compared, self.prototypes, self.known, self.cosine)
-                by_prototype += int((nearest == labels).sum())
-        accuracy_proto = by_prototype / max(score.count, 1)
+                hits.append(nearest == labels)
+        accuracy_proto = int(joined(hits).sum()) / max(score.count, 1)
         scores = {
             "loss": score.loss,
             "accuracy": accuracy_proto if self.by_prototype else score.accuracy,

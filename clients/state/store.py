@@ -67,11 +67,16 @@ class ClientState:
         self._header = dict(header)
         self._lock = file_lock(self._folder)
 
-    def load(self, server_round: int) -> Arrays | None:
+    def load(self, server_round: int, accepted: int | None = None) -> Arrays | None:
         """Return the state as it was when round `server_round` began; None if there was none yet.
 
         After an interruption the same round gets the same state again, bit for bit. To read the
         result of round r, load r + 1.
+
+        Args:
+            server_round: the round to train.
+            accepted: the client's last earlier round that counts, 0 for none: the state of a round
+                whose result the server did not get is skipped. None: every earlier round counts.
 
         Raises:
             StateError: the client has trained a later round, the state has another header, its file
@@ -82,17 +87,21 @@ class ClientState:
             return None
         path, stamp = newest_file
         self._refuse_later(stamp, server_round)
-        if stamp.last_round < server_round:
-            return self._arrays(path, stamp.version)
+        last = _last_that_counts(server_round, accepted)
+        if stamp.last_round <= last:
+            return self._arrays(path, stamp.version, last)
         if stamp.previous == 0:
             return None
-        return self._arrays(self._folder / PREVIOUS, stamp.previous)
+        return self._arrays(self._folder / PREVIOUS, stamp.previous, last)
 
-    def save(self, arrays: Mapping[str, np.ndarray], server_round: int) -> None:
-        """Store the state after round `server_round` and keep the previous version.
+    def save(
+        self, arrays: Mapping[str, np.ndarray], server_round: int, accepted: int | None = None
+    ) -> None:
+        """Store the state after round `server_round`, and keep the version that it started from.
 
-        Saving a round again replaces that round's state. If this method raises, or the process dies
-        at any moment, `load(server_round)` returns the same as before.
+        Saving a round again replaces that round's state, and a round replaces one that does not
+        count. If this method raises, or the process dies at any moment, `load` with the same
+        arguments returns the same as before.
 
         Raises:
             StateError: as `load`; or another process holds the lock, an array has a type that
@@ -105,7 +114,7 @@ class ClientState:
             if newest_file is not None:
                 stamp = newest_file[1]
                 self._refuse_later(stamp, server_round)
-                rewrite = stamp.last_round == server_round
+                rewrite = stamp.last_round > _last_that_counts(server_round, accepted)
                 version, previous = stamp.version + 1, stamp.previous if rewrite else stamp.version
             stamp = Stamp(_FORMAT, version, previous, server_round, self._header)
             self._write(self._serialised(arrays, stamp), keep_previous=rewrite)
@@ -130,10 +139,10 @@ class ClientState:
             self._refuse_foreign(newest_file[1], newest_file[0])
         return newest_file
 
-    def _arrays(self, path: Path, version: int) -> Arrays:
+    def _arrays(self, path: Path, version: int, last: int) -> Arrays:
         with suppress(FileNotFoundError), _opened(path) as (stamp, file):
             self._refuse_foreign(stamp, path)
-            if stamp.version == version:
+            if stamp.version == version and stamp.last_round <= last:
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         raise StateError(f"version {version} of the state of {self._name} is no longer in {path}")
 
@@ -185,6 +194,11 @@ class ClientState:
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _last_that_counts(server_round: int, accepted: int | None) -> int:
+    """Return the last round whose state round `server_round` may start from."""
+    return server_round - 1 if accepted is None else accepted
 
 
 def newest(folder: Path) -> tuple[Path, Stamp] | None:

@@ -34,14 +34,14 @@ class Start:
 
     arrays: Arrays
     extras: Mapping[str, Arrays] = field(default_factory=dict)  # sent with the model
-    known: tuple[int, ...] = ()  # clients that have trained before, which must have a state
+    accepted: Mapping[int, int] = field(default_factory=dict)  # by client: its last round before
     state_key: str = ""  # the name of the clients' stored states; empty: they keep none
     missing: str = ""  # a description of lost data; empty: none is lost
 
     @classmethod
     def of(cls, strategy: ClientStrategy, arrays: Arrays) -> "Start":
         """Return the start of a strategy's next round."""
-        return cls(arrays, strategy.extras(()), strategy.known, strategy.state_key)
+        return cls(arrays, strategy.extras(()), dict(strategy.accepted), strategy.state_key)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,9 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
     """
     start, server_round = models.start, models.server_round
     task = Task(
-        server_round, (client,), models.lr, "size", 1, state_key=start.state_key, known=start.known
-    )
+        server_round, (client,), models.lr, "size", 1, state_key=start.state_key,
+        accepted=(start.accepted.get(client, 0),),
+    )  # fmt: skip
     try:
         if start.missing:
             raise StateError(f"{start.missing} was not kept")

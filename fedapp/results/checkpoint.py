@@ -15,6 +15,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import safetensors_bytes, write_atomically
 
 _MODEL, _STATE = "model/", "strategy/"
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     path = folder / f"round-{checkpoint.server_round:06d}.safetensors"
     tensors = {_MODEL + name: array for name, array in checkpoint.arrays.items()}
     tensors |= {_STATE + name: array for name, array in checkpoint.strategy.items()}
-    header = {"round": checkpoint.server_round, "configuration": checkpoint.fingerprint}
+    header = {
+        "format": _FORMAT, "round": checkpoint.server_round,
+        "configuration": checkpoint.fingerprint,
+    }  # fmt: skip
     write_atomically(path, safetensors_bytes(tensors, {"checkpoint": json.dumps(header)}))
     for old in sorted(folder.glob("round-*.safetensors"))[:-keep] if keep else ():
         old.unlink()
@@ -56,12 +60,17 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
         raise UserError(f"resume: there is no checkpoint in {path.absolute() / 'checkpoints'}")
     try:
         with safe_open(file_path, "np") as file:
-            header = json.loads((file.metadata() or {})["checkpoint"])
+            header = dict(json.loads((file.metadata() or {})["checkpoint"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, OSError, ValueError) as error:
         raise UserError(
             f"resume: {file_path.absolute()} is not a complete checkpoint: {error}"
         ) from None
+    if header.get("format", 1) != _FORMAT:
+        raise UserError(
+            f"resume: {file_path.absolute()} was written by another version of fedapp (format "
+            f"{header.get('format', 1)}, not {_FORMAT}); continue this run with that version"
+        )
     if header["configuration"] != fingerprint:
         raise UserError(
             f"resume: {file_path.absolute()} was made with another configuration "

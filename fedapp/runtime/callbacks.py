@@ -4,6 +4,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ class MetricsFile(Callback):
 
     def _write(self, run: ActiveRun) -> None:
         numbers = ", ".join(str(row["round"]) for row in run.unwritten)
-        write = lambda: run.directory.log_round(*run.unwritten)  # noqa: E731
+        write = partial(run.directory.log_round, *run.unwritten)
         with uninterrupted():  # else a round could be written twice
             if run.unwritten and try_write(f"metrics.jsonl: round {numbers}", write):
                 run.unwritten = []
@@ -105,7 +106,7 @@ class ClientScores(Callback):
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Write the file if the round evaluated the clients; a failure is reported."""
         if scores := run.strategy.report.scores:
-            write = lambda: run.directory.write_client_scores(row["round"], scores)  # noqa: E731
+            write = partial(run.directory.write_client_scores, row["round"], scores)
             try_write(f"client_scores.json: round {row['round']}", write)
 
 
@@ -128,8 +129,7 @@ class Console(Callback):
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Log one line for the round."""
         elapsed = run.round_started - run.rounds_started
-        line = progress.round_line(row, run.last_round, elapsed, first_round=run.first_round)
-        log.info(line)
+        log.info(progress.round_line(row, run.last_round, elapsed, first_round=run.first_round))
 
 
 class Checkpoints(Callback):
@@ -151,7 +151,7 @@ class Checkpoints(Callback):
             return
         self._saved = time.monotonic()
         saved = Checkpoint(number, run.config.fingerprint(), run.arrays, run.strategy.save())
-        write = lambda: run.directory.save_checkpoint(saved, run.config.checkpoint_keep)  # noqa: E731
+        write = partial(run.directory.save_checkpoint, saved, run.config.checkpoint_keep)
         try_write(f"checkpoint of round {number}", write)
 
 

@@ -21,11 +21,12 @@ class Evaluation:
 
 def evaluate_classes(model: nn.Module, batches: Batches, num_classes: int) -> Evaluation:
     """Evaluate a model, in eval mode, on batches of images and labels."""
-    score, counts, correct = Score(), np.zeros(num_classes), np.zeros(num_classes)
-    for _, logits, labels in predict(model, batches):
-        hits = labels[score.add(logits, labels)]
-        counts += np.bincount(labels.cpu().numpy(), minlength=num_classes)
-        correct += np.bincount(hits.cpu().numpy(), minlength=num_classes)
+    score = Score()
+    for _, logits, targets in predict(model, batches):
+        score.add(logits, targets)
+    labels, hits = score.labels_and_hits()
+    counts = np.bincount(labels, minlength=num_classes)
+    correct = np.bincount(labels, weights=hits, minlength=num_classes)
     with np.errstate(invalid="ignore"):
         by_class = correct / counts
     return Evaluation(score.accuracy, score.loss, by_class.tolist())

@@ -148,7 +148,7 @@ class ProcessContext:
             "seed": str(config.seed),
         }
         state = ClientState(root, task.state_key, client, header)
-        return Memory(state, server_round, client in task.known, config.state_missing)
+        return Memory(state, server_round, task.accepted_round(client), config.state_missing)
 
     def state_bytes(self) -> int:
         """Return the largest number of bytes on disk that the states of all clients need."""

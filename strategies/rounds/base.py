@@ -33,7 +33,7 @@ from strategies.rounds.records import (
 )
 from strategies.rounds.transport import array_bytes, payload_bytes, release
 
-_KNOWN = "known-clients"
+_ACCEPTED = "accepted-rounds"
 _Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
 
 
@@ -94,7 +94,7 @@ class ClientStrategy(RoundLoop):
         self._tasks_sent: dict[int, Task] = {}
         self._evaluating: dict[int, Task] = {}
         self._global: Arrays = {}
-        self._known: set[int] = set()  # clients that have trained in an accepted round
+        self.accepted: dict[int, int] = {}  # by client: its last accepted round
 
     # -- what a method may override -------------------------------------------------------------
 
@@ -138,21 +138,17 @@ class ClientStrategy(RoundLoop):
         """Return the method's numbers of the last round, by their names in metrics.jsonl."""
         return dict(self.report.metrics)
 
-    @property
-    def known(self) -> tuple[int, ...]:
-        """The clients that have trained in an accepted round."""
-        return tuple(sorted(self._known))
-
     # -- checkpoints ----------------------------------------------------------------------------
 
     def save(self) -> Arrays:
         """Return everything that a checkpoint needs beside the shared arrays."""
-        return {**self.state(), _KNOWN: np.array(self.known, np.int64)}
+        accepted = np.array(sorted(self.accepted.items()), np.int64).reshape(-1, 2)
+        return {**self.state(), _ACCEPTED: accepted}
 
     def restore(self, saved: Arrays) -> None:
         """Restore what `save` returned."""
-        self._known = {int(client) for client in saved.get(_KNOWN, ())}
-        self.load_state({name: array for name, array in saved.items() if name != _KNOWN})
+        self.accepted = dict(saved[_ACCEPTED].tolist())
+        self.load_state({name: array for name, array in saved.items() if name != _ACCEPTED})
 
     # -- Flower's interface ---------------------------------------------------------------------
 
@@ -192,7 +188,7 @@ class ClientStrategy(RoundLoop):
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self.after_replies()  # may wait for nodes, so it can be interrupted
         with uninterrupted():
-            self._known |= {result.client for result in self.report.results}
+            self.accepted |= {each.client: server_round for each in self.report.results}
             arrays = self.end_round(self._global)
             check_finite(arrays, server_round)
             self.newest = NewestModel(server_round, to_array_record(arrays))
@@ -247,7 +243,7 @@ class ClientStrategy(RoundLoop):
             node: Task(
                 self.server_round, tuple(hosted), self.lr(self.server_round), self.weights,
                 total_weight, len(clients), self.state_key,
-                tuple(client for client in hosted if client in self._known),
+                tuple(self.accepted.get(client, 0) for client in hosted if self.state_key),
                 self.separate, self.summed,
             )
             for node, hosted in self.federation.by_node(clients).items()

@@ -16,7 +16,7 @@ from strategies.aggregate import Arrays
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"
@@ -43,13 +43,14 @@ class Task:
     total_weight: int  # of the whole cohort; determines the fixed-point scale of the sums
     cohort: int = 1  # number of clients in the whole cohort
     state_key: str = ""  # the name of the run's client states; empty: clients keep none
-    known: tuple[int, ...] = ()  # the members of `clients` that have trained before in this run
+    # each client's last round that the server accepted, 0: none; empty if they keep no state
+    accepted: tuple[int, ...] = ()
     separate: bool = False  # send each client's model separately, not their sum
     summed: bool = False  # send the exact sum also of a single client, which can be masked
 
     def to_record(self) -> ConfigRecord:
         """Return the task as a Flower record."""
-        values = {**asdict(self), "clients": list(self.clients), "known": list(self.known)}
+        values = {**asdict(self), "clients": list(self.clients), "accepted": list(self.accepted)}
         # Flower cannot count the bytes of an empty text or list, so empty values are left out
         return ConfigRecord({n: value for n, value in values.items() if value not in ("", [])})
 
@@ -57,8 +58,12 @@ class Task:
     def from_record(cls, record: ConfigRecord) -> "Task":
         """Read a task back from a Flower record."""
         values: dict[str, Any] = {f.name: record[f.name] for f in fields(cls) if f.name in record}
-        tuples = {"clients": tuple(values["clients"]), "known": tuple(values.get("known", ()))}
+        tuples = {name: tuple(values.get(name, ())) for name in ("clients", "accepted")}
         return cls(**{**values, **tuples})
+
+    def accepted_round(self, client: int) -> int | None:
+        """Return a client's last round that the server accepted, 0 for none; None if not stated."""
+        return dict(zip(self.clients, self.accepted, strict=False)).get(client)
 
     def weight(self, examples: int) -> int:
         """Return the integer weight of a client that trained on this many examples."""

@@ -91,6 +91,22 @@ def test_the_first_round_again_starts_from_nothing(state):
     assert same(state.load(5), arrays(2))
 
 
+def test_rounds_that_do_not_count_are_skipped_and_replaced(state):
+    state.save(arrays(1), 2, accepted=0)
+    assert state.load(4, accepted=0) is None
+    state.save(arrays(2), 4, accepted=0)
+    assert state.load(6, accepted=0) is None
+    assert same(state.load(6, accepted=4), arrays(2))
+    for value in (6, 7):
+        state.save(arrays(value), value, accepted=4)  # round 6 counts for neither
+        assert same(state.load(9, accepted=4), arrays(2))
+    state.save(arrays(9), 9, accepted=7)
+    assert same(state.load(11, accepted=7), arrays(7))
+    assert same(state.load(11, accepted=9), arrays(9))
+    with pytest.raises(StateError, match=r"version 4 .* no longer"):
+        state.load(11, accepted=4)
+
+
 def test_a_client_cannot_go_back_beyond_its_last_round(state):
     state.save(arrays(1), 1)
     state.save(arrays(7), 7)

@@ -26,9 +26,9 @@ RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
 PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}
 
 
-def client_of(run, server_round, known=()):
+def client_of(run, server_round, accepted=0):
     process = ProcessContext(parse_config(run))
-    task = Task(server_round, (3,), 0.05, "size", 100, 1, "run", known)
+    task = Task(server_round, (3,), 0.05, "size", 100, 1, "run", (accepted,))
     return process, process.client(3, process.memory(3, task, server_round))
 
 
@@ -70,7 +70,7 @@ def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later, l
         update = client.work(dict(zip(client.shared, received, strict=True)), 1, 0.05)
         client.save_state(update)
         own = [array.copy() for array in client.get_parameters({})]
-        process, client = client_of(run, 5, known=(3,))
+        process, client = client_of(run, 5, accepted=1)
     moved = [array + np.float32(0.01) for array in received]  # the model of a later round
     client.set_parameters(moved)
     client.copy_to_teacher()
@@ -100,7 +100,7 @@ def trained(run):
     _, client = client_of(run, 1)
     update = work(client)
     client.save_state(update)
-    process, later = client_of(run, 4, known=(3,))
+    process, later = client_of(run, 4, accepted=1)
     own, previous = previous_model.split(later.memory.load())
     assert later.stored_state.keys() == own.keys()
     stored = [*own.values(), *previous.values()]

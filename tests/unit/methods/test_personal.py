@@ -198,7 +198,7 @@ def test_the_personal_part_survives_rounds_without_its_client_and_a_new_process(
 
     def step(process, server_round):
         state = ClientState(tmp_path, "run", 2, {"v": "1"})
-        client = process.client(2, Memory(state, server_round, server_round > 1))
+        client = process.client(2, Memory(state, server_round, 1 if server_round > 1 else 0))
         start = received or client.get_parameters({})
         update = client.work(dict(zip(client.shared, start, strict=True)), server_round, 0.05)
         client.save_state(update)
@@ -211,7 +211,7 @@ def test_the_personal_part_survives_rounds_without_its_client_and_a_new_process(
     assert differ(first, again)
     assert_same(step(process, 5)[1], again)  # the same round once more, in the first process
     with pytest.raises(StateError, match="trained before in this run but its state is gone"):
-        process.client(1, Memory(ClientState(tmp_path, "run", 1, {}), 3, known=True)).fit(
+        process.client(1, Memory(ClientState(tmp_path, "run", 1, {}), 3, accepted=2)).fit(
             received, {"server_round": 3, "lr": 0.05}
         )
 

@@ -9,7 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message, MessageType
 from in_process import ROOT, assert_same, differ, federate, settings, work
+from personal_runs import PERSONAL
+from personal_runs import run as personal_run
 
 from clients.state.listing import UnknownRun
 from clients.state.store import ClientState, StateError
@@ -39,11 +42,12 @@ KEEPS += [
     {"method": "fednova", "fednova_correction": "own"},
     {"method": "fedcurv", "fedcurv_accumulate": True},
 ]
+SENDS = [keys for keys in KEEPS if not keys["method"].startswith(("centralised", "local"))]
 STATEFUL = [pytest.param(keys, id="-".join(map(str, keys.values()))) for keys in KEEPS]
 
 
-def task(server_round, client=3, known=()):
-    return Task(server_round, (client,), 0.05, "size", 100, 1, "run", known)
+def task(server_round, client=3, accepted=0):
+    return Task(server_round, (client,), 0.05, "size", 100, 1, "run", (accepted,))
 
 
 def watched(config):
@@ -51,10 +55,10 @@ def watched(config):
     return min(3, config.num_clients - 1)
 
 
-def trained_client(process, server_round, known=False, remember=True):
+def trained_client(process, server_round, accepted=0, remember=True):
     """Let a client train one round from the initial model, as a ClientApp does."""
     number = watched(process.config)
-    round_task = task(server_round, number, (number,) if known else ())
+    round_task = task(server_round, number, accepted)
     client = process.client(number, process.memory(number, round_task, server_round))
     update = work(client, server_round, round_task.lr)
     if remember:
@@ -65,7 +69,7 @@ def trained_client(process, server_round, known=False, remember=True):
 def recalled(config, server_round):
     """Return that client's state as a new process loads it at the start of `server_round`."""
     process, number = ProcessContext(config), watched(config)
-    return process.memory(number, task(server_round, number, (number,)), server_round).load()
+    return process.memory(number, task(server_round, number, server_round - 1), server_round).load()
 
 
 @pytest.mark.parametrize("method", STATEFUL)
@@ -77,12 +81,10 @@ def test_states_survive_a_file_another_process_and_rounds_without_the_client(met
     for name, array in update.state.items():
         np.testing.assert_array_equal(stored[name], array)
     assert_same(stored, recalled(config, 7))
-    trained_client(ProcessContext(config), 7, known=True)
+    trained_client(ProcessContext(config), 7, accepted=1)
     second = recalled(config, 8)
     assert differ(stored, second)
-    trained_client(
-        ProcessContext(config), 7, known=True
-    )  # again: round 7 starts from round 1's state
+    trained_client(ProcessContext(config), 7, accepted=1)  # again, from round 1's state
     assert_same(second, recalled(config, 8))
 
 
@@ -90,17 +92,17 @@ def test_states_survive_a_file_another_process_and_rounds_without_the_client(met
 def test_a_lost_state_is_an_error_or_a_fresh_start_as_asked(method):
     run = settings(**method, lr=0.05)
     with pytest.raises(StateError, match="has trained before in this run but its state is gone"):
-        trained_client(ProcessContext(parse_config(run)), 4, known=True, remember=False)
+        trained_client(ProcessContext(parse_config(run)), 4, accepted=3, remember=False)
     fresh = ProcessContext(parse_config({**run, "state-missing": "reinit"}))
-    assert trained_client(fresh, 4, known=True)[1].reinitialised
-    assert not trained_client(fresh, 5, known=True)[1].reinitialised
-    assert not trained_client(ProcessContext(fresh.config), 6)[1].reinitialised
+    assert not trained_client(fresh, 3, remember=False)[1].reinitialised
+    assert trained_client(fresh, 4, accepted=3)[1].reinitialised
+    assert not trained_client(fresh, 5, accepted=4)[1].reinitialised
 
 
 def test_clients_that_start_afresh_are_named_in_the_rounds_metrics(tmp_path, monkeypatch, capsys):
     run = settings(method="scaffold", participation=1.0, state_missing="reinit",
                    output_dir=str(tmp_path), run_name="lost")  # fmt: skip
-    monkeypatch.setattr(ClientState, "load", lambda state, server_round: None)
+    monkeypatch.setattr(ClientState, "load", lambda state, *rounds: None)
     assert run_in_process(ROOT, run, Resources()) == 0
     first, second = RunDirectory.load(tmp_path / "lost").rounds()
     assert "reinitialised" not in first
@@ -114,7 +116,7 @@ def test_a_state_of_the_same_classes_in_another_order_is_refused():
     other = ProcessContext(config)
     other.data.dataset = replace(other.data.dataset, classes=other.data.dataset.classes[::-1])
     with pytest.raises(StateError, match=r"has classes '10 \(\w+\)', but this run has '10 \("):
-        other.memory(3, task(2, known=(3,)), 2).load()
+        other.memory(3, task(2, accepted=1), 2).load()
 
 
 def resumed(run, rounds, more, nodes=3):
@@ -148,6 +150,35 @@ def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
     whole = federate(run)[0]
     assert_same(whole, resumed(run, 2, 1))
     assert_same(whole, resumed(run, 1, 2, nodes=10))
+
+
+@pytest.mark.parametrize("keys", [*SENDS, *PERSONAL], ids=str)
+def test_a_training_whose_reply_was_lost_leaves_no_trace(keys, monkeypatch):
+    """The client's state must belong to what the server has, which knows nothing of this training.
+
+    Otherwise a control variate is no longer part of the server's mean, for example.
+    """
+    own = personal_run(method=keys) if isinstance(keys, str) else settings(**keys)
+    run = {**own, "lr": 0.05, "num-rounds": 4, "participation": 1.0, "tolerate-failures": True}
+    answer, lost = InProcessGrid.answer, []
+
+    def outcome(trains):
+        def answers(grid, message):
+            about = message.metadata
+            if about.message_type != MessageType.TRAIN or about.dst_node_id != max(grid.contexts):
+                return answer(grid, message)
+            if message.content["task"]["server_round"] not in (2, 3):
+                return answer(grid, message)
+            lost.append(answer(grid, message) if trains else None)
+            return Message(Error(1, "lost on its way"), reply_to=message)
+
+        monkeypatch.setattr(InProcessGrid, "answer", answers)
+        final, strategy, _ = federate(run)
+        return dict(sorted({**final, **strategy.save()}.items()))
+
+    assert_same(outcome(trains=True), outcome(trains=False))
+    assert len(lost) == 4
+    assert not any(reply.has_error() for reply in lost[:2])
 
 
 @pytest.mark.parametrize("method", STATEFUL)
@@ -199,7 +230,7 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
     assert [failure.client for failure in strategy.report.failures] == [4]
     process = ProcessContext(parse_config(run))
     assert process.memory(4, task(3, client=4), 3).load() is None
-    assert process.memory(5, task(3, client=5), 3).load() is not None
+    assert process.memory(5, task(3, client=5, accepted=2), 3).load() is not None
 
 
 @pytest.mark.parametrize(

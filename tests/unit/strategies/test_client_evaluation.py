@@ -101,9 +101,9 @@ def test_evaluating_the_global_model_reads_no_states(tmp_path, monkeypatch):
     loads = []
     load = ClientState.load
 
-    def counted(state, server_round):
+    def counted(state, *rounds):
         loads.append(state)
-        return load(state, server_round)
+        return load(state, *rounds)
 
     monkeypatch.setattr(ClientState, "load", counted)
     changes = {**HERE, "output_dir": str(tmp_path), "num_rounds": 2, "client_eval_every": 1}
@@ -124,7 +124,7 @@ def test_a_tolerant_run_goes_on_and_says_who_was_not_evaluated(tmp_path, fails_i
 
 def test_a_client_whose_lost_state_is_evaluated_afresh_is_counted(tmp_path, monkeypatch):
     changes = {**HERE, "output_dir": str(tmp_path), "state_missing": "reinit"}
-    monkeypatch.setattr(ClientState, "load", lambda state, server_round: None)
+    monkeypatch.setattr(ClientState, "load", lambda state, *rounds: None)
     assert run_in_process(ROOT, settings(method="fedper", **changes), Resources()) == 0
     rounds = RunDirectory.load(tmp_path / "run").rounds()
     assert [row["client_reinitialised"] for row in rounds] == [10, 10, 10]
