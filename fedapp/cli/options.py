@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperOption
 
 from fedapp.config.project import app_folder
 from fedapp.core.errors import UserError
+from fedapp.core.extension_files import add_files
 from fedapp.core.log import set_level
 
 if TYPE_CHECKING:
@@ -53,12 +54,13 @@ Jobs = Annotated[
 
 
 class Command(TyperCommand):
-    """A command with the options --quiet and --verbose, which set the log level."""
+    """A command with --quiet and --verbose, which set the log level, and --extension."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Add the two options."""
+        """Add the three options."""
         super().__init__(*args, **kwargs)
         self.params += [
+            _extension_option(),
             _level_option("--quiet", "WARNING", "Log warnings and errors only."),
             _level_option("--verbose", "DEBUG", "Log details."),
         ]
@@ -72,6 +74,16 @@ def _level_option(name: str, level: str, meaning: str) -> TyperOption:
     return TyperOption(
         param_decls=[name], is_flag=True, expose_value=False, callback=use, help=meaning
     )
+
+
+def _extension_option() -> TyperOption:
+    def use(context: Context, option: Parameter, files: tuple[str, ...]) -> None:
+        add_files(files)
+
+    return TyperOption(
+        param_decls=["--extension"], multiple=True, expose_value=False, is_eager=True, callback=use,
+        metavar="FILE", help="A Python file of your own with methods, losses, data sets, models.",
+    )  # fmt: skip
 
 
 def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:

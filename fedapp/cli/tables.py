@@ -29,7 +29,9 @@ def methods(
     """
     from fedapp.cli import method_pages as pages  # imports PyTorch
     from fedapp.cli.listing import markdown_table, method_rows
+    from fedapp.config.extensions import check_files
 
+    check_files()
     if as_markdown:
         print(markdown_table())
     elif name:
@@ -78,8 +80,9 @@ def datasets(as_json: AsJson = False) -> None:
 
     Example: fedapp datasets
     """
-    from fedapp.config.extensions import DATASETS  # imports PyTorch
+    from fedapp.config.extensions import DATASETS, check_files  # imports PyTorch
 
+    check_files()
     rows = [
         {
             "dataset": name,

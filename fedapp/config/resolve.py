@@ -20,6 +20,7 @@ from fedapp.config.auto import (
     settings_name,
 )
 from fedapp.config.checks import check_config
+from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
@@ -45,6 +46,7 @@ def parse_unresolved(values: Mapping[str, Any]) -> RunConfig:
 
     An unknown method is named before an unknown key, which may be that method's own.
     """
+    check_files()
     values = with_extension_keys(values)
     known = {kebab(name) for name in RunConfig.model_fields}
     for key in values:

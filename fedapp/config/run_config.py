@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model
 
-from fedapp.config.extensions import foreign_keys
+from fedapp.config.extensions import foreign_keys, own_files
 from fedapp.config.key_groups import LOCAL, RECORDING, kebab, marked_keys
 from fedapp.config.run_keys import GROUPS, RunKeys
 from fedapp.methods.table import method_keys
@@ -54,6 +54,12 @@ class RunConfig(_AllKeys):
     def _agreed(self) -> dict[str, Any]:
         free = {*marked_keys(type(self), LOCAL, RECORDING), *foreign_keys(self.method)}
         return {key: value for key, value in self.flat().items() if key not in free}
+
+    def extension(self) -> str:
+        """Return names and hashes of the user's files if this run uses them; else "none"."""
+        values = self.flat()
+        names = {key: values[key] for key in ("method", "regulariser", "dataset", "model")}
+        return own_files(names) or "none"
 
     def changes_from(self, earlier: "RunConfig") -> list[str]:
         """Return "KEY is X and was Y" for each value that gives another fingerprint."""

@@ -238,7 +238,8 @@ FALLBACKS: dict[str, Value] = {
 def find_method(name: str) -> Method:
     """Return the row of a method; raises UserError if the table has no such method."""
     if name not in METHODS:
-        raise unknown("method", name, METHODS)
+        own = "one of your own needs its package installed, or --extension and its file"
+        raise UserError(f"{unknown('method', name, METHODS)} ({own})")
     return METHODS[name]
 
 

@@ -67,6 +67,7 @@ def describe(context: Context) -> dict[str, Any]:
         "examples": [len(process.data.partition.train[client]) for client in clients],
         "protocol": PROTOCOL_VERSION,
         "configuration": process.config.fingerprint(),
+        "extension": process.config.extension(),
         "head": process.head_hash(),
         **data_properties(process),
         "device": str(process.device),

@@ -28,6 +28,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     config, process = recorder.config, recorder.process
     expected = {
         "configuration": config.fingerprint(),
+        "extension": config.extension(),
         "head": process.head_hash(),
         **data_properties(process),
     }

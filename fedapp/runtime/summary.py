@@ -50,7 +50,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "device": str(process.device),
-        "versions": _versions(),
+        "versions": {**_versions(), "extension": config.extension()},
         "command": shlex.join(["flwr", "run", ".", "-c", str(run.directory.path / "config.toml")]),
         **_last_clients(rows),
         **class_accuracy_measures(config.analyses, rows),

@@ -18,6 +18,7 @@ def test_the_site_builds_as_make_docs_does(tmp_path):
     }
     assert "Train and compare" in pages["index.html"]
     assert "WorstClass" in pages["examples/own_callback.html"]
+    assert "focal" in pages["examples/own_loss.html"]
     assert "data:image/png;base64" in pages["examples/first_steps.html"]
     assert all(f">{key}</span>" in pages["reference/keys.html"] for key in RunConfig().flat())
     commands = ("run", "reproduce", "state clean")
