@@ -124,7 +124,8 @@ class PersonalModelSlots:
         if not self.kind.second_models:
             return own
         mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), 0, "mentee")
-        with seeded(self._head_seed(width)):
+        # not a seed of a head, whose hidden layer may have the same sizes
+        with seeded(torch_seed(self.config.seed, Stream.ARCHITECTURE, 0, zlib.crc32(b"map"))):
             map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.second_models else None
         return Pair(own, mentee, map_)
 

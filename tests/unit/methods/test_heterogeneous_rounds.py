@@ -64,6 +64,14 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
         assert not np.array_equal(built.stored_state[name], start)
 
 
+def test_fedkds_map_and_a_hidden_layer_of_the_same_sizes_start_differently(monkeypatch):
+    monkeypatch.setitem(groups.GROUPS, "square", groups.ModelGroup(("fedavgcnn",), (16,)))
+    pair = ProcessContext(parse_config(run(method="fedkd", model_group="square"))).slot_of(0).model
+    hidden, map_ = pair.head.hidden.weight, pair.transform.weight
+    assert hidden.shape == map_.shape
+    assert not np.allclose(hidden.detach(), map_.detach())
+
+
 def upload(client: int, rows: list, classes: list, counts: list | None = None) -> Upload:
     """Return one client's prototypes."""
     number = None if counts is None else np.array(counts)
