@@ -87,12 +87,12 @@ class ClientState:
             return None
         path, stamp = newest_file
         self._refuse_later(stamp, server_round)
-        last = _last_that_counts(server_round, accepted)
-        if stamp.last_round <= last:
-            return self._arrays(path, stamp.version, last)
-        if stamp.previous == 0:
-            return None
-        return self._arrays(self._folder / PREVIOUS, stamp.previous, last)
+        last = server_round - 1 if accepted is None else accepted
+        if stamp.last_round > last:
+            if stamp.previous == 0:
+                return None
+            return self._arrays(self._folder / PREVIOUS, stamp.previous, last, accepted)
+        return self._arrays(path, stamp.version, last, accepted)
 
     def save(
         self, arrays: Mapping[str, np.ndarray], server_round: int, accepted: int | None = None
@@ -114,7 +114,8 @@ class ClientState:
             if newest_file is not None:
                 stamp = newest_file[1]
                 self._refuse_later(stamp, server_round)
-                rewrite = stamp.last_round > _last_that_counts(server_round, accepted)
+                last = server_round - 1 if accepted is None else accepted
+                rewrite = stamp.last_round > last
                 version, previous = stamp.version + 1, stamp.previous if rewrite else stamp.version
             stamp = Stamp(_FORMAT, version, previous, server_round, self._header)
             self._write(self._serialised(arrays, stamp), keep_previous=rewrite)
@@ -139,9 +140,12 @@ class ClientState:
             self._refuse_foreign(newest_file[1], newest_file[0])
         return newest_file
 
-    def _arrays(self, path: Path, version: int, last: int) -> Arrays:
+    def _arrays(self, path: Path, version: int, last: int, accepted: int | None) -> Arrays | None:
+        """Return a version's arrays; None if it is older than `accepted`, whose state is lost."""
         with suppress(FileNotFoundError), _opened(path) as (stamp, file):
             self._refuse_foreign(stamp, path)
+            if accepted is not None and stamp.last_round < accepted:
+                return None
             if stamp.version == version and stamp.last_round <= last:
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         raise StateError(f"version {version} of the state of {self._name} is no longer in {path}")
@@ -194,11 +198,6 @@ class ClientState:
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-
-
-def _last_that_counts(server_round: int, accepted: int | None) -> int:
-    """Return the last round whose state round `server_round` may start from."""
-    return server_round - 1 if accepted is None else accepted
 
 
 def newest(folder: Path) -> tuple[Path, Stamp] | None:

@@ -5,22 +5,22 @@ because a package or file may import one table to make a row of another.
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from clients.training.objective import BASE_LOSSES, REGULARISERS, Regulariser
-from fedapp.config.key_groups import kebab
-from fedapp.config.run_keys import RunKeys
+from fedapp.config.own_methods import check_method
 from fedapp.core.errors import UserError
-from fedapp.core.extension_files import VARIABLE, digests, import_files
+from fedapp.core.extension_files import VARIABLE, ExtensionFile, import_file, read_files
 from fedapp.core.plugins import extend
 from fedapp.data.datasets import DATASETS, DatasetInfo
 from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, method_keys
 from fedapp.models.backbones import BACKBONES, BackboneInfo
 
+Row = tuple[str, str]  # the kind of a row and its name in the table
+
 _INCLUDED = frozenset(METHODS)  # the methods that need no package
-_TABLES: dict[str, tuple[dict[str, Any], Any]] = {  # and the types of their rows
+_TABLES: dict[str, tuple[dict[str, Any], Any]] = {  # by kind; and the type of the rows
     "method": (METHODS, Method),
     "loss": (BASE_LOSSES, Callable),
     "regulariser": (REGULARISERS, Regulariser),
@@ -41,13 +41,14 @@ def check_files() -> None:
         raise _mistake
 
 
-def own_files(names: Mapping[str, str]) -> str:
-    """Return names and hashes of the user's files if a run uses a row of theirs; else "".
+def own_files(names: Mapping[str, str]) -> list[ExtensionFile]:
+    """Return the user's files whose rows a run uses, by name.
 
-    `names` has the run's names in some of the tables.
+    `names` has the run's "method", "regulariser", "dataset" and "model".
     """
-    used = any(names[kind] in _TABLES[kind][0].keys() - _before[kind].keys() for kind in names)
-    return digests(_files) if used else ""
+    loss = METHODS[names["method"]].loss
+    rows = {*names.items(), ("loss", loss.base), ("regulariser", loss.regulariser or "")}
+    return sorted({_files[row] for row in rows if row in _files}, key=str)
 
 
 def foreign_keys(method: str) -> set[str]:
@@ -59,37 +60,47 @@ def foreign_keys(method: str) -> set[str]:
     return method_keys().keys() - method_keys(without=others).keys()
 
 
-def _with_files() -> tuple[list[Path], UserError | None]:
-    """Import the user's files; after a mistake, which is returned, the tables are unchanged."""
+def _add_files() -> tuple[dict[Row, ExtensionFile], UserError | None]:
+    """Import the user's files; return the file of each new row.
+
+    After a mistake, which is returned, the tables are as before.
+    """
+    before = {kind: dict(table) for kind, (table, _) in _TABLES.items()}
+    files: dict[Row, ExtensionFile] = {}
     try:
-        files = import_files()
-        _check_rows()
+        for file in read_files():
+            import_file(file)
+            files = {**dict.fromkeys(_rows() - _rows(before), file), **files}
+        _check_rows(before)
     except UserError as mistake:
         for kind, (table, _) in _TABLES.items():
             table.clear()
-            table.update(_before[kind])
-        return [], mistake
+            table.update(before[kind])
+        return {}, mistake
     return files, None
 
 
-def _check_rows() -> None:
-    """Raise UserError if a row is of another type, replaces one, or has another method's key."""
+def _rows(tables: Mapping[str, Mapping[str, Any]] | None = None) -> set[Row]:
+    now = tables or {kind: table for kind, (table, _) in _TABLES.items()}
+    return {(kind, name) for kind, table in now.items() for name in table}
+
+
+def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise UserError if a new row cannot work, or an existing one has changed."""
     for kind, (table, expected) in _TABLES.items():
         for name, row in table.items():
-            if row is not _before[kind].get(name, row):
+            if row is not before[kind].get(name, row):
                 raise UserError(f"{VARIABLE}: the {kind} '{name}' exists; choose another name")
             if not isinstance(row, expected):
                 raise UserError(
-                    f"{VARIABLE}: the {kind} '{name}' is a {type(row).__name__}, but must be a "
-                    f"{expected.__name__}"
+                    f"{VARIABLE}: the {kind} '{name}' is of type {type(row).__name__}, but must be "
+                    f"a {expected.__name__}"
                 )
-    try:
-        keys = {name.replace("-", "_") for name in method_keys()}
-    except ValueError as error:
-        raise UserError(f"{VARIABLE}: {error}") from None
-    if taken := sorted(keys & RunKeys.model_fields.keys()):
-        raise UserError(f"{VARIABLE}: the key '{kebab(taken[0])}' exists; choose another name")
+    for name in METHODS.keys() - before["method"].keys():
+        try:
+            check_method(METHODS[name])
+        except UserError as mistake:
+            raise UserError(f"{VARIABLE}: method '{name}': {mistake}") from None
 
 
-_before = {kind: dict(table) for kind, (table, _) in _TABLES.items()}
-_files, _mistake = _with_files()
+_files, _mistake = _add_files()

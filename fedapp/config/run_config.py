@@ -15,6 +15,7 @@ from pydantic import Field, create_model
 from fedapp.config.extensions import foreign_keys, own_files
 from fedapp.config.key_groups import LOCAL, RECORDING, kebab, marked_keys
 from fedapp.config.run_keys import GROUPS, RunKeys
+from fedapp.core.extension_files import ExtensionFile
 from fedapp.methods.table import method_keys
 
 if TYPE_CHECKING:
@@ -53,13 +54,18 @@ class RunConfig(_AllKeys):
 
     def _agreed(self) -> dict[str, Any]:
         free = {*marked_keys(type(self), LOCAL, RECORDING), *foreign_keys(self.method)}
-        return {key: value for key, value in self.flat().items() if key not in free}
+        agreed = {key: value for key, value in self.flat().items() if key not in free}
+        return {**agreed, "extension": self.extension()} if self.own_files() else agreed
 
-    def extension(self) -> str:
-        """Return names and hashes of the user's files if this run uses them; else "none"."""
+    def own_files(self) -> list[ExtensionFile]:
+        """Return the user's files whose methods, losses, data sets or models this run uses."""
         values = self.flat()
         names = {key: values[key] for key in ("method", "regulariser", "dataset", "model")}
-        return own_files(names) or "none"
+        return own_files(names)
+
+    def extension(self) -> str:
+        """Return names and hashes of the user's files that this run uses; "none" without one."""
+        return ", ".join(map(str, self.own_files())) or "none"
 
     def changes_from(self, earlier: "RunConfig") -> list[str]:
         """Return "KEY is X and was Y" for each value that gives another fingerprint."""

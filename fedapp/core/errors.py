@@ -29,11 +29,14 @@ def out_of_memory(error: Exception) -> str:
     )
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+OWN = "one of your own needs its package installed, or --extension and its file"
+
+
+def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UserError:
     """Return the error for a name that is not in `known`, with the nearest names or all names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, 3, 0.4)
     hint = (
         f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {', '.join(names)}"
     )
-    return UserError(f"{what} '{name}' does not exist; {hint}")
+    return UserError(f"{what} '{name}' does not exist; {hint}{f' ({more})' if more else ''}")

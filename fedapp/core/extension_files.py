@@ -11,13 +11,26 @@ import sys
 import traceback
 import types
 from collections.abc import Iterable
-from importlib.machinery import SourceFileLoader
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedapp.core.errors import UserError
+from fedapp.core.paths import absolute
 
-VARIABLE = "FEDAPP_EXTENSIONS"
+VARIABLE, OPTION = "FEDAPP_EXTENSIONS", "--extension"
 _PREFIX = "fedapp_extension_"  # of the modules' names: a file may be called torch.py
+
+
+@dataclass(frozen=True)
+class ExtensionFile:
+    """A file as it was imported; later changes on the disk do not matter to this process."""
+
+    path: Path
+    content: bytes
+
+    def __str__(self) -> str:
+        """Return its name and a hash of its content, which server and nodes compare."""
+        return f"{self.path.name} {hashlib.sha256(self.content).hexdigest()[:16]}"
 
 
 def add_files(paths: Iterable[str | Path]) -> None:
@@ -25,51 +38,60 @@ def add_files(paths: Iterable[str | Path]) -> None:
 
     Raises UserError if one does not exist.
     """
-    named = [*_named(), *(_existing(Path(path), "--extension") for path in paths)]
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, named)))
+    _set([*_named(), *(_existing(path, OPTION) for path in paths)])
 
 
-def import_files() -> list[Path]:
-    """Import the files of FEDAPP_EXTENSIONS, in their order, and return their paths.
+def read_files() -> list[ExtensionFile]:
+    """Read the files that FEDAPP_EXTENSIONS names, in their order.
 
-    Raises:
-        UserError: a file does not exist or cannot be imported; the message has its line.
+    The variable gets absolute paths, for processes that start in other folders. Raises UserError if
+    a file does not exist.
     """
-    files = [_existing(path, VARIABLE) for path in _named()]
-    for path in files:
-        _import(path)
-    return files
+    paths = _named()
+    _set(paths)
+    return [ExtensionFile(path, path.read_bytes()) for path in paths]
 
 
-def digests(files: Iterable[Path]) -> str:
-    """Return "NAME HASH" of each file, so that server and nodes can compare their contents."""
-    return ", ".join(f"{f.name} {hashlib.sha256(f.read_bytes()).hexdigest()[:16]}" for f in files)
+def import_file(file: ExtensionFile) -> None:
+    """Execute a file as a module of its own; it may import files of its own folder.
+
+    Raises UserError, with the line of the file, if it cannot be imported.
+    """
+    name = f"{_PREFIX}{hashlib.sha256(bytes(file.path)).hexdigest()[:8]}_{file.path.stem}"
+    module = types.ModuleType(name)
+    module.__file__ = str(file.path)
+    sys.modules[name] = module  # dataclasses look their module up
+    if (folder := str(file.path.parent)) not in sys.path:
+        sys.path.append(folder)
+    try:
+        exec(compile(file.content, file.path, "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UserError(f"{VARIABLE}: {_reason(file.path, error)}") from None
+
+
+def _reason(path: Path, error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.lineno for frame in frames if frame.filename == str(path)]
+    line = own[-1] if own else getattr(error, "lineno", None)
+    where = f"line {line}: " if line else ""
+    return f"{path} cannot be imported: {where}{type(error).__name__}: {error}"
 
 
 def _named() -> list[Path]:
-    return [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
+    texts = os.environ.get(VARIABLE, "").split(os.pathsep)
+    return [_existing(text, VARIABLE) for text in texts if text.strip()]
 
 
-def _existing(path: Path, source: str) -> Path:
-    path = path.expanduser().absolute()
-    if path.suffix != ".py" or not path.is_file():
-        raise UserError(f"{source}: {path} is no Python file; name an existing file, as my_loss.py")
-    return path
+def _set(paths: Iterable[Path]) -> None:
+    if text := os.pathsep.join(dict.fromkeys(map(str, paths))):
+        os.environ[VARIABLE] = text
 
 
-def _import(path: Path) -> None:
-    name = _PREFIX + path.stem
-    loader = SourceFileLoader(name, str(path))
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
-        loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame.lineno for frame in frames if frame.filename == str(path)]
-        line = own[-1] if own else getattr(error, "lineno", None)
-        raise UserError(
-            f"{VARIABLE}: {path} cannot be imported: line {line}: {type(error).__name__}: {error}"
-        ) from None
+def _existing(path: str | Path, source: str) -> Path:
+    found = absolute(path, source)
+    if found.suffix != ".py" or not found.is_file():
+        raise UserError(f"{source}: {found} is no Python file; name an existing one, as my_loss.py")
+    if os.pathsep in str(found):
+        raise UserError(f"{source}: {found} has a '{os.pathsep}' in its path; rename it")
+    return found

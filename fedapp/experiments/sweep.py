@@ -248,3 +248,10 @@ def _check_earlier(each: SweepRun) -> None:
                 f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"
             )
+    before = RunDirectory.load(path).summary().get("versions", {}).get("extension", "none")
+    now = parse_config(each.config).extension()
+    if each.completed and before != now:
+        raise UserError(
+            f"{path} has a run with the extension {before} instead of {now}: "
+            "choose another --name, or remove that run"
+        )

@@ -14,7 +14,7 @@ from clients.fedalign import FedAlignClient
 from clients.fedgela import FrequencyScaledClient
 from clients.fedsol import FedSOLClient
 from clients.training.objective import REGULARISERS
-from fedapp.core.errors import UserError, unknown
+from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.core.keys import Key, Positive, Share, Weight
 from fedapp.methods.centralised import CENTRALISED
 from fedapp.methods.drift import DRIFT
@@ -238,8 +238,7 @@ FALLBACKS: dict[str, Value] = {
 def find_method(name: str) -> Method:
     """Return the row of a method; raises UserError if the table has no such method."""
     if name not in METHODS:
-        own = "one of your own needs its package installed, or --extension and its file"
-        raise UserError(f"{unknown('method', name, METHODS)} ({own})")
+        raise unknown("method", name, METHODS, OWN)
     return METHODS[name]
 
 
@@ -258,7 +257,8 @@ def check_regulariser(name: str, regulariser: str) -> None:
     row = find_method(name)
     if regulariser not in REGULARISERS:
         raise UserError(
-            f"regulariser '{regulariser}' is unknown; choose one of {', '.join(REGULARISERS)}"
+            f"regulariser '{regulariser}' is unknown; choose one of {', '.join(REGULARISERS)} "
+            f"({OWN})"
         )
     if not row.client.kind.takes_regulariser:
         raise UserError(

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from fedapp.core.errors import UserError
+from fedapp.core.errors import OWN, UserError
 from fedapp.models.quick_layers import use_quick_layers
 
 NormLayer = Callable[[int], nn.Module]
@@ -66,7 +66,7 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
         UserError: unknown name or `bn`, or images that are too small.
     """
     if name not in BACKBONES:
-        raise UserError(f"unknown model '{name}'; choose one of {', '.join(BACKBONES)}")
+        raise UserError(f"unknown model '{name}'; choose one of {', '.join(BACKBONES)} ({OWN})")
     if bn not in NORMS:
         raise UserError(f"unknown bn '{bn}'; choose one of {', '.join(NORMS)}")
     if image_size < 8:

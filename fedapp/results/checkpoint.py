@@ -68,13 +68,14 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
         ) from None
     if header.get("format", 1) != _FORMAT:
         raise UserError(
-            f"resume: {file_path.absolute()} was written by another version of fedapp (format "
-            f"{header.get('format', 1)}, not {_FORMAT}); continue this run with that version"
+            f"{file_path.absolute()} was written by another version of fedapp (format "
+            f"{header.get('format', 1)}, not {_FORMAT}); resume or analyse the run with that one"
         )
     if header["configuration"] != fingerprint:
         raise UserError(
             f"resume: {file_path.absolute()} was made with another configuration "
-            f"({header['configuration']}, not {fingerprint}); resume with the run's own config.toml"
+            f"({header['configuration']}, not {fingerprint}); resume with the run's own "
+            "config.toml and, for a method of your own, with the same file"
         )
     return Checkpoint(
         int(header["round"]), fingerprint, _part(tensors, _MODEL), _part(tensors, _STATE)

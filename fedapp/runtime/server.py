@@ -27,8 +27,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     """Wait for the nodes and run the remaining rounds."""
     config, process = recorder.config, recorder.process
     expected = {
-        "configuration": config.fingerprint(),
         "extension": config.extension(),
+        "configuration": config.fingerprint(),
         "head": process.head_hash(),
         **data_properties(process),
     }

@@ -1,12 +1,14 @@
 """The summary of a whole run, for summary.json, the console and the report."""
 
 import importlib.metadata
+import os
 import shlex
 import sys
 import time
 from typing import Any
 
 import fedapp
+from fedapp.core.extension_files import VARIABLE
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.results.class_accuracy import class_accuracy_measures
 from fedapp.results.plots.curves import GLOBAL_MODEL
@@ -51,7 +53,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "device": str(process.device),
         "versions": {**_versions(), "extension": config.extension()},
-        "command": shlex.join(["flwr", "run", ".", "-c", str(run.directory.path / "config.toml")]),
+        "command": _command(run),
         **_last_clients(rows),
         **class_accuracy_measures(config.analyses, rows),
     }
@@ -70,6 +72,14 @@ def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if not evaluated:
         return {}
     return {k: v for k, v in evaluated[-1].items() if k.startswith("client_") and "bytes" not in k}
+
+
+def _command(run: ActiveRun) -> str:
+    """Return the command that repeats the run."""
+    files = os.pathsep.join(str(file.path) for file in run.config.own_files())
+    variable = f"{VARIABLE}={shlex.quote(files)} " if files else ""
+    repeated = ["flwr", "run", ".", "-c", str(run.directory.path / "config.toml")]
+    return variable + shlex.join(repeated)
 
 
 def _versions() -> dict[str, str]:

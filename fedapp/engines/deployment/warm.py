@@ -23,6 +23,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from fedapp.core.errors import UserError
+from fedapp.core.extension_files import read_files
 
 ANSWER, MISTAKE, FAILURE = b"a", b"m", b"f"  # kinds of a worker's frame
 GONE = "it closed the connection"  # the meaning of an EOFError without message
@@ -78,7 +79,9 @@ def _socket_path(node_id: int) -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not a private folder of this user")
     home = os.environ.get("FLWR_HOME", "")
-    identity = "\n".join(map(str, (home, node_id, os.getppid(), _app_folder(), sys.executable)))
+    files = ", ".join(map(str, read_files()))  # a worker keeps the files that it has imported
+    parts = (home, node_id, os.getppid(), _app_folder(), sys.executable, files)
+    identity = "\n".join(map(str, parts))
     return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.sock"
 
 

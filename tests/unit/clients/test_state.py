@@ -107,6 +107,15 @@ def test_rounds_that_do_not_count_are_skipped_and_replaced(state):
         state.load(11, accepted=4)
 
 
+def test_an_older_copy_than_the_accepted_round_is_a_lost_state(state, folder):
+    state.save(arrays(3), 3, accepted=0)
+    state.save(arrays(5), 5, accepted=3)
+    assert same(state.load(7, accepted=5), arrays(5))
+    (folder / CURRENT).unlink()  # as after restoring a backup of round 3
+    assert state.load(7, accepted=5) is None
+    assert same(state.load(5, accepted=3), arrays(3))
+
+
 def test_a_client_cannot_go_back_beyond_its_last_round(state):
     state.save(arrays(1), 1)
     state.save(arrays(7), 7)

@@ -12,15 +12,21 @@ from in_process import ROOT, settings
 from clients.training.objective import BASE_LOSSES, Step
 from fedapp.config import extensions
 from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
 from fedapp.core import extension_files
 from fedapp.core.errors import UserError
-from fedapp.engines.in_process import InProcessGrid
+from fedapp.core.extension_files import ExtensionFile
+from fedapp.engines.in_process import InProcessGrid, run_in_process
+from fedapp.engines.resources import Resources
+from fedapp.experiments.sweep import execute, plan
 from fedapp.methods.table import METHODS
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.preflight import wait_for_nodes
+from fedapp.server_app import run as train
 
 OWN_LOSS = ROOT / "examples" / "own_loss.py"
-ROW = "from fedapp.methods import METHODS, LossSpec, Method\n"
+ROW = """from fedapp.core.keys import Key
+from fedapp.methods import METHODS, LossSpec, Method, ServerSpec
+"""
 
 
 @pytest.fixture
@@ -51,9 +57,12 @@ def trained(folder, *options):
 
 
 def test_the_example_trains_on_workers_of_its_own_and_names_its_file(tmp_path):
-    summary = trained(tmp_path, "--extension", str(OWN_LOSS), "-c", "method='focal'").summary()
+    relative = os.path.relpath(OWN_LOSS, ROOT)  # workers start in other folders
+    summary = trained(tmp_path, "--extension", relative, "-c", "method='focal'").summary()
     assert (summary["method"], summary["status"]) == ("focal", "completed")
-    assert summary["versions"]["extension"] == extension_files.digests([OWN_LOSS])
+    own = ExtensionFile(OWN_LOSS, OWN_LOSS.read_bytes())
+    assert summary["versions"]["extension"] == str(own)
+    assert summary["command"].startswith(f"FEDAPP_EXTENSIONS={OWN_LOSS} flwr run . -c ")
 
 
 @pytest.mark.parametrize(("number", "file"), enumerate(["focal.py", "far.py", "half.py"]))
@@ -63,14 +72,17 @@ def test_the_files_of_the_page_train_by_the_command_of_the_page(tmp_path, number
     path.write_text(re.findall(r"```python\n(.*?)```", text, re.S)[number])
     keys = re.search(rf'fedapp run --extension {file} -c "(.*)"', text)[1]
     run = trained(tmp_path, "--engine", "in-process", "--extension", str(path), "-c", keys)
-    assert run.summary()["versions"]["extension"] == extension_files.digests([path])
+    assert run.summary()["versions"]["extension"].startswith(f"{file} ")
     assert run.rounds()[0].get("server_step") == (0.7 if file == "half.py" else None)
 
 
 def test_the_focal_loss_of_the_example_has_the_value_of_its_formula(named):
     named(OWN_LOSS.read_text())
-    files, mistake = extensions._with_files()
-    assert ([path.name for path in files], mistake) == (["mine.py"], None)
+    files, mistake = extensions._add_files()
+    assert {row: file.path.name for row, file in files.items()} == {
+        ("loss", "focal"): "mine.py", ("method", "focal"): "mine.py",
+    }  # fmt: skip
+    assert mistake is None
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
     p = torch.tensor([1 / (1 + torch.e**-2), 1 / (1 + torch.e)])
     expected = (-((1 - p) ** 2) * p.log()).mean()
@@ -79,31 +91,38 @@ def test_the_focal_loss_of_the_example_has_the_value_of_its_formula(named):
     assert parse_config(settings(method="focal")).method == "focal"
 
 
+def row(arguments):
+    return f"{ROW}METHODS['x'] = Method('', '', {arguments})"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("x = 1\ny = 1 / 0", r"mine\.py cannot be imported: line 2: ZeroDivisionError: division"),
         ("def broken(:", r"mine\.py cannot be imported: line 1: SyntaxError: invalid syntax"),
         ("import no_such_package", r"cannot be imported: line 1: ModuleNotFoundError: No module"),
+        ("x = '\0'", r"mine\.py cannot be imported: .*null bytes"),
+        ("import sys\nsys.exit(3)", r"mine\.py cannot be imported: line 2: SystemExit: 3"),
         (ROW + "METHODS['fedavg'] = Method('', '')", "the method 'fedavg' exists; choose another"),
-        (ROW + "METHODS['x'] = 3", "the method 'x' is a int, but must be a Method"),
-        (
-            ROW + "from fedapp.core.keys import Key\n"
-            "METHODS['x'] = Method('', '', keys={'feddyn-alpha': Key(float, 1.0, 'mine')})",
-            "two methods declare the key 'feddyn-alpha' differently",
-        ),
-        (
-            ROW + "from fedapp.core.keys import Key\n"
-            "METHODS['x'] = Method('', '', keys={'num-rounds': Key(int, 1, 'mine')})",
-            "the key 'num-rounds' exists; choose another name",
-        ),
+        (ROW + "METHODS['x'] = 3", "the method 'x' is of type int, but must be a Method"),
+        (row("loss=LossSpec('focall')"), "method 'x': loss 'focall' does not exist; did you mean"),
+        (row("loss=LossSpec('ce', 'nope')"), "method 'x': regulariser 'nope' does not exist"),
+        (row("settings_of='fedavgg'"), "'fedavgg' does not exist; did you mean 'fedavg'"),
+        (row("server=ServerSpec(options={'a': 'no-key'})"), "method 'x': key 'no-key' does not"),
+        (row("defaults={'bta': 1.0}"), "method 'x': key 'bta' does not exist; did you mean 'beta'"),
+        (row("keys={'half-step': 0.5}"), r"key 'half-step' is 0.5, but must be a Key\(type"),
+        (row("keys={'half_step': Key(float, 1.0, '')}"), "must be words with hyphens"),
+        (row("keys={'extension': Key(float, 1.0, '')}"), "must be words with hyphens"),
+        (row("keys={'num-rounds': Key(int, 1, '')}"), "the key 'num-rounds' exists; choose"),
+        (row("keys={'model-dump': Key(int, 1, '')}"), "the key 'model-dump' exists; choose"),
+        (row("keys={'feddyn-alpha': Key(float, 1.0, '')}"), "two methods declare the key 'feddyn-"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_the_tables_unchanged(named, content, message):
     before = dict(METHODS)
     named(content)
-    files, mistake = extensions._with_files()
-    assert files == []
+    files, mistake = extensions._add_files()
+    assert files == {}
     assert before == METHODS
     with pytest.raises(UserError, match=f"^FEDAPP_EXTENSIONS: .*{message}"):
         raise mistake
@@ -115,40 +134,89 @@ def test_a_mistake_ends_the_reading_of_every_configuration(monkeypatch):
         parse_config(settings(method="fedavg"))
 
 
-@pytest.mark.parametrize("name", ["missing.py", "folder", "notes.txt"])
-def test_a_path_that_is_no_python_file_is_refused(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing.py", "{}/missing.py is no Python file"),
+        ("folder", "{}/folder is no Python file"),
+        ("notes.txt", "{}/notes.txt is no Python file"),
+        ("a:b.py", "{}/a:b.py has a ':' in its path"),
+    ],
+)
+def test_a_path_that_cannot_be_an_extension_is_refused(tmp_path, monkeypatch, name, message):
     monkeypatch.setenv("FEDAPP_EXTENSIONS", "")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(UserError, match=f"^--extension: {tmp_path / name} is no Python file"):
+    for file in ("notes.txt", "a:b.py"):
+        (tmp_path / file).write_text("")
+    with pytest.raises(UserError, match=f"^--extension: {message.format(tmp_path)}"):
         extension_files.add_files([tmp_path / name])
     assert os.environ["FEDAPP_EXTENSIONS"] == ""
 
 
-def test_files_are_added_once_and_in_their_order(named, tmp_path):
-    first = named("import sys\nsys.order = [1]", "first.py")
-    second = tmp_path / "second.py"
-    second.write_text("import sys\nsys.order.append(2)")
-    extension_files.add_files([second, first])
-    extension_files.add_files([second])
-    assert extension_files.import_files() == [first, second]
-    assert sys.__dict__.pop("order") == [1, 2]
-
-
-def test_a_run_names_the_file_only_if_it_uses_a_row_of_it(named, monkeypatch):
-    path = named(OWN_LOSS.read_text())
-    monkeypatch.setattr(extensions, "_files", extensions._with_files()[0])
-    assert parse_config(settings(method="fedavg")).extension() == "none"
-    own = parse_config(settings(method="focal")).extension()
-    assert own == extension_files.digests([path])
-    assert own.startswith("mine.py ")
-    path.write_text(path.read_text() + "# changed")
-    assert parse_config(settings(method="focal")).extension() != own
-
-
-def test_a_node_with_another_file_is_refused_by_name():
-    grid = InProcessGrid(settings(method="fedavg"), 2)
+def test_the_home_of_an_unknown_user_is_named(monkeypatch):
+    monkeypatch.setenv("FEDAPP_EXTENSIONS", "~nobody-of-this-name/x.py")
     with pytest.raises(
-        UserError, match=r"has another extension \(none\) than the server \(mine.py"
+        UserError, match=r"FEDAPP_EXTENSIONS is .* but there is no such home folder"
     ):
-        wait_for_nodes(grid, 10, {"extension": "mine.py 0123"}, 5)
+        extension_files.read_files()
+
+
+def test_files_are_added_once_in_their_order_and_by_absolute_paths(named, tmp_path, monkeypatch):
+    first = named("", "first.py")
+    second = tmp_path / "second.py"
+    second.write_text("")
+    monkeypatch.chdir(tmp_path)
+    os.environ["FEDAPP_EXTENSIONS"] = "first.py"
+    assert [file.path for file in extension_files.read_files()] == [first]
+    assert os.environ["FEDAPP_EXTENSIONS"] == str(first)
+    extension_files.add_files(["second.py", first])
+    extension_files.add_files([second])
+    assert [file.path for file in extension_files.read_files()] == [first, second]
+
+
+def test_a_file_can_import_another_one_of_its_folder(named, tmp_path):
+    (tmp_path / "beside_the_extension.py").write_text("NAME = 'twin'")
+    named("from beside_the_extension import NAME\n" + OWN_LOSS.read_text().replace(
+        'METHODS["focal"]', "METHODS[NAME]"))  # fmt: skip
+    files, mistake = extensions._add_files()
+    assert mistake is None
+    assert ("method", "twin") in files
+
+
+def test_a_run_names_the_files_that_it_uses_as_they_were_imported(named, monkeypatch, tmp_path):
+    path = named(OWN_LOSS.read_text())
+    (tmp_path / "other.py").write_text(ROW + "METHODS['other'] = Method('', '')")
+    extension_files.add_files([tmp_path / "other.py"])
+    monkeypatch.setattr(extensions, "_files", extensions._add_files()[0])
+    assert parse_config(settings(method="fedavg")).extension() == "none"
+    config = parse_config(settings(method="focal"))
+    own, identity = config.extension(), config.fingerprint()
+    assert own == str(ExtensionFile(path, path.read_bytes()))
+    assert own.startswith("mine.py ")
+    path.unlink()  # this process goes on with the code that it has
+    assert (config.extension(), config.fingerprint()) == (own, identity)
+    monkeypatch.setattr(extensions, "_files", {
+        row: ExtensionFile(file.path, b"another loss") for row, file in extensions._files.items()
+    })  # fmt: skip
+    assert config.fingerprint() != identity
+
+
+def test_a_node_with_another_file_is_refused_by_name(monkeypatch, tmp_path):
+    versions = iter(["mine.py 0123"] + ["mine.py 4567"] * 10)
+    monkeypatch.setattr(RunConfig, "extension", lambda self: next(versions))
+    run = settings(method="fedavg", output_dir=str(tmp_path), run_name="one")
+    with pytest.raises(
+        UserError, match=r"another extension \(mine.py 4567\) than the server \(mine"
+    ):
+        train(InProcessGrid(run, 2), run, "", 0.0)
+
+
+def test_a_sweep_does_not_take_the_results_of_an_earlier_version_of_the_file(tmp_path, monkeypatch):
+    def sweep():
+        return plan(ROOT, {**settings(), "num-rounds": 1}, {"method": ("fedavg",)}, [0], tmp_path)
+
+    execute(ROOT, sweep(), Resources(), run_in_process)
+    assert sweep()[0].completed
+    monkeypatch.setattr(RunConfig, "extension", lambda self: "mine.py 0123")
+    with pytest.raises(UserError, match="with the extension none instead of mine"):
+        sweep()

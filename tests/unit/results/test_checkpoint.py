@@ -41,13 +41,13 @@ def test_only_the_newest_are_kept(saved, tmp_path):
     [
         ({"format": 2, "round": 12, "configuration": "other"}, "made with another configuration"),
         ({"round": 12, "configuration": "fingerprint"}, r"another version .*\(format 1, not 2\)"),
-        ({"format": 3, "round": 12}, r"another version .*\(format 3, not 2\); continue this run"),
+        ({"format": 3, "round": 12}, r"another version .*\(format 3, not 2\); resume or analyse"),
         ("no header", "is not a complete checkpoint"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_with_its_path(saved, header, message):
     save_file(load_file(saved), saved, {"checkpoint": json.dumps(header)})
-    with pytest.raises(UserError, match=f"resume: {saved} .*{message}"):
+    with pytest.raises(UserError, match=f"{saved} .*{message}"):
         checkpoint.load(saved, "fingerprint")
 
 
