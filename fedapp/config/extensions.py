@@ -65,12 +65,12 @@ def _add_files() -> tuple[dict[Row, ExtensionFile], UserError | None]:
 
     After a mistake, which is returned, the tables are as before.
     """
-    before = {kind: dict(table) for kind, (table, _) in _TABLES.items()}
+    before = _copies()
     files: dict[Row, ExtensionFile] = {}
     try:
         for file in read_files():
             import_file(file)
-            files = {**dict.fromkeys(_rows() - _rows(before), file), **files}
+            files |= dict.fromkeys(_rows(_copies()) - _rows(before) - files.keys(), file)
         _check_rows(before)
     except UserError as mistake:
         for kind, (table, _) in _TABLES.items():
@@ -80,9 +80,12 @@ def _add_files() -> tuple[dict[Row, ExtensionFile], UserError | None]:
     return files, None
 
 
-def _rows(tables: Mapping[str, Mapping[str, Any]] | None = None) -> set[Row]:
-    now = tables or {kind: table for kind, (table, _) in _TABLES.items()}
-    return {(kind, name) for kind, table in now.items() for name in table}
+def _copies() -> dict[str, dict[str, Any]]:
+    return {kind: dict(table) for kind, (table, _) in _TABLES.items()}
+
+
+def _rows(tables: Mapping[str, Mapping[str, Any]]) -> set[Row]:
+    return {(kind, name) for kind, table in tables.items() for name in table}
 
 
 def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:

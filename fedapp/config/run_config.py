@@ -55,13 +55,13 @@ class RunConfig(_AllKeys):
     def _agreed(self) -> dict[str, Any]:
         free = {*marked_keys(type(self), LOCAL, RECORDING), *foreign_keys(self.method)}
         agreed = {key: value for key, value in self.flat().items() if key not in free}
-        return {**agreed, "extension": self.extension()} if self.own_files() else agreed
+        files = self.extension()
+        return agreed if files == "none" else {**agreed, "extension": files}
 
     def own_files(self) -> list[ExtensionFile]:
         """Return the user's files whose methods, losses, data sets or models this run uses."""
-        values = self.flat()
-        names = {key: values[key] for key in ("method", "regulariser", "dataset", "model")}
-        return own_files(names)
+        kinds = ("method", "regulariser", "dataset", "model")
+        return own_files({kind: getattr(self, kind) for kind in kinds})
 
     def extension(self) -> str:
         """Return names and hashes of the user's files that this run uses; "none" without one."""

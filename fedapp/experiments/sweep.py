@@ -241,15 +241,16 @@ def _check_earlier(each: SweepRun) -> None:
     path = each.directory.path
     if not path.exists() or (path.is_dir() and is_free(path)):
         return
-    earlier = parse_config(RunDirectory.load(path).config()).flat()
-    for key, value in parse_config(each.config).flat().items():
+    run, config = RunDirectory.load(path), parse_config(each.config)
+    earlier = parse_config(run.config()).flat()
+    for key, value in config.flat().items():
         if key not in variable_keys(earlier) and earlier[key] != value:
             raise UserError(
                 f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"
             )
-    before = RunDirectory.load(path).summary().get("versions", {}).get("extension", "none")
-    now = parse_config(each.config).extension()
+    before = run.summary().get("versions", {}).get("extension", "none")
+    now = config.extension()
     if each.completed and before != now:
         raise UserError(
             f"{path} has a run with the extension {before} instead of {now}: "

@@ -63,7 +63,7 @@ class Task:
 
     def accepted_round(self, client: int) -> int | None:
         """Return a client's last round that the server accepted, 0 for none; None if not stated."""
-        return dict(zip(self.clients, self.accepted, strict=False)).get(client)
+        return self.accepted[self.clients.index(client)] if self.accepted else None
 
     def weight(self, examples: int) -> int:
         """Return the integer weight of a client that trained on this many examples."""
