@@ -63,7 +63,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         for note in process.data.partition.notes:
             log.info("partition: %s", note)
         with (
-            opened_run(config, run_config) as (directory, saved),
+            opened_run(config, run_config, process.data.hash) as (directory, saved),
             closing(
                 Recorder(directory, config, process, started, callbacks_of(config, directory, own))
             ) as recorder,

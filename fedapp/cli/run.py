@@ -127,6 +127,9 @@ def partition(
     config: Overrides = None,
     project: Project = Path("."),
     plot: Annotated[Path | None, typer.Option(help="PNG file for the distribution.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="JSON file for the split, to be used as partition-file.")
+    ] = None,
     only_kinds: Annotated[
         bool, typer.Option("--list", help="List the available partitions instead.")
     ] = False,
@@ -140,6 +143,7 @@ def partition(
 
     from fedapp.cli.listing import client_rows, kind_rows  # imports PyTorch
     from fedapp.config.resolve import parse_config  # imports PyTorch
+    from fedapp.data.partition.split_file import write_split
     from fedapp.runtime.run_data import load_partition  # imports PyTorch
 
     if only_kinds:
@@ -155,5 +159,7 @@ def partition(
         from fedapp.results.plots.client_plots import label_distribution  # imports NumPy
 
         write_png(label_distribution(counts, data.classes), plot)
+    if save is not None:
+        write_split(save, parts)
     for note in parts.notes:
         print(f"note: {note}", file=sys.stderr)

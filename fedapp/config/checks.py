@@ -41,6 +41,7 @@ def check_config(config: RunConfig) -> None:
     _check_data(config)
     _check_choice("model", config.model, BACKBONES)
     _check_choice("partition", config.partition, PARTITIONS)
+    _check_partition_file(config)
     _check_own(config)
     _check_words("analyses", config.analyses, MEASURES)
     check_measures(config.method, config.analyses, config.bottleneck)
@@ -86,6 +87,14 @@ def _check_words(key: str, value: str, choices: tuple[str, ...]) -> None:
                 f"run-config key '{key}' contains '{word}' but may contain only "
                 f"{', '.join(choices)}"
             )
+
+
+def _check_partition_file(config: RunConfig) -> None:
+    if bool(config.partition_file) != (config.partition == "file"):
+        raise UserError(
+            "partition 'file' and the key 'partition-file' (the file that lists each client's "
+            "images) belong together: set both or none"
+        )
 
 
 def _check_own(config: RunConfig) -> None:

@@ -45,6 +45,7 @@ APPLIES: dict[str, Test] = {
     "decode-threads": _with("dataset", "imagenet100"),
     "classes": _with("partition", "own"),
     "shards": _with("partition", "shards"),
+    "partition-file": _with("partition", "file"),
     "alpha": _with("partition", "lda", "dirichlet"),
     "lda-cap": _with("partition", "lda"),
     "classes-per-client": _with("partition", "pathological"),

@@ -75,7 +75,11 @@ class PartitionKeys(Keys):
     partition: str = Field(
         "shards",
         description="how the images are divided among the clients: shards, lda, iid, stratified, "
-        "unbalanced, pathological, dirichlet; own: every client has its own data-dir",
+        "unbalanced, pathological, dirichlet; file: as partition-file lists them; own: "
+        "every client has its own data-dir",
+    )
+    partition_file: str = Field(
+        "", description="partition file: JSON file of each client's images, absolute or in data-dir"
     )
     shards: Count = Field(2, description="number of shards (of one class each) per client")
     alpha: Annotated[float, Field(gt=0, le=1e9)] = Field(

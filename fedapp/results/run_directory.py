@@ -177,14 +177,19 @@ class RunDirectory:
         class_counts: npt.ArrayLike,
         class_names: Sequence[str],
         test_counts: npt.ArrayLike | None = None,
+        data_hash: str = "",
     ) -> None:
-        """Write partition.json: images per client and class, both counts [clients, classes]."""
+        """Write partition.json: images per client and class, both counts [clients, classes].
+
+        `data_hash` identifies the data and their division.
+        """
         self._write_json(
             "partition.json",
             {
                 "class_names": list(class_names),
                 "train_counts": np.asarray(class_counts),
                 "test_counts": None if test_counts is None else np.asarray(test_counts),
+                "data_hash": data_hash,
             },
             indent=None,
         )

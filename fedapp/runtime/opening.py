@@ -25,12 +25,13 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def opened_run(
-    config: RunConfig, unresolved: Mapping[str, Any]
+    config: RunConfig, unresolved: Mapping[str, Any], data_hash: str = ""
 ) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
     """Create the run's directory, or open the one to resume and read its last checkpoint.
 
     Its config.toml marks the values that "auto" chose; `unresolved` is the configuration before
-    that. A directory with rounds of another configuration is refused and stays unchanged.
+    that. A directory with rounds of another configuration, or of other data than those with
+    `data_hash`, is refused and stays unchanged.
 
     Raises:
         UserError: the directory cannot be created, another process is running in it, or it cannot
@@ -41,6 +42,8 @@ def opened_run(
         if name:
             stack.enter_context(lock_run(parent / name))
         saved = _checkpoint(parent / name, config) if config.resume else None
+        if saved:
+            _check_data(parent / name, data_hash)
         if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
             log.warning(note)
         run = RunDirectory.create(
@@ -108,6 +111,16 @@ def _check_same(path: Path, config: RunConfig, advice: str) -> None:
         raise UserError(
             f"resume: {path.absolute()} holds a run with another configuration ({changed}); "
             f"{advice}"
+        )
+
+
+def _check_data(path: Path, data_hash: str) -> None:
+    """Raise UserError if the rounds of a run directory were trained on other data."""
+    earlier = RunDirectory(path).partition().get("data_hash") or data_hash
+    if earlier != data_hash:
+        raise UserError(
+            f"resume: the data, or their division among the clients, differ from those of the run "
+            f"in {path.absolute()}: resume with the data-dir and partition-file as they were"
         )
 
 

@@ -56,7 +56,7 @@ class ProcessContext:
         folder = data_dir or config.data_dir
         self.initial = find_initial(config.initial_model, folder, config.download)
         dataset = load_run_dataset(config, data_dir)
-        partition = draw_partition(config, dataset, own)
+        partition = draw_partition(config, dataset, own, data_dir)
         one_model = self.method.personal is None
         if one_model:
             check_single_image_batches(config, dataset.image_size)

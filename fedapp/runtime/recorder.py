@@ -31,7 +31,7 @@ class Recorder:
         self.directory, self.config, self.process = directory, config, process
         self.started, self.callbacks = started, callbacks
         self._row: dict[str, Any] = {}  # of the newest round that was recorded or begun to be
-        directory.write_partition(*process.data.class_counts())
+        directory.write_partition(*process.data.class_counts(), process.data.hash)
 
     def begin(
         self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord, last_round: int = 0

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedapp.config.run_config import RunConfig
+from fedapp.core.paths import expanded
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.partition.table import Partition, make_partition
@@ -47,12 +48,17 @@ def load_run_dataset(config: RunConfig, data_dir: str = "") -> Dataset:
     return data.symmetric() if config.normalisation == "symmetric" else data
 
 
-def draw_partition(config: RunConfig, data: Dataset, own: int | None = None) -> Partition:
+def draw_partition(
+    config: RunConfig, data: Dataset, own: int | None = None, data_dir: str = ""
+) -> Partition:
     """Draw a configuration's partition; `own` is the client to which all of `data` belongs.
 
+    `data_dir` overrides the configuration's, where a relative `partition-file` is looked for.
+
     Raises:
-        UserError: these labels do not allow the split.
+        UserError: these labels do not allow the split, or its file is missing or wrong.
     """
+    folder = expanded(data_dir or config.data_dir, "data-dir")
     return make_partition(
         config.partition,
         np.asarray(data.train_labels),
@@ -65,6 +71,7 @@ def draw_partition(config: RunConfig, data: Dataset, own: int | None = None) -> 
         lda_cap=config.lda_cap,
         pooled=config.pool_data is True,
         own=own,
+        file=folder / expanded(config.partition_file, "partition-file"),
         seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),
     )
 

@@ -7,12 +7,14 @@ generator. Those for one shared model are in `splits`, those for personal models
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from fedapp.core.errors import UserError
 from fedapp.data.partition import personal_splits, splits
 from fedapp.data.partition.assignment import Indices, Partition
+from fedapp.data.partition.split_file import read_split
 
 __all__ = ["PARTITIONS", "Partition", "PartitionKind", "make_partition"]
 
@@ -28,6 +30,8 @@ class PartitionSpec:
     sigma: float
     lda_cap: bool
     own: int | None
+    file: Path
+    pooled: bool
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,12 @@ PARTITIONS: dict[str, PartitionKind] = {
         ),
         pools=True,
     ),
+    "file": PartitionKind(
+        "the lists of image numbers in `partition-file`, as `fedapp partition --save` writes them",
+        lambda train, test, spec, rng: read_split(
+            spec.file, train, test, spec.num_clients, spec.pooled, rng
+        ),
+    ),
 }
 
 
@@ -105,13 +115,14 @@ def make_partition(
     lda_cap: bool = True,
     pooled: bool = False,
     own: int | None = None,
+    file: Path = Path(),
     seed: int | np.random.SeedSequence | np.random.Generator,
 ) -> Partition:
     """Draw the split named `kind`; the same arguments give the same split on every machine.
 
     With `pooled` both label arrays must be that of all samples; each client's part is divided at
-    random into 75 % for training and 25 % for testing. `own` is the client whose own data the
-    labels belong to; None on the server.
+    random into 75 % for training and 25 % for testing, unless `file` lists the test images. `own`
+    is the client whose own data the labels belong to; None on the server.
 
     Raises:
         UserError: unknown kind, or a split that these labels do not allow.
@@ -119,9 +130,11 @@ def make_partition(
     if kind not in PARTITIONS:
         raise UserError(f"unknown partition '{kind}'; choose one of {', '.join(PARTITIONS)}")
     rng = np.random.default_rng(seed)
-    spec = PartitionSpec(num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own)
+    spec = PartitionSpec(
+        num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own, file, pooled
+    )
     drawn = PARTITIONS[kind].draw(train_labels, test_labels, spec, rng)
-    if not pooled:
+    if not pooled or drawn.pooled:
         return drawn
     train, test = personal_splits.hold_out(drawn.train, rng)
     return replace(drawn, train=train, test=test, pooled=True)
