@@ -249,8 +249,7 @@ def _check_earlier(each: SweepRun) -> None:
                 f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"
             )
-    before = run.summary().get("versions", {}).get("extension", "none")
-    now = config.extension()
+    before, now = run.extension(), config.extension()
     if each.completed and before != now:
         raise UserError(
             f"{path} has a run with the extension {before} instead of {now}: "

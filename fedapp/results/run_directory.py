@@ -234,6 +234,10 @@ class RunDirectory:
         """Read summary.json; {} if the run has not written one yet."""
         return self._read_json("summary.json")
 
+    def extension(self) -> str:
+        """Return names and hashes of the user's files that a run used; "none" without one."""
+        return str(self.summary().get("versions", {}).get("extension", "none"))
+
     def save_model(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
         """Replace model.safetensors atomically; equal input gives equal bytes."""
         path = self.path / "model.safetensors"

@@ -66,18 +66,19 @@ def finished(run: PlannedRun) -> Summary | None:
     A diverged run counts as finished and is not repeated.
 
     Raises:
-        UserError: its directory has a run with another configuration.
+        UserError: its directory has a run with another configuration or extension.
     """
     if not (run.directory / "config.toml").is_file():
         return None
-    earlier = RunDirectory.load(run.directory)
-    if not _same(earlier, resolved(run)):
-        raise UserError(
-            f"{run.directory} has a run with another configuration; move it away or choose "
-            "another --output-dir"
-        )
+    earlier, expected = RunDirectory.load(run.directory), resolved(run)
     summary = earlier.summary()
     is_finished = summary.get("status") == "completed" or summary.get("diverged")
+    same = _same(earlier, expected)
+    if not same or (is_finished and earlier.extension() != expected.extension()):
+        other = "another version of your extension" if same else "another configuration"
+        raise UserError(
+            f"{run.directory} has a run with {other}; move it away or choose another --output-dir"
+        )
     return summary if is_finished else None
 
 

@@ -19,7 +19,8 @@ from PIL import Image
 
 from fedapp.client_app import app
 from fedapp.core.errors import UserError
-from fedapp.engines.deployment import warm_worker
+from fedapp.core.extension_files import VARIABLE
+from fedapp.engines.deployment import warm, warm_worker
 from strategies.secure.messages import KEYS, SECURE
 from strategies.secure.primitives import public_key
 
@@ -63,6 +64,16 @@ def in_thread(monkeypatch):
 
 def identity(reply: Message) -> dict:
     return dict(reply.content.config_records["identity"])
+
+
+def test_a_changed_extension_file_gets_a_new_worker(folder, monkeypatch):
+    path = folder / "own.py"
+    monkeypatch.setenv(VARIABLE, str(path))
+    sockets = set()
+    for text in ("A = 1", "A = 2", "A = 2"):
+        path.write_text(text)
+        sockets.add(warm._socket_path(7))
+    assert len(sockets) == 2
 
 
 def test_it_answers_what_the_plain_process_answers(in_thread):

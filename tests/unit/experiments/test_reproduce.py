@@ -102,6 +102,17 @@ def test_a_run_of_another_configuration_is_never_taken_for_this_one(simulated, t
         finished(run)
 
 
+def test_a_run_of_another_extension_is_never_taken_for_this_one(simulated, tmp_path):
+    request = Request(tmp_path, seeds=1)
+    run_cell(cell(), request, tmp_path)
+    (run,) = runs_of(cell(), request)
+    path = run.directory / "summary.json"
+    summary = {**json.loads(path.read_text()), "versions": {"extension": "own.py 0123"}}
+    path.write_text(json.dumps(summary))
+    with pytest.raises(UserError, match="another version of your extension; move it away"):
+        finished(run)
+
+
 def test_a_cell_without_runs_has_the_published_number_alone(tmp_path):
     row = result(cell(), runs_of(cell(), Request(tmp_path, seeds=2)))
     assert (row["published mean"], row["mean"], row["difference"]) == (40.14, None, None)
