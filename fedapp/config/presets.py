@@ -1,8 +1,8 @@
 """The presets that come with fedapp: one small TOML file for each protocol of a paper.
 
 A preset sets data, clients and rounds. Keys that depend on the method too (learning rate, weights
-of losses) stay "auto", so that a later `method` gets its own values. The preset htfllib goes on top
-of another preset: it sets neither data nor clients nor rounds.
+of losses) stay "auto", so that a later `method` gets its own values. The presets htfllib and
+fedorgp-code go on top of another preset: they set neither data nor clients nor rounds.
 """
 
 from pathlib import Path

@@ -21,7 +21,7 @@ from fedapp.experiments.papers.tables import find_paper
 ROOT = Path(__file__).parents[3]
 DEFAULTS = default_config(ROOT)
 ALONE = {"feddor"}  # protocols for one paper's methods, all with one learning rate
-ON_TOP = ("htfllib",)  # of a protocol
+ON_TOP = ("htfllib", "fedorgp-code")  # of a protocol
 NAMES = [row["preset"] for row in preset_rows() if row["preset"] not in ON_TOP]
 
 
@@ -76,6 +76,9 @@ def test_presets_that_go_on_top_of_a_protocol_leave_its_data_as_it_is():
     assert (theirs.fedproto_weighting, theirs.proto_collect) == ("uniform", "during")
     assert theirs.fedproto_lambda == theirs.fedtgp_lambda == base.fedtgp_lambda == 10.0
     assert base.fedproto_lambda == 1.0
+    code = resolve("feddor-cifar100-dirichlet", "fedorgp-code")
+    assert (code.method, code.batch_size, code.local_shuffle) == ("fedorgp", 32, False)
+    assert (code.fedproto_weighting, code.fedtgp_lambda) == ("uniform", 0.1)
 
 
 def test_presets_have_the_protocols_of_their_papers():
