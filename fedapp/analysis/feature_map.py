@@ -22,6 +22,7 @@ from fedapp.core.progress import tracked
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.results.plots.rendering import INK, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.opening import check_same_data
 from fedapp.runtime.process import ProcessContext
 from strategies.prototypes.uploads import CLASSES, PROTOTYPES
 from strategies.rounds.records import Task
@@ -53,6 +54,7 @@ def features_of(run: RunDirectory) -> Features:
     """
     config = parse_config(run.config())
     process = ProcessContext(config)
+    check_same_data(run, process.data.hash)
     if process.personal is None:
         raise UserError(
             f"the clients of run '{run.name}' share one model; `fedapp analyse {run.path} -m t-sne`"
@@ -105,7 +107,7 @@ def _scatter(points: np.ndarray, features: Features, title: str) -> Figure:
 def _of_client(
     process: ProcessContext, client: int, last: int, key: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return features and labels of a client's test images; None if it has stored no model."""
+    """Return features and labels of a client's test images; None without images or model."""
     task = Task(last, (client,), 0.0, "size", 1, state_key=key)
     numpy_client = process.client(client, process.memory(client, task, last + 1))
     try:
@@ -116,6 +118,8 @@ def _of_client(
         return None
     load_arrays(numpy_client.model.state_dict(), stored)
     batches = list(predict(numpy_client.model, numpy_client.data.test()))
+    if not batches:
+        return None
     return (
         torch.cat([batch.features for batch in batches]).cpu().numpy(),
         torch.cat([batch.labels for batch in batches]).cpu().numpy(),

@@ -51,8 +51,8 @@ def own_files(names: Mapping[str, str]) -> list[ExtensionFile]:
     return sorted({_files[row] for row in rows if row in _files}, key=str)
 
 
-def foreign_keys(method: str) -> set[str]:
-    """Return the keys that only other methods of installed packages have.
+def foreign_keys(method: str = "") -> set[str]:
+    """Return the keys that only other methods of packages and of the user's files have.
 
     They mean nothing to a run of `method`, so servers, nodes and checkpoints may differ in them.
     """
@@ -69,8 +69,10 @@ def _add_files() -> tuple[dict[Row, ExtensionFile], UserError | None]:
     files: dict[Row, ExtensionFile] = {}
     try:
         for file in read_files():
+            earlier = _copies()
             import_file(file)
-            files |= dict.fromkeys(_rows(_copies()) - _rows(before) - files.keys(), file)
+            _check_unchanged(earlier)
+            files |= dict.fromkeys(_rows(_copies()) - _rows(earlier), file)
         _check_rows(before)
     except UserError as mistake:
         for kind, (table, _) in _TABLES.items():
@@ -88,12 +90,18 @@ def _rows(tables: Mapping[str, Mapping[str, Any]]) -> set[Row]:
     return {(kind, name) for kind, table in tables.items() for name in table}
 
 
+def _check_unchanged(earlier: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise UserError if a file has replaced a row of the tables or of a file before it."""
+    for kind, (table, _) in _TABLES.items():
+        for name, row in table.items():
+            if row is not earlier[kind].get(name, row):
+                raise UserError(f"{VARIABLE}: the {kind} '{name}' exists; choose another name")
+
+
 def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise UserError if a new row cannot work, or an existing one has changed."""
+    """Raise UserError if a new row cannot work."""
     for kind, (table, expected) in _TABLES.items():
         for name, row in table.items():
-            if row is not before[kind].get(name, row):
-                raise UserError(f"{VARIABLE}: the {kind} '{name}' exists; choose another name")
             if not isinstance(row, expected):
                 raise UserError(
                     f"{VARIABLE}: the {kind} '{name}' is of type {type(row).__name__}, but must be "
@@ -104,6 +112,11 @@ def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
             check_method(METHODS[name])
         except UserError as mistake:
             raise UserError(f"{VARIABLE}: method '{name}': {mistake}") from None
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{VARIABLE}: method '{name}': a part of its row has another type than in "
+                f"fedapp/methods/row.py ({error})"
+            ) from None
 
 
 _files, _mistake = _add_files()

@@ -10,7 +10,8 @@ from fedapp.core.paths import absolute
 
 SERVER_APP = "fedapp.server_app:app"
 _CHECKOUT = Path(__file__).parents[2]  # it has the app's packages; an installation's is no app
-_PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model")
+_PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model", "partition-file")
+_OR_IN_DATA_DIR = ("initial-model", "partition-file")
 _NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
 
 
@@ -49,9 +50,10 @@ def _app_table(project: Path, name: str) -> dict[str, Any]:
 def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the unchecked configuration of a run; its paths become absolute.
 
-    The path of an initial model becomes absolute only if the file exists relative to the current
-    folder, because it may also be relative to the data folder. An empty output-dir becomes the
-    default one: left empty, it would be the folder in which the run executes, which is removed.
+    The path of an initial model or a partition file becomes absolute only if the file exists
+    relative to the current folder, because it may also be relative to the data folder. An empty
+    output-dir becomes the default one: left empty, it would be the folder in which the run
+    executes, which is removed.
     """
     defaults = default_config(project)
     values = {**defaults, **overrides}
@@ -61,7 +63,7 @@ def merge(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
         path = values.get(key)
         if isinstance(path, str) and path and path != _NO_PATHS.get(key):
             full_path = absolute(path, key)
-            if key != "initial-model" or full_path.exists():
+            if key not in _OR_IN_DATA_DIR or full_path.exists():
                 values[key] = str(full_path)
     return values
 

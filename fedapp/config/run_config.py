@@ -41,6 +41,14 @@ class RunConfig(_AllKeys):
         """Return the configuration as a flat dictionary with kebab-case keys."""
         return self.model_dump(by_alias=True)
 
+    def recorded(self) -> dict[str, Any]:
+        """Return `flat` without the keys of other methods of the user's or of packages.
+
+        Whoever reads a run's configuration may lack their files.
+        """
+        foreign = foreign_keys(self.method)
+        return {key: value for key, value in self.flat().items() if key not in foreign}
+
     def chosen(self, unresolved: Mapping[str, Any]) -> frozenset[str]:
         """Return the keys that are "auto" in the `unresolved` configuration but not in this one."""
         fields, values = type(self).model_fields.items(), self.flat()

@@ -78,7 +78,7 @@ class PartitionKeys(Keys):
         "unbalanced, pathological, dirichlet; file: as partition-file lists them; own: "
         "every client has its own data-dir",
     )
-    partition_file: str = Field(
+    partition_file: Local[str] = Field(
         "", description="partition file: JSON file of each client's images, absolute or in data-dir"
     )
     shards: Count = Field(2, description="number of shards (of one class each) per client")

@@ -45,11 +45,14 @@ def read_files() -> list[ExtensionFile]:
     """Read the files that FEDAPP_EXTENSIONS names, in their order.
 
     The variable gets absolute paths, for processes that start in other folders. Raises UserError if
-    a file does not exist.
+    a file does not exist or cannot be read.
     """
     paths = _named()
     _set(paths)
-    return [ExtensionFile(path, path.read_bytes()) for path in paths]
+    try:
+        return [ExtensionFile(path, path.read_bytes()) for path in paths]
+    except OSError as error:
+        raise UserError(f"{VARIABLE}: cannot read {error.filename}: {error.strerror}") from None
 
 
 def import_file(file: ExtensionFile) -> None:

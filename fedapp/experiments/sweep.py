@@ -23,6 +23,7 @@ from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
 from fedapp.experiments.jobs import Runner, run_parallel, runner_for
 from fedapp.experiments.sweep_options import Vary
+from fedapp.experiments.user_files import changed_file
 from fedapp.results.comparison import Spread, variable_keys
 from fedapp.results.folders import is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
@@ -249,9 +250,7 @@ def _check_earlier(each: SweepRun) -> None:
                 f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"
             )
-    before, now = run.extension(), config.extension()
-    if each.completed and before != now:
+    if each.completed and (change := changed_file(run, config)):
         raise UserError(
-            f"{path} has a run with the extension {before} instead of {now}: "
-            "choose another --name, or remove that run"
+            f"{path} has a run with {change}: choose another --name, or remove that run"
         )

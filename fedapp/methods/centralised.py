@@ -16,6 +16,7 @@ _ONE_CLIENT: dict[str, Any] = {
     "exchange": Exchange(keeps="momentum"),
     "fixed": {
         "partition": "iid",
+        "partition_file": "",
         "num_clients": 1,
         "participation": 1.0,
         "stochastic_every": 0,

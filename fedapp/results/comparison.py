@@ -125,7 +125,7 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """
     by_settings: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run in runs:
-        config = run.config()
+        config = {**run.config(), **run.used_files()}
         ignored = {*variable_keys(config), _SEED, _PARTITION_SEED}
         key = tuple(sorted((k, v) for k, v in config.items() if k not in ignored))
         by_settings.setdefault(key, []).append(run)

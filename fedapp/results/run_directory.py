@@ -234,9 +234,10 @@ class RunDirectory:
         """Read summary.json; {} if the run has not written one yet."""
         return self._read_json("summary.json")
 
-    def extension(self) -> str:
-        """Return names and hashes of the user's files that a run used; "none" without one."""
-        return str(self.summary().get("versions", {}).get("extension", "none"))
+    def used_files(self) -> dict[str, str]:
+        """Return names and hashes of the user's files of a run, as "extension" and "split"."""
+        found = self.summary().get("versions", {})
+        return {k: found[k] for k in ("extension", "split") if found.get(k, "none") != "none"}
 
     def save_model(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
         """Replace model.safetensors atomically; equal input gives equal bytes."""

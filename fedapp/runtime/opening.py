@@ -43,13 +43,13 @@ def opened_run(
             stack.enter_context(lock_run(parent / name))
         saved = _checkpoint(parent / name, config) if config.resume else None
         if saved:
-            _check_data(parent / name, data_hash)
+            check_same_data(RunDirectory(parent / name), data_hash)
         if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
             log.warning(note)
         run = RunDirectory.create(
             parent,
             name,
-            config.flat(),
+            config.recorded(),
             resume=bool(config.resume),
             chosen=config.chosen(unresolved),
         )
@@ -114,13 +114,13 @@ def _check_same(path: Path, config: RunConfig, advice: str) -> None:
         )
 
 
-def _check_data(path: Path, data_hash: str) -> None:
+def check_same_data(run: RunDirectory, data_hash: str) -> None:
     """Raise UserError if the rounds of a run directory were trained on other data."""
-    earlier = RunDirectory(path).partition().get("data_hash") or data_hash
+    earlier = run.partition().get("data_hash") or data_hash
     if earlier != data_hash:
         raise UserError(
-            f"resume: the data, or their division among the clients, differ from those of the run "
-            f"in {path.absolute()}: resume with the data-dir and partition-file as they were"
+            f"the data, or their division among the clients, differ from those of the run in "
+            f"{run.path.absolute()}; it needs its data-dir and partition-file as they were"
         )
 
 

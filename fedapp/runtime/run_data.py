@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 
 from fedapp.config.run_config import RunConfig
-from fedapp.core.paths import expanded
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.data.datasets import Dataset, load_dataset
+from fedapp.data.partition.split_file import find_split
 from fedapp.data.partition.table import Partition, make_partition
 
 
@@ -58,7 +58,6 @@ def draw_partition(
     Raises:
         UserError: these labels do not allow the split, or its file is missing or wrong.
     """
-    folder = expanded(data_dir or config.data_dir, "data-dir")
     return make_partition(
         config.partition,
         np.asarray(data.train_labels),
@@ -71,7 +70,7 @@ def draw_partition(
         lda_cap=config.lda_cap,
         pooled=config.pool_data is True,
         own=own,
-        file=folder / expanded(config.partition_file, "partition-file"),
+        file=find_split(config.partition_file, data_dir or config.data_dir),
         seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),
     )
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import fedapp
+from fedapp.config.extensions import foreign_keys
 from fedapp.core.extension_files import VARIABLE
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.results.class_accuracy import class_accuracy_measures
@@ -52,7 +53,11 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "device": str(process.device),
-        "versions": {**_versions(), "extension": config.extension()},
+        "versions": {
+            **_versions(),
+            "extension": config.extension(),
+            "split": process.data.partition.source or "none",
+        },
         "command": _command(run),
         **_last_clients(rows),
         **class_accuracy_measures(config.analyses, rows),
@@ -78,8 +83,9 @@ def _command(run: ActiveRun) -> str:
     """Return the command that repeats the run."""
     files = os.pathsep.join(str(file.path) for file in run.config.own_files())
     variable = f"{VARIABLE}={shlex.quote(files)} " if files else ""
-    repeated = ["flwr", "run", ".", "-c", str(run.directory.path / "config.toml")]
-    return variable + shlex.join(repeated)
+    own_keys = run.config.recorded().keys() & foreign_keys()  # Flower would refuse them
+    command = ["fedapp", "run"] if own_keys else ["flwr", "run", "."]
+    return variable + shlex.join([*command, "-c", str(run.directory.path / "config.toml")])
 
 
 def _versions() -> dict[str, str]:

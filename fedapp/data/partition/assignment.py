@@ -22,6 +22,7 @@ class Partition:
     test: list[Indices]
     pooled: bool = False  # whether both index one pool of all samples
     notes: tuple[str, ...] = ()  # remarks for the user about this draw
+    source: str = ""  # name and hash of the file that lists it, if any
 
     def global_test_set(self) -> Indices | None:
         """Return the samples of the global test set; None means the whole published test set.

@@ -6,6 +6,7 @@ and test sets. With "pooled" both lists count through one pool, training images 
 "test" each client's test part is drawn, as in other splits.
 """
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,30 @@ from typing import Any
 import numpy as np
 
 from fedapp.core.errors import UserError
+from fedapp.core.files import write_atomically
+from fedapp.core.paths import expanded
 from fedapp.data.partition.assignment import Indices, Partition, count_classes, matching_test_parts
 
 _KEYS = {"train", "test", "pooled"}
+
+
+def find_split(name: str, data_dir: str) -> Path:
+    """Return the path of a run's `partition-file`: in its data-dir, or as it is."""
+    path = expanded(name, "partition-file")
+    inside = expanded(data_dir, "data-dir") / path
+    return inside if inside.exists() else path
+
+
+def source(path: Path) -> str:
+    """Return a file's name and a hash of its content; "none" if it cannot be read."""
+    try:
+        return _source(path, path.read_bytes())
+    except OSError:
+        return "none"
+
+
+def _source(path: Path, content: bytes) -> str:
+    return f"{path.name} {hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def write_split(path: Path, partition: Partition) -> None:
@@ -26,7 +48,7 @@ def write_split(path: Path, partition: Partition) -> None:
         "pooled": partition.pooled,
     }
     try:
-        path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        write_atomically(path, f"{json.dumps(content)}\n".encode())
     except OSError as error:
         raise UserError(f"cannot write the split to {path}: {error}") from error
 
@@ -47,7 +69,7 @@ def read_split(
     Raises:
         UserError: no such file, or its lists do not fit the data, `num_clients` or `pooled`.
     """
-    content = _read(path)
+    content, read_from = _read(path)
     if content.get("pooled", pooled) is not pooled:
         raise UserError(
             f"partition-file {path} is of {'' if not pooled else 'un'}pooled data: "
@@ -59,18 +81,22 @@ def read_split(
         test = _parts(path, content, "test", len(test_labels), num_clients)
         if pooled:
             _check_apart(path, train, test)
-        return Partition(train, test, pooled=pooled)
+        return Partition(train, test, pooled=pooled, source=read_from)
     if pooled:
-        return Partition(train, [])
+        _check_divisible(path, train)
+        return Partition(train, [], source=read_from)
     classes = count_classes(train_labels, test_labels)
     counts = Partition(train, []).class_counts(train_labels, classes)
-    return Partition(train, matching_test_parts(test_labels, counts, rng))
+    test = matching_test_parts(test_labels, counts, rng)
+    return Partition(train, test, source=read_from)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], str]:
+    """Return a file's content and its name and hash."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = path.read_bytes()
+        content = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"cannot read partition-file {path}: {error}; it must be JSON, as "
             "`fedapp partition --save FILE` writes it"
@@ -80,7 +106,9 @@ def _read(path: Path) -> dict[str, Any]:
             f'partition-file {path} must be a JSON object with "train" and, if you like, "test" '
             'and "pooled"'
         )
-    return content
+    if not isinstance(content.get("pooled", False), bool):
+        raise UserError(f'"pooled" of partition-file {path} must be true or false')
+    return content, _source(path, text)
 
 
 def _parts(
@@ -102,6 +130,8 @@ def _parts(
         wrong = [each for each in positions if not 0 <= each < available]
         if wrong:
             raise UserError(f"{where} has {wrong[0]}, but there are images 0 to {available - 1}")
+        if len(set(positions)) < len(positions):
+            raise UserError(f"{where} lists an image more than once")
         parts.append(np.array(positions, dtype=np.int64))
     return parts
 
@@ -118,8 +148,20 @@ def _check_training_parts(path: Path, train: list[Indices]) -> None:
         )
 
 
+def _check_divisible(path: Path, train: list[Indices]) -> None:
+    """Raise UserError if a client's images are too few to hold out some of them."""
+    for client, part in enumerate(train):
+        if len(part) < 2:
+            raise UserError(
+                f'client {client} in "train" of partition-file {path} has one image and no test '
+                'images: give it two, or list test images in "test"'
+            )
+
+
 def _check_apart(path: Path, train: list[Indices], test: list[Indices]) -> None:
-    """Raise UserError if an image of a pool is both a training and a test image."""
+    """Raise UserError if a pool has no test images, or a training image among them."""
+    if not any(map(len, test)):
+        raise UserError(f'"test" of partition-file {path} has no images; leave it out or fill it')
     both = np.intersect1d(np.concatenate(train), np.concatenate(test))
     if len(both):
         raise UserError(

@@ -22,6 +22,7 @@ from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_paralle
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
+from fedapp.experiments.user_files import changed_file
 from fedapp.results.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
@@ -66,16 +67,17 @@ def finished(run: PlannedRun) -> Summary | None:
     A diverged run counts as finished and is not repeated.
 
     Raises:
-        UserError: its directory has a run with another configuration or extension.
+        UserError: its directory has a run with another configuration, or with other files of yours.
     """
     if not (run.directory / "config.toml").is_file():
         return None
     earlier, expected = RunDirectory.load(run.directory), resolved(run)
     summary = earlier.summary()
     is_finished = summary.get("status") == "completed" or summary.get("diverged")
-    same = _same(earlier, expected)
-    if not same or (is_finished and earlier.extension() != expected.extension()):
-        other = "another version of your extension" if same else "another configuration"
+    other = "" if _same(earlier, expected) else "another configuration"
+    if is_finished and not other:
+        other = changed_file(earlier, expected)
+    if other:
         raise UserError(
             f"{run.directory} has a run with {other}; move it away or choose another --output-dir"
         )

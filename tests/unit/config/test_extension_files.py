@@ -10,7 +10,8 @@ import torch
 from in_process import ROOT, settings
 
 from clients.training.objective import BASE_LOSSES, Step
-from fedapp.config import extensions
+from fedapp.config import extensions, run_config
+from fedapp.config.extensions import foreign_keys
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core import extension_files
@@ -73,7 +74,9 @@ def test_the_files_of_the_page_train_by_the_command_of_the_page(tmp_path, number
     keys = re.search(rf'fedapp run --extension {file} -c "(.*)"', text)[1]
     run = trained(tmp_path, "--engine", "in-process", "--extension", str(path), "-c", keys)
     assert run.summary()["versions"]["extension"].startswith(f"{file} ")
-    assert run.rounds()[0].get("server_step") == (0.7 if file == "half.py" else None)
+    has_keys = file == "half.py"
+    assert run.rounds()[0].get("server_step") == (0.7 if has_keys else None)
+    assert ("fedapp run -c" in run.summary()["command"]) == has_keys  # Flower refuses own keys
 
 
 def test_the_focal_loss_of_the_example_has_the_value_of_its_formula(named):
@@ -115,6 +118,8 @@ def row(arguments):
         (row("keys={'extension': Key(float, 1.0, '')}"), "must be words with hyphens"),
         (row("keys={'num-rounds': Key(int, 1, '')}"), "the key 'num-rounds' exists; choose"),
         (row("keys={'model-dump': Key(int, 1, '')}"), "the key 'model-dump' exists; choose"),
+        (row("loss=None"), "method 'x': a part of its row has another type than in"),
+        (row("defaults=[1]"), "method 'x': a part of its row has another type than in"),
         (row("keys={'feddyn-alpha': Key(float, 1.0, '')}"), "two methods declare the key 'feddyn-"),
     ],
 )
@@ -126,6 +131,29 @@ def test_a_mistake_is_one_sentence_and_leaves_the_tables_unchanged(named, conten
     assert before == METHODS
     with pytest.raises(UserError, match=f"^FEDAPP_EXTENSIONS: .*{message}"):
         raise mistake
+
+
+def test_a_file_cannot_replace_a_row_of_the_file_before_it(named, tmp_path):
+    named(row(""), "second.py")
+    first = named(row(""), "first.py")
+    os.environ["FEDAPP_EXTENSIONS"] = f"{first}{os.pathsep}{tmp_path / 'second.py'}"
+    _, mistake = extensions._add_files()
+    assert str(mistake) == "FEDAPP_EXTENSIONS: the method 'x' exists; choose another name"
+    assert "x" not in METHODS
+
+
+def test_a_run_of_another_method_is_read_without_the_file(named, tmp_path):
+    named(row("keys={'half-step': Key(float, 1.0, '')}"))
+    extensions._add_files()
+    assert "half-step" in foreign_keys("fedavg") - foreign_keys("x")
+
+
+def test_a_run_records_no_keys_of_other_methods_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_config, "foreign_keys", lambda method: {"feddyn-alpha"})
+    values = settings(method="fedavg", num_rounds=1, output_dir=str(tmp_path), run_name="one")
+    train(InProcessGrid(values), values, "", 0.0)
+    recorded = RunDirectory.load(tmp_path / "one").config()
+    assert parse_config(values).flat().keys() - recorded.keys() == {"feddyn-alpha"}
 
 
 def test_a_mistake_ends_the_reading_of_every_configuration(monkeypatch):

@@ -5,16 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import settings
+from in_process import ROOT, settings
 from typer.testing import CliRunner
 
 from fedapp import server_app
+from fedapp.analysis.personalise import personalise
+from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
 from fedapp.cli import app as cli
+from fedapp.config.project import merge
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.data.partition.split_file import write_split
+from fedapp.data.partition.split_file import find_split, source, write_split
 from fedapp.data.partition.table import Partition, make_partition
 from fedapp.engines.in_process import InProcessGrid
+from fedapp.experiments.user_files import changed_file
+from fedapp.results.comparison import group_runs
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.run_data import load_partition
 
@@ -83,7 +88,10 @@ def test_a_saved_split_is_read_back(tmp_path, pooled):
         ({"train": TWO, "test": [[6], [0]]}, 'client 0 in "test" of .* has 6'),
         ({"train": [[0], []]}, 'client 1 in "train" of .* has no images'),
         ({"train": [[0, 1], [1]]}, '"train" of .* lists image 1 more than once'),
+        ({"train": TWO, "test": [[], [0, 0]]}, 'client 1 in "test" of .* more than once'),
         ({"train": TWO, "pooled": True}, "is of pooled data: set pool-data=true"),
+        ({"train": TWO, "pooled": None}, '"pooled" of .* must be true or false'),
+        ("[" * 100_000, "cannot read partition-file"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, content, message):
@@ -97,12 +105,36 @@ def test_a_pooled_image_is_not_trained_and_tested_on(tmp_path):
         draw(tmp_path / "split.json", shared, pooled=True)
     with pytest.raises(UserError, match="is of unpooled data: set pool-data=false"):
         draw(tmp_path / "split.json", {"train": TWO, "pooled": False}, pooled=True)
+    with pytest.raises(UserError, match=r'"test" of .* has no images'):
+        draw(tmp_path / "split.json", {"train": TWO, "test": [[], []]}, pooled=True)
+    with pytest.raises(UserError, match=r"client 1 .* has one image and no test images"):
+        draw(tmp_path / "split.json", {"train": [[0, 1], [2]]}, pooled=True)
 
 
 @pytest.mark.parametrize("keys", [{"partition": "file"}, {"partition_file": "split.json"}])
 def test_the_partition_and_its_file_belong_together(keys):
     with pytest.raises(UserError, match="set both or none"):
         parse_config(settings(**keys))
+
+
+def test_centralised_training_ignores_the_split(tmp_path):
+    keys = {"method": "centralised", "partition": "file", "partition_file": "split.json"}
+    config = parse_config(settings(**keys))
+    assert (config.partition, config.partition_file, config.num_clients) == ("iid", "", 1)
+
+
+def test_a_relative_file_is_in_the_data_folder_or_the_current_one(tmp_path, monkeypatch):
+    data_dir, current = tmp_path / "data", tmp_path / "here"
+    for folder in (data_dir, current):
+        folder.mkdir()
+    monkeypatch.chdir(current)
+    assert find_split("split.json", str(data_dir)) == Path("split.json")
+    (current / "split.json").touch()
+    merged = merge(ROOT, {"partition-file": "split.json", "data-dir": str(data_dir)})
+    assert merged["partition-file"] == str(current / "split.json")
+    (data_dir / "split.json").touch()
+    assert find_split("split.json", str(data_dir)) == data_dir / "split.json"
+    assert find_split(merged["partition-file"], str(data_dir)) == current / "split.json"
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -127,21 +159,32 @@ def test_the_command_saves_the_split_that_a_run_then_uses(tmp_path):
 
 
 def test_a_run_resumes_only_with_the_split_that_it_began_with(tmp_path):
-    path = tmp_path / "split.json"
+    split = tmp_path / "split.json"
 
-    def run(first: int, **changes: object) -> RunDirectory:
+    def run(first: int, path: Path = split, name: str = "one", **changes: object) -> RunDirectory:
         path.write_text(json.dumps({"train": [[*range(first, 100)], [*range(100, 200)]]}))
         values = settings(
-            output_dir=str(tmp_path), run_name="one", num_clients=2, participation=1.0,
+            output_dir=str(tmp_path), run_name=name, num_clients=2, participation=1.0,
             method="fedavg", partition="file", partition_file=str(path), checkpoint_every=1,
             lr_schedule="constant", **changes,
         )  # fmt: skip
         server_app.run(InProcessGrid(values), values, "", 0.0)
-        return RunDirectory.load(tmp_path / "one")
+        return RunDirectory.load(tmp_path / name)
 
-    assert len(run(0).rounds()) == 2
+    one = run(0)
+    assert len(one.rounds()) == 2
+    assert one.used_files() == {"split": source(split)}
     before = (tmp_path / "one" / "partition.json").read_bytes()
     with pytest.raises(UserError, match="their division among the clients, differ"):
         run(1, num_rounds=3, resume="auto")
+    with pytest.raises(UserError, match="their division among the clients, differ"):
+        personalise(one.path, {})
+    with pytest.raises(UserError, match="their division among the clients, differ"):
+        SavedRun(one, LocalOverrides())
     assert (tmp_path / "one" / "partition.json").read_bytes() == before
-    assert len(run(0, num_rounds=3, resume="auto").rounds()) == 3
+    other = run(1, name="two")
+    assert changed_file(other, parse_config(other.config())) == ""
+    assert "the split split.json " in changed_file(one, parse_config(other.config()))
+    assert len(group_runs([one, other])) == 2
+    moved = tmp_path / "moved.json"
+    assert len(run(0, path=moved, num_rounds=3, resume="auto").rounds()) == 3

@@ -109,7 +109,7 @@ def test_a_run_of_another_extension_is_never_taken_for_this_one(simulated, tmp_p
     path = run.directory / "summary.json"
     summary = {**json.loads(path.read_text()), "versions": {"extension": "own.py 0123"}}
     path.write_text(json.dumps(summary))
-    with pytest.raises(UserError, match="another version of your extension; move it away"):
+    with pytest.raises(UserError, match=r"the extension own\.py 0123 instead of none; move it"):
         finished(run)
 
 

@@ -185,6 +185,7 @@ def test_partition_and_summary_come_back(run):
         "class_names": ["cat", "dog"],
         "train_counts": [[3, 0], [1, 2]],
         "test_counts": [[1, 0], [0, 1]],
+        "data_hash": "",
     }
     run.write_summary({"status": "completed", "accuracy_final": np.float64("nan")})
     run.write_summary({"status": "failed", "accuracy_final": 0.5})
