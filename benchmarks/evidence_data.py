@@ -108,7 +108,11 @@ def _published(cell: Cell, name: str, keys: Mapping[str, Any]) -> Line:
 
 def _partition(keys: Mapping[str, Any]) -> str:
     kind = keys["partition"]
-    size = {"shards": keys["shards"], "pathological": keys["classes-per-client"]}
+    size = {
+        "shards": keys["shards"],
+        "pathological": keys["classes-per-client"],
+        "file": Path(keys.get("partition-file", "")).name,
+    }
     return f"{kind} {size[kind] if kind in size else keys['alpha']}"
 
 

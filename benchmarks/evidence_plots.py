@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedapp.results.plots.rendering import color_of, new_figure, styled
+from fedapp.results.plots.rendering import OKABE_ITO, color_of, new_figure, styled
 
 Points = Sequence[tuple[int, float]]  # round, accuracy in percent
+COLORS = len(OKABE_ITO)  # further curves are dashed
 WINDOW = 10  # rounds in a running mean
 TITLE = 60  # characters in a line of the title
 LONG = 40  # characters of a label, too many for two columns of labels
+LINE = 80  # characters in a line of a label
 
 
 @styled
@@ -19,16 +21,19 @@ def published_beside_curves(
     curves: Mapping[str, Sequence[Points]], published: Mapping[str, float], title: str
 ) -> Figure:
     """Draw runs (thin), their running means (bold) and the published ends (dotted), by legend."""
-    figure = new_figure(7.0, 4.6 + 0.1 * len(curves))
+    labels = {
+        name: textwrap.fill(f"{name} (published {published[name]:g})", LINE) for name in curves
+    }
+    lines = sum(label.count("\n") + 1 for label in labels.values())
+    figure = new_figure(7.0, 4.6 + 0.1 * lines)
     axes = figure.subplots()
-    labels = {name: f"{name} (published {published[name]:g})" for name in curves}
     for index, (name, runs) in enumerate(curves.items()):
-        color = color_of(index)
+        color, dash = color_of(index), "-" if index < COLORS else "--"
         for points in runs:
             rounds, values = (np.array(part) for part in zip(*points, strict=True))
             axes.plot(rounds, values, color=color, alpha=0.25, linewidth=0.8)
-            axes.plot(*_running_mean(rounds, values), color=color)
-        axes.plot([], [], color=color, label=labels[name])
+            axes.plot(*_running_mean(rounds, values), dash, color=color)
+        axes.plot([], [], dash, color=color, label=labels[name])
         axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
     axes.set(xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
     axes.set_title(textwrap.fill(title, TITLE, break_on_hyphens=False))

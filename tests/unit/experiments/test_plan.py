@@ -131,3 +131,11 @@ def test_a_copy_that_fits_two_data_sets_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(planning.TRAIN_IMAGES, "mnist", 50_000)
     with pytest.raises(UserError, match="cifar10 and mnist; choose some with --cell"):
         with_data([cell(), cell("fedavg mnist s=2")], Request(tmp_path, dataset_as="images"))
+
+
+def test_moon_has_the_weight_of_the_released_configuration_in_fedntds_tables():
+    found = cell("moon cifar10 s=2")
+    assert (found.config["mu"], found.config["tau"]) == (0.1, 0.5)
+    assert any("the paper prints" in note for note in found.notes)
+    other = cell("moon cifar100 s=10", "table3-sharding", "feddr+")
+    assert other.config["mu"] == 1.0
