@@ -22,7 +22,7 @@ from fedapp.core.progress import tracked
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.results.plots.rendering import INK, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.opening import check_same_data
+from fedapp.runtime.opening import reopened
 from fedapp.runtime.process import ProcessContext
 from strategies.prototypes.uploads import CLASSES, PROTOTYPES
 from strategies.rounds.records import Task
@@ -53,8 +53,7 @@ def features_of(run: RunDirectory) -> Features:
         UserError: the run's clients have no personal models, or did not keep them.
     """
     config = parse_config(run.config())
-    process = ProcessContext(config)
-    check_same_data(run, process.data.hash)
+    process = reopened(run, config)
     if process.personal is None:
         raise UserError(
             f"the clients of run '{run.name}' share one model; `fedapp analyse {run.path} -m t-sne`"

@@ -25,8 +25,7 @@ from fedapp.core.progress import tracked
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.opening import check_same_data
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.opening import reopened
 from strategies.rounds.client_evaluation import summarise_clients
 
 OVERRIDABLE = ("data-dir", "download", "device", "threads", "beta", "tau", "batch-size")
@@ -51,8 +50,7 @@ def personalise(
     """
     run = RunDirectory.load(path)
     config = _configuration(run, overrides)
-    process = ProcessContext(config)
-    check_same_data(run, process.data.hash)
+    process = reopened(run, config)
     load_weights(process.model, run.path / "model.safetensors")
     received = list(to_arrays(process.slot.shared).values())
     folder = _new_folder(export)

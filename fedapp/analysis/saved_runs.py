@@ -19,8 +19,7 @@ from fedapp.core.errors import UserError
 from fedapp.results import checkpoint
 from fedapp.results import measures_file as store
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.opening import check_same_data
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.opening import reopened
 from fedapp.runtime.strategy import build_strategy, cohort_of
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
@@ -45,9 +44,7 @@ class SavedRun:
         changes = {key: value for key, value in overrides.items() if value}
         self.run = run
         self.config = parse_config({**run.config(), **changes})
-        self.process = ProcessContext(self.config)
-        if self.config.partition != "own":
-            check_same_data(run, self.process.data.hash)
+        self.process = reopened(run, self.config)
         initial = to_arrays(self.process.slot.shared)
         key = run.state_key() if self.process.keeps else ""
         self.starts: Starts = {0: lambda: Start(initial, state_key=key), **self._saved()}

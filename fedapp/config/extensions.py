@@ -55,6 +55,7 @@ def foreign_keys(method: str = "") -> set[str]:
     """Return the keys that only other methods of packages and of the user's files have.
 
     They mean nothing to a run of `method`, so servers, nodes and checkpoints may differ in them.
+    Without `method`: the keys of all methods of packages and of the user's files.
     """
     others = METHODS.keys() - _INCLUDED - {method}
     return method_keys().keys() - method_keys(without=others).keys()

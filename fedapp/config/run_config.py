@@ -61,8 +61,8 @@ class RunConfig(_AllKeys):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _agreed(self) -> dict[str, Any]:
-        free = {*marked_keys(type(self), LOCAL, RECORDING), *foreign_keys(self.method)}
-        agreed = {key: value for key, value in self.flat().items() if key not in free}
+        free = marked_keys(type(self), LOCAL, RECORDING)
+        agreed = {key: value for key, value in self.recorded().items() if key not in free}
         files = self.extension()
         return agreed if files == "none" else {**agreed, "extension": files}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapp.core.errors import UserError
-from fedapp.core.paths import absolute
+from fedapp.core.paths import absolute, name_and_hash
 
 VARIABLE, OPTION = "FEDAPP_EXTENSIONS", "--extension"
 _PREFIX = "fedapp_extension_"  # of the modules' names: a file may be called torch.py
@@ -30,7 +30,7 @@ class ExtensionFile:
 
     def __str__(self) -> str:
         """Return its name and a hash of its content, which server and nodes compare."""
-        return f"{self.path.name} {hashlib.sha256(self.content).hexdigest()[:16]}"
+        return name_and_hash(self.path, self.content)
 
 
 def add_files(paths: Iterable[str | Path]) -> None:

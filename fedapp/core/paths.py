@@ -28,6 +28,11 @@ def absolute(path: str | Path, what: str) -> Path:
     return expanded(path, what).absolute()
 
 
+def name_and_hash(path: Path, content: bytes) -> str:
+    """Return the name of a user's file and a hash of its content, as runs record and compare it."""
+    return f"{path.name} {hashlib.sha256(content).hexdigest()[:16]}"
+
+
 def state_folder(chosen: str | Path | None = None) -> Path:
     """Return the folder of all runs' states: `chosen`, $FEDAPP_STATE, or one beside the cache.
 

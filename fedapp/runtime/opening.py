@@ -19,13 +19,14 @@ from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import check_free, lock_run
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process import ProcessContext
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def opened_run(
-    config: RunConfig, unresolved: Mapping[str, Any], data_hash: str = ""
+    config: RunConfig, unresolved: Mapping[str, Any], data_hash: str
 ) -> Iterator[tuple[RunDirectory, Checkpoint | None]]:
     """Create the run's directory, or open the one to resume and read its last checkpoint.
 
@@ -43,9 +44,9 @@ def opened_run(
             stack.enter_context(lock_run(parent / name))
         saved = _checkpoint(parent / name, config) if config.resume else None
         if saved:
-            check_same_data(RunDirectory(parent / name), data_hash)
-        if saved and (note := changed_schedule(parent / name, config, saved.server_round)):
-            log.warning(note)
+            _check_data(RunDirectory(parent / name), data_hash)
+            if note := changed_schedule(parent / name, config, saved.server_round):
+                log.warning(note)
         run = RunDirectory.create(
             parent,
             name,
@@ -114,7 +115,20 @@ def _check_same(path: Path, config: RunConfig, advice: str) -> None:
         )
 
 
-def check_same_data(run: RunDirectory, data_hash: str) -> None:
+def reopened(run: RunDirectory, config: RunConfig) -> ProcessContext:
+    """Return the data and the model of an earlier run, to measure it.
+
+    Raises:
+        UserError: they cannot be loaded, or the run was trained on other data. With partition 'own'
+            this is not checked: the clients' data are on their hosts.
+    """
+    process = ProcessContext(config)
+    if config.partition != "own":
+        _check_data(run, process.data.hash)
+    return process
+
+
+def _check_data(run: RunDirectory, data_hash: str) -> None:
     """Raise UserError if the rounds of a run directory were trained on other data."""
     earlier = run.partition().get("data_hash") or data_hash
     if earlier != data_hash:

@@ -6,7 +6,6 @@ and test sets. With "pooled" both lists count through one pool, training images 
 "test" each client's test part is drawn, as in other splits.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
-from fedapp.core.paths import expanded
+from fedapp.core.paths import expanded, name_and_hash
 from fedapp.data.partition.assignment import Indices, Partition, count_classes, matching_test_parts
 
 _KEYS = {"train", "test", "pooled"}
@@ -31,13 +30,9 @@ def find_split(name: str, data_dir: str) -> Path:
 def source(path: Path) -> str:
     """Return a file's name and a hash of its content; "none" if it cannot be read."""
     try:
-        return _source(path, path.read_bytes())
+        return name_and_hash(path, path.read_bytes())
     except OSError:
         return "none"
-
-
-def _source(path: Path, content: bytes) -> str:
-    return f"{path.name} {hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def write_split(path: Path, partition: Partition) -> None:
@@ -108,7 +103,7 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
         )
     if not isinstance(content.get("pooled", False), bool):
         raise UserError(f'"pooled" of partition-file {path} must be true or false')
-    return content, _source(path, text)
+    return content, name_and_hash(path, text)
 
 
 def _parts(

@@ -24,7 +24,7 @@ def record(tmp_path):
 
     def opened(*texts):
         unresolved = {**DEFAULTS, **read_overrides(texts), "output-dir": str(tmp_path)}
-        with opened_run(parse_config(unresolved), unresolved) as (run, _):
+        with opened_run(parse_config(unresolved), unresolved, "") as (run, _):
             return str(run.path / "config.toml")
 
     return opened

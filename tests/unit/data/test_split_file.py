@@ -21,6 +21,9 @@ from fedapp.engines.in_process import InProcessGrid
 from fedapp.experiments.user_files import changed_file
 from fedapp.results.comparison import group_runs
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.identity import data_properties
+from fedapp.runtime.preflight import wait_for_nodes
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.run_data import load_partition
 
 TRAIN, TEST = np.array([0, 0, 1, 1, 2, 2, 0, 1]), np.array([0, 1, 2, 0, 1, 2])
@@ -156,6 +159,24 @@ def test_the_command_saves_the_split_that_a_run_then_uses(tmp_path):
     )[1]
     assert lists(read.train) == lists(drawn.train)
     assert lists(read.test) == lists(drawn.test)
+
+
+def test_a_host_whose_copy_of_the_file_differs_is_refused(tmp_path):
+    hosts = [tmp_path / "server", tmp_path / "node"]
+    for first, folder in enumerate(hosts):
+        folder.mkdir()
+        content = {"train": [[*range(first, 100)], [*range(100, 200)]]}
+        (folder / "split.json").write_text(json.dumps(content))
+    values = settings(
+        num_clients=2, partition="file", partition_file="split.json", data_dir=str(hosts[0])
+    )
+    expected = data_properties(ProcessContext(parse_config(values)))
+    assert wait_for_nodes(InProcessGrid(values, 2), 2, expected, 5)
+    grid = InProcessGrid(values, 2)
+    for context in grid.contexts.values():
+        context.node_config["data-dir"] = str(hosts[1])
+    with pytest.raises(UserError, match="another set of images"):
+        wait_for_nodes(grid, 2, expected, 5)
 
 
 def test_a_run_resumes_only_with_the_split_that_it_began_with(tmp_path):

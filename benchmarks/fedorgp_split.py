@@ -1,13 +1,13 @@
-"""The Dirichlet split of HtFLlib's data generator, as a file for `partition='file'`.
+"""The Dirichlet split of FedORGP's public code, as a file for `partition='file'`.
 
-HtFLlib, and the code of FedORGP that FedDOR builds on, draw one split with NumPy's global generator
-at seed 1 and store it. This script makes the same draws in the same order, so it gives the very
-images that each client has there: Dirichlet proportions of each class of the pooled data, drawn
-again until every client has 128 images, and scikit-learn's split of each client's part.
+That code, from which FedDOR's numbers for other methods probably come, draws one split with NumPy's
+global generator at seed 1 and stores it. This script makes the same draws in the same order, so it
+gives the images that each client has there: Dirichlet proportions of each class of the pooled data,
+drawn again until every client has 128 images, and scikit-learn's split of each client's part.
 
-    python benchmarks/htfl_split.py split.json --dataset cifar100 --data-dir DIR --alpha 0.1
+    python benchmarks/fedorgp_split.py split.json --dataset cifar100 --data-dir DIR --alpha 0.1
     fedapp run -c feddor-cifar100-dirichlet \\
-        -c "partition='file' partition-file='split.json' pool-data=true"
+        -c "data-dir='DIR' partition='file' partition-file='split.json' pool-data=true"
 """
 
 import argparse
