@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedapp.core.arrays import Arrays
-from fedapp.core.errors import UserError
+from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.data.readers.cache import cached_arrays
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.hub import PREFIX, read_hub
@@ -130,7 +130,7 @@ def row_name(name: str) -> str:
 def find_dataset(name: str) -> DatasetInfo:
     """Return the row of a data set; raises UserError for an unknown name."""
     if row_name(name) not in DATASETS:
-        raise UserError(f"unknown dataset '{name}'; choose one of {', '.join(DATASETS)}")
+        raise unknown("dataset", name, DATASETS, OWN)
     return DATASETS[row_name(name)]
 
 

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedapp.config.project import merge
 from fedapp.core.errors import UserError
 from fedapp.core.hardware import gpu_names
 from fedapp.engines import launch
@@ -86,7 +87,7 @@ def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Re
     log = folder / f"{overrides['run-name']}.log"
     task = {"project": str(project.absolute()), "overrides": dict(overrides)}
     with log.open("wb") as output:
-        environment = _environment(str(overrides.get("device", "")))
+        environment = _environment(str(merge(project, overrides).get("device", "")))
         options = {"stdout": output, "stderr": subprocess.STDOUT, "env": environment}
         code = run_task("fedapp.experiments.jobs", task, **options)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]

@@ -256,10 +256,7 @@ def check_regulariser(name: str, regulariser: str) -> None:
     """Raise UserError if a method cannot take a regulariser."""
     row = find_method(name)
     if regulariser not in REGULARISERS:
-        raise UserError(
-            f"regulariser '{regulariser}' is unknown; choose one of {', '.join(REGULARISERS)} "
-            f"({OWN})"
-        )
+        raise unknown("regulariser", regulariser, REGULARISERS, OWN)
     if not row.client.kind.takes_regulariser:
         raise UserError(
             f"method '{name}' trains two models on losses of its own and takes no regulariser; set "

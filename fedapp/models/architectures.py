@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, unknown
 from fedapp.models.backbones import relu
 from fedapp.models.mixer import WIDTH, Mixer
 from fedapp.models.quick_layers import use_quick_layers
@@ -61,9 +61,7 @@ def build_personal_extractor(
 def check_architecture(name: str, image_size: int) -> None:
     """Raise UserError for an unknown name, or for images that are too small for the network."""
     if name not in ARCHITECTURES:
-        raise UserError(
-            f"there is no architecture '{name}'; choose one of {', '.join(ARCHITECTURES)}"
-        )
+        raise unknown("architecture", name, ARCHITECTURES)
     side = ARCHITECTURES[name].smallest
     if image_size < side:
         raise UserError(
@@ -74,7 +72,7 @@ def check_architecture(name: str, image_size: int) -> None:
 
 def _feature_map(kind: str, width: int, feature_dim: int) -> nn.Module:
     if kind not in FEATURE_MAPS:
-        raise UserError(f"feature-map is '{kind}'; choose one of {', '.join(FEATURE_MAPS)}")
+        raise unknown("feature-map", kind, FEATURE_MAPS)
     if kind == "linear":
         return nn.Linear(width, feature_dim)
     # Takes [B, n] as one unbatched signal of B channels: the mean over neighbouring features.

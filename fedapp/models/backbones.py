@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from fedapp.core.errors import OWN, UserError
+from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.models.quick_layers import use_quick_layers
 
 NormLayer = Callable[[int], nn.Module]
@@ -66,9 +66,9 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
         UserError: unknown name or `bn`, or images that are too small.
     """
     if name not in BACKBONES:
-        raise UserError(f"unknown model '{name}'; choose one of {', '.join(BACKBONES)} ({OWN})")
+        raise unknown("model", name, BACKBONES, OWN)
     if bn not in NORMS:
-        raise UserError(f"unknown bn '{bn}'; choose one of {', '.join(NORMS)}")
+        raise unknown("bn", bn, NORMS)
     if image_size < 8:
         raise UserError(f"model '{name}' needs images of 8x8 pixels or more, not {image_size} wide")
     extractor = BACKBONES[name].build(channels, image_size, NORMS[bn])

@@ -7,7 +7,7 @@ communication.
 
 from dataclasses import dataclass
 
-from fedapp.core.errors import UserError
+from fedapp.core.errors import unknown
 
 _LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 _MHMG8 = ("fedavgcnn", "googlenet", "mobilenetv2", *_LARGE)
@@ -55,7 +55,7 @@ GROUPS: dict[str, ModelGroup] = {
 
 
 def find_group(name: str) -> ModelGroup:
-    """Return a model group by name; raises UserError that lists the names for an unknown one."""
+    """Return a model group by name; raises UserError for an unknown one."""
     if name in GROUPS:
         return GROUPS[name]
-    raise UserError(f"there is no model group '{name}'; choose one of {', '.join(GROUPS)}")
+    raise unknown("model group", name, GROUPS)

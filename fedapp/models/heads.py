@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, unknown
 
 
 def simplex_etf(num_classes: int, feature_dim: int, seed: int) -> Tensor:
@@ -152,9 +152,9 @@ HEADS: dict[str, HeadKind] = {
 
 
 def find_kind(name: str) -> HeadKind:
-    """Return the head of a name; raises UserError that lists all names for an unknown one."""
+    """Return the head of a name; raises UserError for an unknown one."""
     if name not in HEADS:
-        raise UserError(f"there is no head {name!r}; choose one of {', '.join(HEADS)}.")
+        raise unknown("head", name, HEADS)
     return HEADS[name]
 
 

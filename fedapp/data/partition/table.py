@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapp.core.errors import UserError
+from fedapp.core.errors import unknown
 from fedapp.data.partition import personal_splits, splits
 from fedapp.data.partition.assignment import Indices, Partition
 from fedapp.data.partition.split_file import read_split
@@ -128,7 +128,7 @@ def make_partition(
         UserError: unknown kind, or a split that these labels do not allow.
     """
     if kind not in PARTITIONS:
-        raise UserError(f"unknown partition '{kind}'; choose one of {', '.join(PARTITIONS)}")
+        raise unknown("partition", kind, PARTITIONS)
     rng = np.random.default_rng(seed)
     spec = PartitionSpec(
         num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own, file, pooled

@@ -162,8 +162,8 @@ def test_without_data_dir_files_are_looked_for_in_the_cache_folder(cache):
     assert load_dataset("mnist").train_images.shape == (12, 28, 28, 1)
 
 
-def test_unknown_dataset_lists_the_known_ones():
-    with pytest.raises(UserError, match="unknown dataset 'cifar'; choose one of digits, cifar10"):
+def test_an_unknown_dataset_names_the_nearest_ones():
+    with pytest.raises(UserError, match="dataset 'cifar' does not exist; did you mean 'cifar10'"):
         load_dataset("cifar")
 
 

@@ -237,7 +237,7 @@ def test_equal_seeds_give_equal_splits_and_other_seeds_others(kind):
 
 def test_unknown_partition_lists_the_known_ones():
     labels = labels_of([5, 5])
-    with pytest.raises(UserError, match="'random'; choose one of iid, stratified, shards, lda"):
+    with pytest.raises(UserError, match="'random' does not exist; there is iid, strat"):
         make_partition("random", labels, labels, num_clients=2, shards=1, alpha=1.0, seed=0)
 
 

@@ -75,9 +75,13 @@ def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
     assert sorted(taken[:2]) == ["2", "5"]
     assert taken[2:] == ["4", "4"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    named = {"output-dir": str(tmp_path), "run-name": "c", "device": "cuda:1"}
-    jobs.run_in_subprocess(Path(), named, Resources())
-    assert taken[4:] == ["2,5"]
+    named = {"output-dir": str(tmp_path), "run-name": "c"}
+    jobs.run_in_subprocess(Path(), {**named, "device": "cuda:1"}, Resources())
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text('[tool.flwr.app.config]\ndevice = "cuda:0"\n')
+    jobs.run_in_subprocess(project, named, Resources())
+    assert taken[4:] == ["2,5", "2,5"]
 
 
 def test_a_client_without_memory_says_so_in_one_sentence(monkeypatch):

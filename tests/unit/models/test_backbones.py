@@ -242,9 +242,9 @@ def test_mobilenetv2_starts_with_pytorchs_default_weights():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("vgg16", 3, 32), "unknown model 'vgg16'; choose one of cnn, vgg11"),
+        (("vgg16", 3, 32), "model 'vgg16' does not exist; did you mean 'vgg11'"),
         (("cnn", 3, 7), "'cnn' needs images of 8x8 pixels or more, not 7 wide"),
-        (("cnn", 3, 32, "layer"), "unknown bn 'layer'; choose one of batch, running, group"),
+        (("cnn", 3, 32, "layer"), "bn 'layer' does not exist; there is batch, running, group"),
     ],
 )
 def test_mistakes_are_named(arguments, message):
