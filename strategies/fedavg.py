@@ -17,6 +17,7 @@ from strategies.rounds.records import (
     UPLOADS,
     ClientResult,
     Task,
+    failures_of,
     unpack_uploads,
     view_array_record,
 )
@@ -87,7 +88,8 @@ class FedAvg(ClientStrategy):
         self._masked = []
         records = session.prepare()
         for node, (reason, kind) in session.lost.items():
-            self.fail(self._tasks_sent.pop(node).clients, reason, kind)
+            clients = self._tasks_sent.pop(node).clients
+            self.report.failures += failures_of(clients, reason, kind)
         self.report.check_errors(self.tolerate_failures)
         kept = [message for message in messages if message.metadata.dst_node_id in records]
         for message in kept:

@@ -27,6 +27,8 @@ def round_line(
     number = row["round"]
     remaining = elapsed / (number - first_round + 1) * (total_rounds - number)
     failed = f"  failed {row['failed']}" if row.get("failed") else ""
+    if unevaluated := row.get("evaluation_failures"):
+        failed += f"  not evaluated {len(unevaluated)}"
     if reinitialised := row.get("reinitialised"):
         failed += f"  started afresh {len(reinitialised)}"
     spent = f"  epsilon {row['epsilon']:.2f}" if "epsilon" in row else ""

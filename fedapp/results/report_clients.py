@@ -67,15 +67,29 @@ def clients(scores: Mapping[str, Any]) -> str:
 
 def failures(rows: Rows) -> str:
     """Draw and list the clients that gave no update or no score, by round, with the reasons."""
-    items = [(f"Round {row['round']}", text) for row in rows for text in row.get("failures") or ()]
-    if not items:
-        return ""
-    late, rounds = sum(row.get("late", 0) for row in rows), len({number for number, _ in items})
-    description = f"{len(items):,} in {rounds:,} of {len(rows):,} rounds; {late:,} were too late."
-    figure = plots.failed_clients(rows)
-    drawn = page.plot(svg(figure, f"Clients without an update by round: {description}"))
-    reasons = page.details("Reasons", page.settings_table("Failures", items))
-    return page.paragraph(description) + drawn + reasons
+    updates, evaluations = _failures(rows, "failures"), _failures(rows, "evaluation_failures")
+    parts = []
+    if updates:
+        late = sum(row.get("late", 0) for row in rows)
+        description = f"{_number(updates, rows)}; {late:,} were too late."
+        figure = plots.failed_clients(rows)
+        drawn = page.plot(svg(figure, f"Clients without an update by round: {description}"))
+        parts += [page.paragraph(description), drawn]
+    if evaluations:
+        parts.append(page.paragraph(f"Evaluations that failed: {_number(evaluations, rows)}."))
+    if parts:
+        table = page.settings_table("Failures", [*updates, *evaluations])
+        parts.append(page.details("Reasons", table))
+    return "".join(parts)
+
+
+def _failures(rows: Rows, key: str) -> list[tuple[str, str]]:
+    return [(f"Round {row['round']}", text) for row in rows for text in row.get(key) or ()]
+
+
+def _number(items: Sequence[tuple[str, str]], rows: Rows) -> str:
+    rounds = len({number for number, _ in items})
+    return f"{len(items):,} in {rounds:,} of {len(rows):,} rounds"
 
 
 def _span(values: np.ndarray) -> str:

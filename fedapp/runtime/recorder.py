@@ -13,7 +13,7 @@ from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.summary import summarise
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import RoundDiverged, RoundFailed
-from strategies.rounds.records import LATE, from_array_record
+from strategies.rounds.records import LATE, ClientFailure, from_array_record
 
 
 class Recorder:
@@ -69,7 +69,8 @@ class Recorder:
                 raise RoundDiverged(f"the test loss is not finite after round {row['round']}")
             if row["accuracy"] is None and row.get("unevaluated"):
                 report = self.run.strategy.report
-                reason = f": {report.failures[-1].reason}" if report.failures else ""
+                failures = report.evaluation_failures
+                reason = f": {failures[0].reason}" if failures else ""
                 known = report.server_round == row["round"]  # False: this process ran no round
                 raise (report.failed if known else RoundFailed)(
                     f"no client could be evaluated after round {row['round']}{reason}"
@@ -124,9 +125,11 @@ def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
         "client_bytes_up": sum(result.payload for result in report.results),
         "images": sum(result.images for result in report.results),
         "lr": strategy.lr(server_round),
-        "failures": [f"client {f.client}: {f.reason}" for f in report.failures],
+        "failures": _texts(report.failures),
         "class_accuracy": None,
     }
+    if report.evaluation_failures:
+        row["evaluation_failures"] = _texts(report.evaluation_failures)
     if report.eval_bytes_down:
         row["eval_bytes_down"] = report.eval_bytes_down
         row["eval_bytes_up"] = report.eval_bytes_up
@@ -136,3 +139,7 @@ def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
         row["reinitialised"] = reinitialised
     row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
     return row | strategy.round_metrics()
+
+
+def _texts(failures: Sequence[ClientFailure]) -> list[str]:
+    return [f"client {failure.client}: {failure.reason}" for failure in failures]

@@ -13,12 +13,11 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.client_evaluation import read_scores, summarise_clients
-from strategies.rounds.federation import Federation, RoundReport, check_finite
+from strategies.rounds.federation import Federation, RoundFailed, RoundReport, check_finite
 from strategies.rounds.interruption import uninterrupted
 from strategies.rounds.loop import RoundLoop
 from strategies.rounds.records import (
     ARRAYS,
-    ERROR,
     LATE,
     LATE_REASON,
     TASK,
@@ -26,6 +25,7 @@ from strategies.rounds.records import (
     ClientResult,
     Packer,
     Task,
+    failures_of,
     from_array_record,
     to_array_record,
     unpack_report,
@@ -179,20 +179,29 @@ class ClientStrategy(RoundLoop):
         for reply in replies:
             task = waiting.pop(reply.metadata.src_node_id, None)
             if task is not None:
-                self._use(reply, task, self._receive)
+                self._use(reply, task, self._receive, self.report.failures)
             release(reply)
         for task in waiting.values():
-            self.fail(task.clients, LATE_REASON, LATE)
+            self.report.failures += failures_of(task.clients, LATE_REASON, LATE)
         self.report.sort()
         self.federation.note(self.report.results)
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self.after_replies()  # may wait for nodes, so it can be interrupted
         with uninterrupted():
-            self.accepted |= {each.client: server_round for each in self.report.results}
-            arrays = self.end_round(self._global)
-            check_finite(arrays, server_round)
-            self.newest = NewestModel(server_round, to_array_record(arrays))
+            self.newest = NewestModel(server_round, to_array_record(self._next_arrays()))
         return self.newest.arrays, MetricRecord({"train_loss": self.report.train_loss})
+
+    def _next_arrays(self) -> Arrays:
+        """Return the next shared arrays; a round that gives none leaves the state as it was."""
+        before = self.save()
+        self.accepted |= {each.client: self.server_round for each in self.report.results}
+        try:
+            arrays = self.end_round(self._global)
+            check_finite(arrays, self.server_round)
+        except RoundFailed:
+            self.restore(before)
+            raise
+        return arrays
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -212,7 +221,7 @@ class ClientStrategy(RoundLoop):
     ) -> MetricRecord | None:
         """Return mean and spread of the clients' accuracies, or None if there are none.
 
-        The round's failures and `unevaluated` name each client that should have one and has none.
+        `evaluation_failures` and `unevaluated` name each client that should have one and has none.
         """
         waiting, self._evaluating, rows = self._evaluating, {}, {}
         expected = {client for task in waiting.values() for client in task.clients}
@@ -221,14 +230,17 @@ class ClientStrategy(RoundLoop):
             self.report.eval_bytes_up += payload_bytes(reply)
             scores, failures = read_scores(reply.content, task.clients)
             rows.update(scores)
-            self.report.failures += failures
+            self.report.evaluation_failures += failures
 
         for reply in replies:
             task = waiting.pop(reply.metadata.src_node_id, None)
             if task is not None:
-                self._use(reply, task, read)
+                self._use(reply, task, read, self.report.evaluation_failures)
         for task in waiting.values():
-            self.fail(task.clients, "its node did not answer the evaluation in time", LATE)
+            self.report.evaluation_failures += failures_of(
+                task.clients, "its node did not answer the evaluation in time", LATE
+            )
+        self.report.sort()
         self.report.scores, self.report.unevaluated = rows, sorted(expected - rows.keys())
         return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
 
@@ -259,19 +271,22 @@ class ClientStrategy(RoundLoop):
             messages.append(Message(content, dst_node_id=node, message_type=kind))
         return messages
 
-    def _use(self, reply: Message, task: Task, use: Callable[[Message, Task], None]) -> None:
-        """Pass a node's reply to `use`; any error is a failure of the node's clients.
+    def _use(
+        self, reply: Message, task: Task, use: Callable[[Message, Task], None],
+        failures: list[ClientFailure],
+    ) -> None:  # fmt: skip
+        """Pass a node's reply to `use`; any error is added to `failures` for the node's clients.
 
         Nodes are not trusted: no reply may end a run that tolerates failures.
         """
         if reply.has_error():
-            self.fail(task.clients, f"its node reported: {reply.error.reason}")
+            failures += failures_of(task.clients, f"its node reported: {reply.error.reason}")
             return
         try:
             use(reply, task)
         except Exception as error:
             reason = str(error) if isinstance(error, UpdateRefused) else repr(error)
-            self.fail(task.clients, f"what its node sent was refused: {reason}")
+            failures += failures_of(task.clients, f"what its node sent was refused: {reason}")
 
     def _receive(self, reply: Message, task: Task) -> None:
         """Reduce one node's update."""
@@ -282,7 +297,3 @@ class ClientStrategy(RoundLoop):
             self.add_reply(reply.content, task, results)
         self.report.results += results
         self.report.failures += failures
-
-    def fail(self, clients: Iterable[int], reason: str, kind: str = ERROR) -> None:
-        """Note that clients gave no update."""
-        self.report.failures += [ClientFailure(client, kind, reason) for client in clients]

@@ -105,7 +105,8 @@ class RoundReport:
 
     server_round: int
     results: list[ClientResult] = field(default_factory=list)
-    failures: list[ClientFailure] = field(default_factory=list)
+    failures: list[ClientFailure] = field(default_factory=list)  # of clients without an update
+    evaluation_failures: list[ClientFailure] = field(default_factory=list)
     asked: int = 0  # clients of the cohort
     bytes_down: int = 0  # of training messages
     bytes_up: int = 0
@@ -126,12 +127,14 @@ class RoundReport:
     @property
     def errors(self) -> list[ClientFailure]:
         """The failures that end the run unless it tolerates failures."""
-        return [failure for failure in self.failures if failure.kind in (ERROR, LATE)]
+        failures = self.failures + self.evaluation_failures
+        return [failure for failure in failures if failure.kind in (ERROR, LATE)]
 
     def sort(self) -> None:
         """Sort by client, so that the order of the replies does not matter."""
         self.results.sort(key=lambda result: result.client)
-        self.failures.sort(key=lambda failure: failure.client)
+        for failures in (self.failures, self.evaluation_failures):
+            failures.sort(key=lambda failure: failure.client)
 
     def check(self, min_replies: int, tolerate_failures: bool, may_be_empty: bool = False) -> None:
         """Raise `RoundFailed` for an error that is not tolerated or for too few usable clients.
@@ -155,7 +158,8 @@ class RoundReport:
 
     def failed(self, sentence: str) -> RoundFailed:
         """Return a `RoundDiverged` if all failures are divergence, otherwise a `RoundFailed`."""
-        diverged = all(failure.kind == DIVERGED for failure in self.failures)
+        failures = self.failures + self.evaluation_failures
+        diverged = all(failure.kind == DIVERGED for failure in failures)
         return (RoundDiverged if diverged else RoundFailed)(sentence)
 
     def check_errors(self, tolerated: bool) -> None:

@@ -5,7 +5,7 @@ a node that hosts several, their exact partial sum) and one report line per clie
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
@@ -93,11 +93,16 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class ClientFailure:
-    """Why a client's update is missing from a round."""
+    """Why a client's update, or its evaluation, is missing from a round."""
 
     client: int
-    kind: str  # DIVERGED, ERROR or REFUSED
+    kind: str  # DIVERGED, ERROR, LATE or REFUSED
     reason: str
+
+
+def failures_of(clients: Iterable[int], reason: str, kind: str = ERROR) -> list[ClientFailure]:
+    """Return the same failure for each client of a node."""
+    return [ClientFailure(client, kind, reason) for client in clients]
 
 
 def to_array_record(arrays: Arrays) -> ArrayRecord:

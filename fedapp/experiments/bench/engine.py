@@ -20,18 +20,19 @@ from fedapp.core.errors import UserError
 from fedapp.core.hardware import cores
 from fedapp.engines.launch import environment_for, run
 from fedapp.engines.resources import Engine, Resources
+from fedapp.experiments.bench import messages
 from fedapp.experiments.bench.federated import measured_workload, resources
 from fedapp.experiments.bench.machine import best_seconds, memory_bandwidth
-from fedapp.experiments.bench.messages import random_model
 from fedapp.experiments.bench.plan import Plan, Workload
 from fedapp.experiments.bench.superlink import flower_run, local_superlink, run_with_superlink
 from fedapp.experiments.bench.tax import rounded_median, say
 from fedapp.experiments.jobs import Runner, stdout_to_stderr
 from strategies.aggregate import ExactSum
 
-_APP = """\"\"\"The messages to measure, as an app.\"\"\"
+# Flower finds apps by assignments in the text of the module.
+_APP = f"""\"\"\"The messages to measure, as an app.\"\"\"
 
-from fedapp.benchmarking import messages
+import {messages.__name__} as messages
 
 client = messages.client
 server = messages.server
@@ -162,7 +163,7 @@ def measure_aggregation() -> dict[str, float]:
         over "copy".
     """
     say("aggregation")
-    model = random_model(_AGGREGATED_MEGABYTES)
+    model = messages.random_model(_AGGREGATED_MEGABYTES)
     total, partial = ExactSum(model, 5000), ExactSum(model, 5000)
     partial.add(model, 1)
     parameters = sum(array.size for array in model.values())

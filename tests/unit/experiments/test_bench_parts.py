@@ -119,12 +119,18 @@ def test_messages_travel_and_give_the_model_back(clients):
         messages._check(model, result.arrays)
 
 
-def test_the_message_app_is_one_that_flower_accepts(tmp_path):
+def test_the_message_app_is_one_that_flower_accepts_and_loads(tmp_path, monkeypatch):
     from flwr.cli.config_utils import load_and_validate
+    from flwr.supercore.object_ref import load_app
 
     project = engine.write_message_app(tmp_path / "app", {"rounds": 2})
     config, _ = load_and_validate(project / "pyproject.toml")
-    assert config["tool"]["flwr"]["app"]["config"] == {"rounds": 2}
+    app = config["tool"]["flwr"]["app"]
+    assert app["config"] == {"rounds": 2}
+    monkeypatch.syspath_prepend(project)
+    parts = app["components"]
+    loaded = [load_app(parts[kind], RuntimeError) for kind in ("serverapp", "clientapp")]
+    assert loaded == [messages.server, messages.client]
 
 
 def test_messages_are_compared_with_stock_flower_by_size(monkeypatch):

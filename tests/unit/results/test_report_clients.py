@@ -41,3 +41,11 @@ def test_clients_that_failed_or_came_too_late_are_drawn_by_round_with_the_reason
     page = report_html(run)
     assert "<p>2 in 1 of 2 rounds; 1 were too late.</p>" in page
     assert "client 2: &lt;b&gt;lost" in page
+
+
+def test_failed_evaluations_are_listed_apart_from_failed_clients(run):
+    log(run, 1, failures=[], evaluation_failures=["client 1: its loss", "client 2: its loss"])
+    page = report_html(run)
+    assert "<p>Evaluations that failed: 2 in 1 of 1 rounds.</p>" in page
+    assert "client 2: its loss" in page
+    assert "Clients without an update" not in page

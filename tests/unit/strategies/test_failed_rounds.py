@@ -1,0 +1,72 @@
+"""Rounds without a model, clients without an evaluation: what the run keeps and reports."""
+
+import pytest
+from in_process import ROOT, assert_same, federate, settings
+from safetensors.numpy import load_file
+
+from clients.base import LocalClient
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Resources
+from fedapp.results.run_directory import RunDirectory
+from strategies.rounds import base
+from strategies.rounds.federation import RoundDiverged
+
+METHODS = ["fedavgm", "feddyn", "scaffold", "fedexp", "fedcurv", "fedtgp", "fedorgp", "fedgen"]
+CLIENTS = {"num_clients": 5, "participation": 1.0, "num_rounds": 3}
+
+
+def diverge_in_round(monkeypatch, number):
+    """Let the model of a round have values that are not finite."""
+
+    def check(arrays, server_round):
+        if server_round == number:
+            raise RoundDiverged(f"round {server_round} gave a model with non-finite values")
+
+    monkeypatch.setattr(base, "check_finite", check)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_round_without_a_model_leaves_the_servers_state_as_it_was(method, monkeypatch):
+    saved = []
+    heterogeneous = method in ("fedtgp", "fedorgp", "fedgen")
+    kind = {"partition": "dirichlet", "local_epochs": 1} if heterogeneous else {}
+    config = settings(method=method, **CLIENTS, **kind)
+    diverge_in_round(monkeypatch, 2)
+
+    def keep(strategy):
+        saved.append((strategy, strategy.save()))
+
+    with pytest.raises(RuntimeError, match="round 2 gave a model"):
+        federate(config, nodes=2, after_round=keep)
+    [(strategy, after_first)] = saved
+    assert_same(after_first, strategy.save())
+    assert strategy.newest.server_round == 1
+
+
+def test_the_model_of_a_run_that_diverges_is_that_of_its_last_round(tmp_path, monkeypatch):
+    config = settings(method="fedexp", output_dir=str(tmp_path), **CLIENTS)
+    whole = {**config, "run-name": "whole", "num-rounds": 1}
+    assert run_in_process(ROOT, whole, Resources()) == 0
+    diverge_in_round(monkeypatch, 2)
+    assert run_in_process(ROOT, {**config, "run-name": "ended"}, Resources()) == 1
+    models = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "ended")]
+    assert_same(*models)
+
+
+def test_a_client_that_trained_and_was_not_evaluated_is_no_failed_client(tmp_path, monkeypatch):
+    evaluate = LocalClient.evaluate
+
+    def infinite(self, parameters, config):
+        loss, count, scores = evaluate(self, parameters, config)
+        return (float("inf") if self.client in (1, 3) else loss), count, scores
+
+    monkeypatch.setattr(LocalClient, "evaluate", infinite)
+    config = settings(
+        method="fedavg", output_dir=str(tmp_path), run_name="run", client_eval_every=1, **CLIENTS
+    )
+    reason = "a score of its evaluation is not finite"
+    for nodes in (1, 3):
+        run_in_process(ROOT, {**config, "run-name": f"{nodes}"}, Resources(nodes=nodes))
+        for row in RunDirectory.load(tmp_path / f"{nodes}").rounds():
+            assert (row["clients"], row["failed"], row["failures"]) == (5, 0, [])
+            assert row["evaluation_failures"] == [f"client {c}: {reason}" for c in (1, 3)]
