@@ -1,13 +1,19 @@
 """Which configuration keys have an effect, given the method, the data and the partition."""
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 
+from fedapp.config.auto import pools_data
+from fedapp.config.fine_tuning import ALTERNATING
+from fedapp.config.key_groups import kebab
 from fedapp.config.run_config import RunConfig
 from fedapp.methods.fine_tuned import FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, find_method
 from fedapp.models.backbones import BACKBONES
+from fedapp.models.personal_heads import STYLES
+from strategies.feddor import FedDOR
 
 Test = Callable[[RunConfig, Method], bool]
 
@@ -21,26 +27,93 @@ def _one_model(config: RunConfig, row: Method) -> bool:
     return row.personal is None
 
 
-def _weighed(key: str) -> Test:
-    """Return a test whether a method's objective has a weight or temperature of this name."""
+def _own_keys(row: Method) -> set[str]:
+    """Return the keys that a method's row names."""
+    keys = {*row.keys, *row.client.options.values(), *row.server.options.values()}
+    keys |= {*row.head.options.values(), row.head.scale_key}
+    return keys | ({row.personal.style_key} if row.personal is not None else set())
+
+
+def _weighs(key: str) -> Test:
+    """Return a test whether a method's row names a key, or the key weighs a part of its loss."""
 
     def test(config: RunConfig, row: Method) -> bool:
-        added = config.regulariser not in ("none", row.loss.regulariser)
-        return key in row.defaults or (key == "beta" and added) or (key == "tau" and added)
+        zero, one = (row.objective({**config.flat(), key: weight}) for weight in (0.0, 1.0))
+        return key in _own_keys(row) or zero != one
 
     return test
+
+
+def _beta(config: RunConfig, row: Method) -> bool:
+    blends = config.finetune_epochs > 0 and config.finetune_loss in ("base+fd", "dr+")
+    return blends or _weighs("beta")(config, row)
+
+
+# A regulariser of the user's own may have a temperature.
+WITHOUT_TEMPERATURE = ("none", "prox", "ntd-mse", "ld", "fd", "norm")
+
+
+def _tau(config: RunConfig, row: Method) -> bool:
+    return "tau" in _own_keys(row) or config.regulariser not in WITHOUT_TEMPERATURE
+
+
+def _base_loss(name: str) -> Test:
+    return lambda config, row: row.loss.base == name
+
+
+def _weights(config: RunConfig, row: Method) -> bool:
+    """Return whether a mean of models depends on the clients' numbers of examples."""
+    averages = not row.server.kind.uniform and row.exchange.sends != "nothing"
+    by_size = averages and config.aggregation in ("mean", "multi-krum")
+    return by_size or "local-training" in config.analyses.split()
 
 
 def _batch_norm(config: RunConfig, row: Method) -> bool:
     return row.personal is None and BACKBONES[config.model].has_batch_norm
 
 
+def _own_models(config: RunConfig, row: Method) -> bool:
+    return row.personal is not None
+
+
+def _named(key: str) -> Test:
+    """Return a test whether a method's row names a key that methods share."""
+    return lambda config, row: key in _own_keys(row)
+
+
+def _orthogonal(config: RunConfig, row: Method) -> bool:
+    return row.personal is not None and row.personal.orthogonal
+
+
+def _scaled_heads(config: RunConfig, row: Method) -> bool:
+    if row.personal is None:
+        return False
+    style = config.flat()[row.personal.style_key] if row.personal.style_key else row.personal.style
+    return STYLES[str(style)].scaled
+
+
+def _server_takes(argument: str, key: str) -> Test:
+    """Return a test whether a server that trains takes an argument, and from no other key."""
+
+    def test(config: RunConfig, row: Method) -> bool:
+        taken = {name for c in row.server.kind.__mro__ for name in signature(c).parameters}
+        return argument in taken and row.server.options.get(argument, key) == key
+
+    return test
+
+
 # Keys that apply to some configurations only; all others apply always.
 APPLIES: dict[str, Test] = {
     "extension-keys": lambda config, _: bool(config.extension_keys),
-    "beta": _weighed("beta"),
-    "mu": _weighed("mu"),
-    "tau": _weighed("tau"),
+    "beta": _beta,
+    "mu": _weighs("mu"),
+    "tau": _tau,
+    "ntd-tau-squared": _with("regulariser", "ntd"),
+    "kd-ntd-lambda": _with("regulariser", "kd-ntd"),
+    "spherefed-reduction": _base_loss("cosine-mse"),
+    "fedetf-missing": _base_loss("balanced-ce"),
+    "fedgela-temperature": _base_loss("scaled-ce"),
+    "weights": _weights,
     "class-list": _with("dataset", "imagenet100"),
     "decode-threads": _with("dataset", "imagenet100"),
     "classes": _with("partition", "own"),
@@ -50,27 +123,37 @@ APPLIES: dict[str, Test] = {
     "lda-cap": _with("partition", "lda"),
     "classes-per-client": _with("partition", "pathological"),
     "unbalanced-sigma": _with("partition", "unbalanced"),
-    "pool-data": _with("pool_data", True),
+    "pool-data": lambda config, _: bool(config.pool_data) or pools_data(config.partition),
     "stochastic-from": lambda config, _: config.stochastic_every > 0,
     "model": _one_model,
     "bn": _batch_norm,
     "bottleneck": _one_model,
     "bottleneck-layers": lambda config, _: config.bottleneck > 0,
     "initial-model": _one_model,
-    "test-batch-size": _batch_norm,
+    "test-batch-size": lambda config, row: config.bn == "batch" and _batch_norm(config, row),
     "analysis-every": lambda config, _: bool(config.analyses),
     "analysis-clients": lambda config, _: bool(config.analyses),
     "checkpoint-keep": lambda config, _: config.checkpoint_every > 0,
     "robust-malicious": _with("aggregation", "krum", "multi-krum"),
     "robust-trim": _with("aggregation", "trimmed-mean"),
+    "secure-threshold": _with("secure_aggregation", "pairwise"),
     **{key: lambda config, _: config.dp_clip > 0 for key in ("dp-noise", "dp-epsilon", "dp-delta")},
-    "finetune-epochs": lambda config, row: row.fine_tuned,
+    "finetune-epochs": lambda config, row: row.fine_tuned or config.finetune_epochs > 0,
     **{
         key: lambda config, _: config.finetune_epochs > 0
         for key in FINE_TUNING_KEYS
         if key != "finetune-epochs"
     },
-    **{key: lambda config, row: row.personal is not None for key in SHARED},
+    "finetune-turns": lambda config, _: (
+        config.finetune_epochs > 0 and config.finetune_part == ALTERNATING
+    ),
+    **dict.fromkeys(SHARED, _own_models),
+    **{key: _named(key) for key in ("eval-rule", "eval-when", "proto-collect")},
+    **dict.fromkeys(("oi-objective", "oi-simplex"), _orthogonal),
+    "proto-server-lr": _server_takes("lr_server", "proto-server-lr"),
+    "proto-batch-size": _server_takes("batch_size", "proto-batch-size"),
+    "feddor-scale-init": _scaled_heads,
+    "feddor-generator": lambda config, row: issubclass(row.server.kind, FedDOR),
 }
 
 
@@ -78,18 +161,15 @@ def applies(key: str, config: RunConfig, row: Method) -> bool:
     """Return whether a key changes anything in a resolved configuration."""
     if key in APPLIES:
         return APPLIES[key](config, row)
-    owners = [each for each in METHODS.values() if key in each.keys]
-    used = {*row.client.options.values(), *row.server.options.values(), *row.keys}
-    used |= {*row.head.options.values(), row.head.scale_key}
-    if row.personal is not None:
-        used.add(row.personal.style_key)
-    return not owners or key in used
+    shared = not any(key in each.keys for each in METHODS.values())
+    return shared or key in _own_keys(row)
 
 
 def without_effect(keys: Iterable[str], config: RunConfig) -> str:
     """Return a sentence that names those of the keys that change nothing; empty: all do."""
     row = find_method(config.method)
-    idle = [key for key in keys if not applies(key, config, row)]
+    fixed = {kebab(name) for name in row.fixed}
+    idle = [key for key in keys if key in fixed or not applies(key, config, row)]
     if not idle:
         return ""
     verb = "has" if len(idle) == 1 else "have"
