@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedapp.config.run_config import RunConfig
+from fedapp.data.datasets import DATASETS
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.methods.row import USUAL_TEMPERATURES, Method
 from fedapp.models.groups import GROUPS
@@ -188,22 +189,27 @@ def settings_name(dataset: str) -> str:
     return dataset.partition("/")[2].partition(":")[0].replace("_", "-") or dataset
 
 
+def _streams(name: str) -> bool:
+    return name in DATASETS and DATASETS[name].streams
+
+
 def default_model(dataset: str, fitting: Sequence[str] = ()) -> str:
     """Return the papers' backbone for a data set, or the first fitting one if it does not fit.
 
     `fitting` lists the backbones that a method can train; empty: all.
     """
-    usual = MODEL_OF.get(settings_name(dataset), "cnn")
+    name = settings_name(dataset)
+    usual = MODEL_OF.get(name, "resnet18" if _streams(name) else "cnn")
     return usual if usual in fitting or not fitting else fitting[0]
 
 
 def find_setting(dataset: str, model: str) -> Setting:
     """Return the published setting for a data set and model, or the general setting.
 
-    ImageNet-100 has its own general setting, because photos of many sizes cannot be cropped with
-    padding.
+    Photos of many sizes, which are decoded when they are used, have a general setting of their own,
+    because they cannot be cropped with padding.
     """
-    general = _PHOTOS if dataset == "imagenet100" else _GENERAL
+    general = _PHOTOS if _streams(dataset) else _GENERAL
     return SETTINGS.get((dataset, model.removesuffix("-imagenet-stem")), general)
 
 

@@ -7,6 +7,7 @@ from fedapp.config.auto import pools_data
 from fedapp.config.fine_tuning import ALTERNATING
 from fedapp.config.key_groups import kebab
 from fedapp.config.run_config import RunConfig
+from fedapp.data.datasets import find_dataset
 from fedapp.methods.fine_tuned import FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.row import Method
@@ -114,8 +115,8 @@ APPLIES: dict[str, Test] = {
     "fedetf-missing": _base_loss("balanced-ce"),
     "fedgela-temperature": _base_loss("scaled-ce"),
     "weights": _weights,
-    "class-list": _with("dataset", "imagenet100"),
-    "decode-threads": _with("dataset", "imagenet100"),
+    "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
+    "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
     "classes": _with("partition", "own"),
     "shards": _with("partition", "shards"),
     "partition-file": _with("partition", "file"),

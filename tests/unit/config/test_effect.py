@@ -1,5 +1,6 @@
 """Which keys a run does not read: notes name these keys and no others."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from clients.training.objective import REGULARISERS, Step
 from fedapp.config.effect import WITHOUT_TEMPERATURE, applies, without_effect
 from fedapp.config.resolve import parse_config
+from fedapp.data.datasets import DATASETS
 from fedapp.methods.table import METHODS
 
 
@@ -105,3 +107,16 @@ def test_a_value_that_the_method_fixes_is_named():
     config = parse_config({"method": "centralised", "num-clients": 5})
     note = "num-clients has no effect with this method, data and partition"
     assert without_effect(["num-clients", "lr"], config) == note
+
+
+def test_keys_of_photos_apply_to_each_data_set_of_photos(monkeypatch):
+    mine = replace(DATASETS["imagenet100"], lists_classes=False)
+    monkeypatch.setitem(DATASETS, "my-photos", mine)
+    for dataset, effects in (
+        ("imagenet100", (True, True)),
+        ("my-photos", (True, False)),
+        ("cifar10", (False, False)),
+    ):
+        keys = {"method": "fedavg", "dataset": dataset}
+        found = (has_effect("decode-threads", keys), has_effect("class-list", keys))
+        assert found == effects, dataset

@@ -16,6 +16,7 @@ from fedapp.config.project import default_config
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
+from fedapp.data.datasets import DATASETS
 from fedapp.experiments.papers.tables import find_paper
 
 ROOT = Path(__file__).parents[3]
@@ -222,3 +223,9 @@ def test_presets_are_listed_and_found_by_name_alone(tmp_path, monkeypatch):
     assert preset_path("../presets/fedntd-cifar10-shards") is None
     with pytest.raises(UserError, match="-c 'fedntd-cifar10' is neither a preset"):
         read_overrides(["fedntd-cifar10"])
+
+
+def test_a_packages_photos_start_on_defaults(monkeypatch):
+    monkeypatch.setitem(DATASETS, "my-photos", DATASETS["imagenet100"])
+    mine = parse_config({**DEFAULTS, "dataset": "my-photos", "shards": 20})
+    assert (mine.augmentation, mine.model, mine.lr) == ("rrc flip", "resnet18", 1.0)
