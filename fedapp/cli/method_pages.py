@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedapp.cli.listing import method_row
-from fedapp.config.auto import SETTINGS
+from fedapp.config.auto import is_ordinary
 from fedapp.config.extensions import METHODS
 from fedapp.config.key_groups import kebab
-from fedapp.config.resolve import is_ordinary
+from fedapp.config.paper_settings import SETTINGS
 from fedapp.core.errors import UserError
 from fedapp.experiments.papers.cells import cells_of
 from fedapp.experiments.papers.tables import all_papers
@@ -70,8 +70,8 @@ def settings(name: str, row: Method) -> list[dict[str, Any]]:
         {
             "data set": dataset,
             "model": model,
-            "lr": setting.rate(of, setting.local_epochs, setting.augmentation),
-            "rate": setting.rate_origin(of, is_ordinary(row)),
+            "lr": setting.rate(of, is_ordinary(row)).value,
+            "rate": setting.rate(of, is_ordinary(row)).origin,
             "epochs": setting.local_epochs,
             "batch": setting.batch_size,
             "schedule": setting.lr_schedule,

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedapp.config.auto import (
-    GUESS,
     blend_settings,
     default_model,
     find_setting,
     group_settings,
+    is_ordinary,
     partition_settings,
     settings_name,
 )
@@ -24,6 +24,7 @@ from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
+from fedapp.config.paper_settings import GUESS
 from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
@@ -125,7 +126,7 @@ def auto_layers(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any
         "lr_schedule": setting.lr_schedule,
         "augmentation": setting.augmentation,
     }
-    rate = {"lr": setting.rate(name, config.local_epochs, config.augmentation)}
+    rate = setting.rate(name, is_ordinary(row), config.local_epochs, config.augmentation)
     parts = {"model_group": "", "regulariser": row.loss.regulariser or "none"}
     blend = blend_settings(name, added, (dataset, model), config.partition)
     return [
@@ -134,18 +135,13 @@ def auto_layers(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any
         ("FedDr+ table 12", blend),
         (row.source, row.defaults),
         (setting.source, setting.extras.get(name, {})),
-        (f"{setting.rate_origin(name, is_ordinary(row))}; {setting.source}", rate),
+        (f"{rate.origin}; {setting.source}", {"lr": rate.value}),
         ("usual for the data set", {"model": model}),
         ("the partition", partition_settings(config)),
         ("the method", {**parts, "drop_last": row.personal is not None}),
         ("FedDOR", group_settings(config, row)),
         ("the privacy budget", privacy_settings(config)),
     ]
-
-
-def is_ordinary(row: Method) -> bool:
-    """Return whether a method trains with cross-entropy on a head without normalised features."""
-    return row.loss.base == "ce" and row.head.name in ("linear", "frozen-random")
 
 
 def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
@@ -155,8 +151,10 @@ def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
     """
     row = find_method(config.method)
     setting = find_setting(settings_name(config.dataset), config.model)
-    origin = setting.rate_origin(row.settings_of or config.method, is_ordinary(row))
-    if asked.get("lr", "auto") != "auto" or origin != GUESS or row.personal is not None:
+    rate = setting.rate(
+        row.settings_of or config.method, is_ordinary(row), config.local_epochs, config.augmentation
+    )
+    if asked.get("lr", "auto") != "auto" or rate.origin != GUESS or row.personal is not None:
         return ""
     lr = float(config.lr)
     return (

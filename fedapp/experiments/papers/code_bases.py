@@ -7,7 +7,7 @@ effect only with LDA, where clients differ in size. The sizes of test batches di
 
 from enum import StrEnum
 
-from fedapp.config.auto import FEDBABU_TEST_BATCH, FEDNTD_TEST_BATCH
+from fedapp.config.paper_settings import FEDBABU_TEST_BATCH, FEDNTD_TEST_BATCH
 from fedapp.experiments.papers.metrics import PERSONAL
 from fedapp.experiments.papers.protocol import MODELS, Keys, Published, method_of
 from fedapp.experiments.papers.tables import Paper, Table

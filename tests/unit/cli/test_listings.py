@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app as cli
 from fedapp.cli.options import show
-from fedapp.config.auto import TUNED
+from fedapp.config.paper_settings import TUNED
 from fedapp.config.resolve import parse_config, rate_note
 from fedapp.config.run_config import RunConfig, group_of
 from fedapp.config.run_keys import GROUPS

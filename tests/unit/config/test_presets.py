@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from clients.training.objective import REGULARISERS
 from fedapp.cli import app as cli
-from fedapp.config.auto import BETAS, MODEL_OF, ORDER, SETTINGS, find_setting
+from fedapp.config.auto import find_setting
 from fedapp.config.overrides import read_overrides
+from fedapp.config.paper_settings import BETAS, MODEL_OF, ORDER, SETTINGS
 from fedapp.config.presets import preset_path, preset_rows
 from fedapp.config.project import default_config
 from fedapp.config.resolve import parse_config
@@ -50,7 +51,8 @@ def test_methods_can_be_changed_on_top_of_a_preset(name, method):
     assert resolved.method == method
     row = find_setting(resolved.dataset, resolved.model)
     fedfns = {"spherefed": 4.5} if name.startswith("fedfn-cifar100") else {}
-    assert resolved.lr == {**row.lr_of, **fedfns}.get(method, row.lr)
+    own = {each: rate.value for each, rate in row.rates.items()}
+    assert resolved.lr == {**own, **fedfns}.get(method, row.lr.value)
 
 
 @pytest.mark.parametrize("method", ["feddor", "fedproto", "fedkd", "lg-fedavg", "local-hetero"])
@@ -192,7 +194,7 @@ def test_settings_and_presets_cite_the_tables_that_their_rates_are_in():
         number = entry["source"].removeprefix("Table ")
         setting = SETTINGS[entry["dataset"], entry["model"]]
         assert f"tables 7 and {number};" in setting.source
-        assert setting.rate(entry["method"], "auto", "auto") == entry["lr"]
+        assert setting.rate(entry["method"], ordinary=True).value == entry["lr"]
         for part in ("shards", "lda"):
             cited = protocols[f"feddr+-{entry['dataset']}-{part}"]
             assert f"tables 3, 7 and {number}:" in cited
