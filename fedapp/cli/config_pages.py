@@ -11,11 +11,10 @@ from fedapp.config.effect import applies
 from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
-from fedapp.config.resolve import auto_layers, parse_config, parse_unresolved
+from fedapp.config.resolve import layers, parse_config, parse_unresolved
 from fedapp.config.run_config import RunConfig, group_of
 from fedapp.config.run_keys import GROUPS
 from fedapp.core.errors import unknown
-from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, find_method
 
 
@@ -24,7 +23,7 @@ def rows(project: Path, texts: Sequence[str]) -> list[dict[str, Any]]:
     given = {**default_config(project), **read_overrides(texts)}
     config = parse_config(given)
     row = find_method(config.method)
-    origins = _origins(given, config, row, texts)
+    origins = _origins(given, texts)
     fields = {kebab(name): field for name, field in RunConfig.model_fields.items()}
     return [
         {
@@ -96,18 +95,14 @@ def _allowed(schema: Mapping[str, Any]) -> str:
     return " ".join([kind.get(schema["type"], "a whole number"), *limits])
 
 
-def _origins(
-    given: Mapping[str, Any], config: RunConfig, row: Method, texts: Sequence[str]
-) -> dict[str, str]:
+def _origins(given: Mapping[str, Any], texts: Sequence[str]) -> dict[str, str]:
     """Return where each value comes from: the default, a preset or -c, the method, or "auto"."""
-    found = dict.fromkeys(config.flat(), "default")
+    unresolved = parse_unresolved(given)
+    found = dict.fromkeys(unresolved.flat(), "default")
     for text in texts:
         origin = text if is_file(text) else "-c"
         found |= dict.fromkeys(read_overrides([text]), origin)
-    for source, layer in auto_layers(parse_unresolved(given), row):
-        for name in layer:
-            if given.get(kebab(name), RunConfig.model_fields[name].default) == "auto":
-                found[kebab(name)] = f"auto: {source}"
-    for key in config.chosen(given) - {k for k, v in found.items() if v.startswith("auto")}:
-        found[key] = "auto"
-    return {**found, **{kebab(name): f"fixed by {config.method}" for name in row.fixed}}
+    for layer in layers(unresolved):
+        source = layer.source if layer.fixed else f"auto: {layer.source}"
+        found |= {kebab(name): source for name in layer.taken(unresolved)}
+    return found

@@ -53,7 +53,7 @@ def fine_tuning_settings(config: RunConfig, row: Method) -> dict[str, Any]:
     epochs = config.finetune_epochs
     if (settings["finetune_epochs"] if epochs == "auto" else epochs) == 0:
         del settings["finetune_lr"]  # unused; two equal runs would seem to differ in it
-    return {key: value for key, value in settings.items() if getattr(config, key) == "auto"}
+    return settings
 
 
 def check_fine_tuning(config: RunConfig, row: Method) -> None:

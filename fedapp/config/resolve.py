@@ -4,7 +4,8 @@ Keys at "auto" take the value of the method, or of its paper for this data set a
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,9 @@ def parse_unresolved(values: Mapping[str, Any]) -> RunConfig:
             hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
             raise UserError(f"run-config key '{key}' does not exist; {hint}")
     try:
-        unresolved = RunConfig(**values)
+        return RunConfig(**values)
     except ValidationError as error:
         raise UserError(_sentence(error)) from None
-    return unresolved.model_copy(update=find_method(unresolved.method).fixed)
 
 
 def _sentence(error: ValidationError) -> str:
@@ -102,18 +102,44 @@ def load_run_config(project: Path, overrides: Mapping[str, Any]) -> dict[str, An
 def resolve(config: RunConfig) -> RunConfig:
     """Replace every "auto" of a configuration; raises UserError if the result cannot work."""
     row = find_method(config.method)
-    if config.regulariser not in ("auto", "none"):
-        check_regulariser(config.method, config.regulariser)
-    values = {key: value for _, layer in auto_layers(config, row) for key, value in layer.items()}
-    autos = {key: value for key, value in values.items() if getattr(config, key) == "auto"}
-    resolved = config.model_copy(update=autos)
-    resolved = resolved.model_copy(update=fine_tuning_settings(resolved, row))
+    resolved = _filled(config, layers(config))
+    if resolved.regulariser not in ("none", row.loss.regulariser):
+        check_regulariser(config.method, resolved.regulariser)
     check_config(resolved)
     return resolved
 
 
-def auto_layers(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
-    """Return what "auto" may mean, as values with their source; a later layer wins."""
+@dataclass(frozen=True)
+class Layer:
+    """Values of keys that replace "auto", or any value of the user's if they are `fixed`."""
+
+    source: str
+    values: Mapping[str, Any]
+    fixed: bool = False
+
+    def taken(self, config: RunConfig) -> dict[str, Any]:
+        """Return the values that replace those of a configuration."""
+        values = self.values.items()
+        return {key: v for key, v in values if self.fixed or getattr(config, key) == "auto"}
+
+
+def _filled(config: RunConfig, found: Iterable[Layer]) -> RunConfig:
+    values = {key: value for layer in found for key, value in layer.taken(config).items()}
+    return config.model_copy(update=values)
+
+
+def layers(config: RunConfig) -> list[Layer]:
+    """Return everything that determines values beside the user; a later layer wins."""
+    row = find_method(config.method)
+    fixed = Layer(f"fixed by {config.method}", row.fixed, fixed=True)
+    config = _filled(config, [fixed])
+    autos = [Layer(source, values) for source, values in _autos(config, row)]
+    tuning = fine_tuning_settings(_filled(config, autos), row)
+    return [*autos, Layer(f"fine-tuning as in {tuning['finetune_protocol']}", tuning), fixed]
+
+
+def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
+    """Return what "auto" may mean in training, as values with their source."""
     dataset, name = settings_name(config.dataset), row.settings_of or config.method
     model = default_model(config.dataset, row.models) if config.model == "auto" else config.model
     setting = find_setting(dataset, model)

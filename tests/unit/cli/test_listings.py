@@ -92,6 +92,19 @@ def test_config_lists_what_applies_with_its_origin():
     assert re.search("^ shards ", printed("config", *arguments, "--all"), re.M)
 
 
+def test_config_names_what_fine_tuning_follows_and_what_the_method_fixes():
+    def origins(*arguments: str) -> dict[str, str]:
+        return {row["key"]: row["from"] for row in json.loads(printed("config", *arguments))}
+
+    tuned = origins("-c", "method='fedfn-ft' finetune-epochs=2", "--json")
+    assert (tuned["finetune-lr"], tuned["finetune-epochs"]) == (
+        "auto: fine-tuning as in fedfn",
+        "-c",
+    )
+    one = origins("-c", "method='centralised' num-clients=5", "--json")
+    assert (one["num-clients"], one["seed"]) == ("fixed by centralised", "default")
+
+
 def test_every_key_is_in_a_group_and_has_a_page():
     for key in RunConfig().flat():
         assert group_of(key) in GROUPS
