@@ -88,6 +88,8 @@ def datasets(as_json: AsJson = False) -> None:
             "dataset": name,
             "classes": info.num_classes or "any",
             "image": info.image_size or "any",
+            "training": info.train_images or "any",
+            "test": info.test_images or "any",
             "source": info.source,
             "layout": info.layout,
         }

@@ -110,6 +110,8 @@ class DatasetInfo:
             the training images of Tiny-ImageNet.
         lists_classes: whether a class list selects some of its classes.
         streams: whether images are decoded when they are used.
+        train_images: number of training images, 0 if the files determine it.
+        test_images: number of test images, 0 if the files determine it.
     """
 
     num_classes: int | None
@@ -120,6 +122,13 @@ class DatasetInfo:
     pools_test: bool = True
     lists_classes: bool = False
     streams: bool = False
+    train_images: int = 0
+    test_images: int = 0
+
+    @property
+    def pooled_images(self) -> int:
+        """Number of images of the pooled data set, 0 if the files determine it."""
+        return self.train_images + (self.test_images if self.pools_test else 0)
 
 
 def row_name(name: str) -> str:
@@ -220,34 +229,44 @@ DIGITS_STD = (0.3759,)
 HUB = f"{PREFIX}OWNER/NAME"
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
-        10, 8, "scikit-learn (installed with fedapp): 1797 digits", "nothing", _read_digits
+        10, 8, "scikit-learn (installed with fedapp)", "nothing", _read_digits,
+        train_images=1_438, test_images=359,
     ),
     "cifar10": DatasetInfo(
-        10, 32, "Krizhevsky, 2009: 60 000 photos", "cifar-10-batches-py/", CIFAR10.read
+        10, 32, "Krizhevsky, 2009: photos", "cifar-10-batches-py/", CIFAR10.read,
+        train_images=50_000, test_images=10_000,
     ),
     "cifar100": DatasetInfo(
-        100, 32, "Krizhevsky, 2009: 60 000 photos", "cifar-100-python/", CIFAR100.read
+        100, 32, "Krizhevsky, 2009: photos", "cifar-100-python/", CIFAR100.read,
+        train_images=50_000, test_images=10_000,
     ),
-    "mnist": DatasetInfo(10, 28, "LeCun et al., 1998: 70 000 digits", "MNIST/raw/", MNIST.read),
+    "mnist": DatasetInfo(
+        10, 28, "LeCun et al., 1998: digits", "MNIST/raw/", MNIST.read,
+        train_images=60_000, test_images=10_000,
+    ),
     "fashion-mnist": DatasetInfo(
-        10, 28, "Xiao et al., 2017: 70 000 articles", "FashionMNIST/raw/", FASHION_MNIST.read
+        10, 28, "Xiao et al., 2017: articles", "FashionMNIST/raw/", FASHION_MNIST.read,
+        train_images=60_000, test_images=10_000,
     ),
     "cinic10": DatasetInfo(
-        10, 32, "Darlow et al., 2018: 90 000 training and 90 000 test photos",
+        10, 32, "Darlow et al., 2018: photos",
         "CINIC-10/train/CLASS/*.png and test/CLASS/*.png", CINIC10.read,
+        train_images=90_000, test_images=90_000,
     ),
     "tiny-imagenet": DatasetInfo(
-        200, 64, "Stanford CS231n, 2015: 100 000 photos, tested on its 10 000 for validation",
+        200, 64, "Stanford CS231n, 2015: photos, tested on those for validation",
         "tiny-imagenet-200/: wnids.txt, train/WNID/images/*.JPEG, val/images/*.JPEG, "
         "val/val_annotations.txt", TINY_IMAGENET.read, pools_test=False,
+        train_images=100_000, test_images=10_000,
     ),
     "imagenet100": DatasetInfo(
         100, 224, "100 classes of ImageNet (Deng et al., 2009), decoded while training",
         LAYOUT, read_imagenet100, lists_classes=True, streams=True,
     ),
     "flowers102": DatasetInfo(
-        102, 64, "Nilsback and Zisserman, 2008: 8189 photos, scaled to 64x64",
+        102, 64, "Nilsback and Zisserman, 2008: photos, scaled to 64x64",
         "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", FLOWERS102.read,
+        train_images=2_040, test_images=6_149,
     ),
     HUB: DatasetInfo(
         None, None, "any images of one size on the Hugging Face hub, or a copy of its files",

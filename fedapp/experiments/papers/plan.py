@@ -19,20 +19,12 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.paths import folder_name
 from fedapp.core.rng import sample_clients
-from fedapp.data.datasets import DATASETS, load_dataset
+from fedapp.data.datasets import DATASETS, find_dataset, load_dataset
 from fedapp.data.partition.personal_splits import TRAIN_FRACTION
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.protocol import Reason
 from fedapp.methods.table import kept_by_clients
 
-TRAIN_IMAGES = {
-    "cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion-mnist": 60_000,
-    "cinic10": 90_000, "tiny-imagenet": 100_000, "flowers102": 2_040,
-}  # fmt: skip
-POOLED_IMAGES = {  # training and test images together; Tiny-ImageNet pools its training images
-    **TRAIN_IMAGES, "cifar10": 60_000, "cifar100": 60_000, "mnist": 70_000,
-    "fashion-mnist": 70_000, "cinic10": 180_000, "flowers102": 8_189,
-}  # fmt: skip
 _OWN_OPTIONS = {  # keys that a plan sets itself, and what to use instead
     "num-rounds": "use --scale", "seed": "use --seeds", "dataset": "use --dataset-as",
     "data-dir": "use --data-dir", "download": "use --download", "output-dir": "use --output-dir",
@@ -131,11 +123,11 @@ class PlannedRun:
     def images(self) -> int | None:
         """The approximate number of training images; None if the data set's size is unknown."""
         assert self.cell.config is not None
-        keys, name = self.overrides, str(self.cell.config["dataset"])
-        if name not in TRAIN_IMAGES:
+        keys, info = self.overrides, find_dataset(str(self.cell.config["dataset"]))
+        if not info.train_images:
             return None
         pools = pools_data(str(keys.get("partition")))
-        total = POOLED_IMAGES[name] * TRAIN_FRACTION if pools else TRAIN_IMAGES[name]
+        total = info.pooled_images * TRAIN_FRACTION if pools else info.train_images
         cohort = len(sample_clients(0, 1, keys["num-clients"], keys["participation"]))
         share = cohort / keys["num-clients"]
         return round(total * share * keys["local-epochs"] * keys["num-rounds"])
@@ -199,7 +191,7 @@ def _data_problem(published: str, request: Request) -> str:
     except UserError as error:
         return str(error)
     info = DATASETS[published]
-    size = TRAIN_IMAGES.get(published, len(data.train_labels))
+    size = info.train_images or len(data.train_labels)
     actual = (data.num_classes, data.image_size, len(data.train_labels))
     expected = (info.num_classes, info.image_size, size)
     if actual == expected:

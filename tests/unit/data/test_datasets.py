@@ -284,3 +284,12 @@ def test_files_of_another_data_set_are_refused(tmp_path, name, array, message):
     (tmp_path / "MNIST" / "raw" / name).write_bytes(gzip.compress(idx(array)))
     with pytest.raises(UserError, match=message):
         load_dataset("mnist", str(tmp_path))
+
+
+def test_rows_count_the_images_that_are_read_and_pooled():
+    digits, info = load_dataset("digits"), DATASETS["digits"]
+    assert (len(digits.train_labels), len(digits.test_labels)) == (1438, 359)
+    assert (info.train_images, info.test_images) == (1438, 359)
+    assert info.pooled_images == len(digits.pooled().train_labels)
+    assert DATASETS["tiny-imagenet"].pooled_images == DATASETS["tiny-imagenet"].train_images
+    assert DATASETS["images"].pooled_images == 0

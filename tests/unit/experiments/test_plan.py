@@ -128,7 +128,6 @@ def test_another_copy_stands_for_its_own_data_set_only(tmp_path, monkeypatch):
 def test_a_copy_that_fits_two_data_sets_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
     monkeypatch.setitem(planning.DATASETS, "mnist", planning.DATASETS["cifar10"])
-    monkeypatch.setitem(planning.TRAIN_IMAGES, "mnist", 50_000)
     with pytest.raises(UserError, match="cifar10 and mnist; choose some with --cell"):
         with_data([cell(), cell("fedavg mnist s=2")], Request(tmp_path, dataset_as="images"))
 
