@@ -6,6 +6,8 @@ tables of methods, models, data sets and partitions.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
@@ -18,12 +20,12 @@ from fedapp.config.model_checks import (
 )
 from fedapp.config.privacy import check_privacy
 from fedapp.config.run_config import RunConfig
-from fedapp.core.errors import UserError
+from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.core.paths import LONGEST_NAME, is_folder_name
 from fedapp.core.rng import cohort_size
 from fedapp.data.batches.in_memory import parse_augmentation
 from fedapp.data.batches.streamed import check_streamed
-from fedapp.data.datasets import DATASETS, find_dataset, row_name
+from fedapp.data.datasets import find_dataset
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.data.readers.own_images import class_names
 from fedapp.methods.row import BLEND, GLOBAL, PERTURB, Method
@@ -39,11 +41,12 @@ def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
     row = find_method(config.method)
     _check_data(config)
-    _check_choice("model", config.model, BACKBONES)
-    _check_choice("partition", config.partition, PARTITIONS)
+    _check_name("model", config.model, BACKBONES, OWN)
+    _check_name("partition", config.partition, PARTITIONS)
     _check_partition_file(config)
     _check_own(config)
-    _check_words("analyses", config.analyses, MEASURES)
+    for word in config.analyses.split():
+        _check_name("analyses: measure", word, MEASURES)
     check_measures(config.method, config.analyses, config.bottleneck)
     _check_blend(config, row)
     check_head(config, row)
@@ -60,7 +63,6 @@ def check_config(config: RunConfig) -> None:
 
 
 def _check_data(config: RunConfig) -> None:
-    _check_choice("dataset", row_name(config.dataset), DATASETS)
     info = find_dataset(config.dataset)
     if config.class_list and not info.lists_classes:
         raise UserError(
@@ -72,21 +74,9 @@ def _check_data(config: RunConfig) -> None:
         check_streamed(config.augmentation)
 
 
-def _check_choice(key: str, value: str, choices: object) -> None:
-    names = list(choices)  # type: ignore[call-overload]
-    if value not in names:
-        raise UserError(
-            f"run-config key '{key}' is '{value}' but must be one of {', '.join(names)}"
-        )
-
-
-def _check_words(key: str, value: str, choices: tuple[str, ...]) -> None:
-    for word in value.split():
-        if word not in choices:
-            raise UserError(
-                f"run-config key '{key}' contains '{word}' but may contain only "
-                f"{', '.join(choices)}"
-            )
+def _check_name(what: str, name: str, known: Collection[str], more: str = "") -> None:
+    if name not in known:
+        raise unknown(what, name, known, more)
 
 
 def _check_partition_file(config: RunConfig) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fedapp.core.errors import UserError
+from fedapp.core.errors import unknown
 from fedapp.core.files import write_atomically
 from fedapp.core.progress import tracked
 from fedapp.experiments.bench.engine import measure_engine
@@ -49,13 +49,13 @@ def bench(
     Raises:
         UserError: an unknown model or part, or a run that did not complete.
     """
+    models = {**BACKBONES, **GROUPS}
     for model in plan.models:
-        if model not in {**BACKBONES, **GROUPS}:
-            known = ", ".join([*BACKBONES, *GROUPS])
-            raise UserError(f"model '{model}' is unknown; choose from {known}")
+        if model not in models:
+            raise unknown("model", model, models)
     for part in parts:
         if part not in PARTS:
-            raise UserError(f"benchmark part '{part}' is unknown; choose from {', '.join(PARTS)}")
+            raise unknown("benchmark part", part, PARTS)
     absent = [method for method in plan.methods if method not in METHODS]
     plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
     results: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}

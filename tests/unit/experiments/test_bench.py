@@ -127,9 +127,9 @@ def test_a_method_that_is_not_in_the_table_is_left_out_and_named(speeds):
 
 
 def test_an_unknown_model_or_part_is_refused_before_anything_is_measured(speeds):
-    with pytest.raises(UserError, match="model 'gpt' is unknown; choose from cnn"):
+    with pytest.raises(UserError, match="model 'gpt' does not exist; there is cnn"):
         suite.bench(ROOT, replace(TINY, models=("cnn", "gpt")))
-    with pytest.raises(UserError, match="part 'speed' is unknown; choose from tax, methods"):
+    with pytest.raises(UserError, match="part 'speed' does not exist; did you mean 'scale'"):
         suite.bench(ROOT, TINY, ["speed"])
     assert not speeds
 
