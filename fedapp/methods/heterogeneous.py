@@ -1,13 +1,7 @@
-"""Rows of the method table whose clients have different architectures.
-
-In addition to configuration keys, their strategies and clients take arguments that only a process
-can give: the sizes of prototypes, seeds and the orthogonal rows. This module makes them.
-"""
+"""Rows of the method table whose clients have different architectures."""
 
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from clients.base import LocalClient
 from clients.fd import FDClient
@@ -20,9 +14,8 @@ from clients.fedproto import FedProtoClient
 from clients.fedtgp import FedTGPClient
 from clients.fml import FMLClient
 from clients.personal_model import PersonalClient
-from clients.training.arrays import to_arrays
-from fedapp.core.rng import Stream, torch_rng, torch_seed
 from fedapp.methods import heterogeneous_keys as keys
+from fedapp.methods import heterogeneous_parts as parts
 from fedapp.methods.row import (
     CLIENT_TOTAL,
     ClientSpec,
@@ -31,7 +24,6 @@ from fedapp.methods.row import (
     PersonalModels,
     ServerSpec,
 )
-from fedapp.methods.setup import MethodSetup
 from strategies.fd import FD
 from strategies.feddor import FedDOR, FedDORWithoutGenerator
 from strategies.fedgen import FedGen
@@ -41,105 +33,7 @@ from strategies.fedorgp import FedORGP
 from strategies.fedproto import FedProto
 from strategies.fedtgp import FedTGP
 from strategies.fml import FML
-from strategies.low_rank import LowRank
-from strategies.prototypes.training import FeatureGenerator, gaussian_embedding
 
-
-def _sizes(setup: MethodSetup) -> dict[str, Any]:
-    """Return the sizes of a prototype table, and how many times its means count each image."""
-    during = setup.values["proto-collect"] == "during"
-    return {
-        "num_classes": setup.num_classes,
-        "width": setup.number("feature-dim"),
-        "passes": setup.number("local-epochs") if during else 1,
-    }
-
-
-def _server(setup: MethodSetup) -> dict[str, Any]:
-    """Return seed, generator and optimiser settings for what a server trains."""
-    seed = setup.number("seed")
-    return {
-        "seed": torch_seed(seed, Stream.SERVER),
-        "draw": lambda server_round: torch_rng(seed, Stream.SERVER, server_round),
-        "lr_server": setup.values["proto-server-lr"],
-        "batch_size": setup.values["proto-batch-size"],
-    }
-
-
-def _embedding_seed(setup: MethodSetup) -> int:
-    """Return the seed of a server's embedding, if the server draws its own."""
-    return torch_seed(setup.number("seed"), Stream.SERVER, 0, 1)
-
-
-def _gaussian(setup: MethodSetup) -> np.ndarray:
-    width = setup.number("feature-dim")
-    return gaussian_embedding(setup.num_classes, width, _embedding_seed(setup)).numpy()
-
-
-def _feddor(setup: MethodSetup) -> dict[str, Any]:
-    rows = embedding = setup.personal().rows
-    if not setup.values["feddor-oi-shared-seed"]:
-        seed, width = _embedding_seed(setup), setup.number("feature-dim")
-        embedding = setup.personal().orthogonal(width, seed).numpy()
-    parts = {"rows": rows, "embedding": embedding, "start": setup.values["feddor-generator"]}
-    return {**_sizes(setup), **_server(setup), **parts}
-
-
-def _feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
-    parts = {**_feddor(setup), "embedding": _gaussian(setup), "first_target": "none"}
-    return parts if parts["start"] != "fitted" else {**parts, "start": "plain"}
-
-
-def _feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
-    return {**_sizes(setup), "first": setup.personal().rows}
-
-
-def _trained_prototypes(setup: MethodSetup) -> dict[str, Any]:
-    return {**_sizes(setup), **_server(setup), "embedding": _gaussian(setup)}
-
-
-def _logits(setup: MethodSetup) -> dict[str, Any]:
-    return {**_sizes(setup), "width": setup.num_classes}
-
-
-def _fedgh(setup: MethodSetup) -> dict[str, Any]:
-    parts, personal = _server(setup), setup.personal()
-    del parts["seed"]
-    headers = {width: personal.header(width) for width in sorted(set(personal.group.hidden))}
-    return {**_sizes(setup), **parts, "headers": headers, "hidden_of": personal.group.hidden_of}
-
-
-def _generator(setup: MethodSetup) -> FeatureGenerator:
-    seed = torch_seed(setup.number("seed"), Stream.SERVER)
-    width = setup.number("feature-dim")
-    return FeatureGenerator(setup.num_classes, width, _NOISE, _GENERATOR_WIDTH, seed)
-
-
-def _fedgen(setup: MethodSetup) -> dict[str, Any]:
-    parts = _server(setup)
-    return {
-        "generator": _generator(setup),
-        "draw": parts["draw"],
-        "batch_size": parts["batch_size"],
-    }
-
-
-def _fedgen_client(setup: MethodSetup) -> dict[str, Any]:
-    return {"generator": lambda: _generator(setup), "noise": _NOISE}
-
-
-def _codec(setup: MethodSetup) -> dict[str, Any]:
-    start, end = setup.values["fedkd-energy-start"], setup.values["fedkd-energy-end"]
-    codec = LowRank(start, end, setup.number("num-rounds"))
-    return {"compress": codec.compress, "decompress": codec.decompress}
-
-
-def _fedkd(setup: MethodSetup) -> dict[str, Any]:
-    mentee = setup.model.get_submodule("mentee")
-    return {**_codec(setup), "mentee": to_arrays(dict(mentee.named_parameters()))}
-
-
-_NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
 _WHEN = {"evaluate_when": "eval-when"}
 _COLLECTS = {**_WHEN, "collect": "proto-collect"}
 _COMPARES = {**_COLLECTS, "rule": "eval-rule"}
@@ -185,7 +79,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "FedDOR (anonymous), equations 1-6",
         FedDORClient, _FEDDOR_CLIENT,
         server=ServerSpec(
-            FedDOR, {**_FEDDOR_SERVER, "first_target": "feddor-first-target"}, _feddor
+            FedDOR, {**_FEDDOR_SERVER, "first_target": "feddor-first-target"}, parts.feddor
         ),
         personal=_COSINE,
         keys=keys.FEDDOR,
@@ -194,14 +88,14 @@ HETEROGENEOUS: dict[str, Method] = {
         "FedDOR without orthogonal initialisation",
         "FedDOR (anonymous), ablation",
         FedDORClient, _FEDDOR_CLIENT,
-        server=ServerSpec(FedDOR, _FEDDOR_SERVER, _feddor_without_oi),
+        server=ServerSpec(FedDOR, _FEDDOR_SERVER, parts.feddor_without_oi),
         personal=_COSINE_AS_INITIALISED,
     ),
     "feddor-no-dor": _prototypes(
         "FedDOR without dual regularisation: class means weighted by counts",
         "FedDOR (anonymous), ablation",
         CountingFedDORClient, _FEDDOR_CLIENT,
-        server=ServerSpec(FedDORWithoutGenerator, parts=_feddor_without_dor),
+        server=ServerSpec(FedDORWithoutGenerator, parts=parts.feddor_without_dor),
         exchange=_exchange(also_sends="prototypes, counts"), personal=_COSINE,
     ),
     "fedproto": _prototypes(
@@ -209,7 +103,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "Tan et al. 2022, AAAI, equations 3-6",
         FedProtoClient, {"weight": "fedproto-lambda", "weighting": "fedproto-weighting"},
         server=ServerSpec(
-            FedProto, {"weighting": "fedproto-weighting", "memory": "fedproto-memory"}, _sizes
+            FedProto, {"weighting": "fedproto-weighting", "memory": "fedproto-memory"}, parts.sizes
         ),
         exchange=_exchange(also_sends="prototypes, counts"),
         keys=keys.FEDPROTO,
@@ -222,7 +116,7 @@ HETEROGENEOUS: dict[str, Method] = {
             FedTGP,
             {"epochs": "fedtgp-server-epochs", "rule": "fedtgp-margin",
              "largest_margin": "fedtgp-tau"},
-            _trained_prototypes,
+            parts.trained_prototypes,
         ),
         keys=keys.FEDTGP,
     ),
@@ -234,14 +128,14 @@ HETEROGENEOUS: dict[str, Method] = {
             FedORGP,
             {"epochs": "fedorgp-server-epochs", "gamma": "fedorgp-gamma",
              "reduction": "fedorgp-reduction"},
-            _trained_prototypes,
+            parts.trained_prototypes,
         ),
         keys=keys.FEDORGP,
     ),
     "fedgh": _row(
         "Global header, trained on the server with the clients' prototypes",
         "Yi et al. 2023, ACM MM, algorithm 1",
-        server=ServerSpec(FedGH, {"epochs": "fedgh-server-epochs", **_WHEN}, _fedgh),
+        server=ServerSpec(FedGH, {"epochs": "fedgh-server-epochs", **_WHEN}, parts.fedgh),
         client=ClientSpec(FedGHClient, _COLLECTS),
         exchange=_exchange(also_sends="prototypes, header"),
         keys=keys.FEDGH,
@@ -253,10 +147,10 @@ HETEROGENEOUS: dict[str, Method] = {
             FedGen,
             {"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr",
              "label_query": "fedgen-label-query", "diversity": "fedgen-diversity"},
-            _fedgen,
+            parts.fedgen,
         ),
         client=ClientSpec(
-            FedGenClient, {**_WHEN, "warmup": "fedgen-warmup-rounds"}, _fedgen_client
+            FedGenClient, {**_WHEN, "warmup": "fedgen-warmup-rounds"}, parts.fedgen_client
         ),
         exchange=_exchange(also_sends="generator, label counts once", sends="head"),
         personal=_SAME_HEADS,
@@ -265,9 +159,9 @@ HETEROGENEOUS: dict[str, Method] = {
     "fedkd": _row(
         "Mutual distillation with a mentee model that is sent compressed",
         "Wu et al. 2022, Nature Communications",
-        server=ServerSpec(FedKD, parts=_fedkd),
+        server=ServerSpec(FedKD, parts=parts.fedkd),
         client=ClientSpec(
-            FedKDClient, {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"}, _codec
+            FedKDClient, {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"}, parts.codec
         ),
         exchange=_exchange(also_sends="compressed mentee", keeps="personal model, mentee, map"),
         personal=PersonalModels(second_models=("mentee", "map")),
@@ -283,7 +177,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "Distillation of each class's mean logits",
         "Jeong et al. 2018, arXiv 1811.11479",
         FDClient, {"weight": "fd-lambda"},
-        server=ServerSpec(FD, parts=_logits), exchange=_exchange(also_sends="mean logits"),
+        server=ServerSpec(FD, parts=parts.logits), exchange=_exchange(also_sends="mean logits"),
         keys=keys.FD,
     ),
     "fml": _row(
