@@ -25,5 +25,5 @@ class FedORGP(TrainedPrototypes):
         """Return L_intra + γ L_inter of a batch."""
         intra, inter = intra_inter(prototypes, labels, self.maker())
         if self.reduction == "sum":
-            intra, inter = len(labels) * intra, len(labels) * (self.num_classes - 1) * inter
+            intra, inter = len(labels) * intra, len(labels) * (self.shape.num_classes - 1) * inter
         return intra + self.gamma * inter

@@ -103,7 +103,8 @@ HETEROGENEOUS: dict[str, Method] = {
         "Tan et al. 2022, AAAI, equations 3-6",
         FedProtoClient, {"weight": "fedproto-lambda", "weighting": "fedproto-weighting"},
         server=ServerSpec(
-            FedProto, {"weighting": "fedproto-weighting", "memory": "fedproto-memory"}, parts.sizes
+            FedProto, {"weighting": "fedproto-weighting", "memory": "fedproto-memory"},
+            parts.fedproto,
         ),
         exchange=_exchange(also_sends="prototypes, counts"),
         keys=keys.FEDPROTO,
@@ -177,7 +178,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "Distillation of each class's mean logits",
         "Jeong et al. 2018, arXiv 1811.11479",
         FDClient, {"weight": "fd-lambda"},
-        server=ServerSpec(FD, parts=parts.logits), exchange=_exchange(also_sends="mean logits"),
+        server=ServerSpec(FD, parts=parts.fd), exchange=_exchange(also_sends="mean logits"),
         keys=keys.FD,
     ),
     "fml": _row(

@@ -3,6 +3,7 @@
 Only a process can give it: the sizes of prototypes, random numbers, modules, the orthogonal rows.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,20 @@ from fedapp.core.rng import Stream, torch_rng, torch_seed
 from fedapp.methods.setup import MethodSetup
 from strategies.low_rank import LowRank
 from strategies.prototypes.training import FeatureGenerator, gaussian_embedding
+from strategies.prototypes.uploads import TableShape
 
 _NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
 
 
-def sizes(setup: MethodSetup) -> dict[str, Any]:
-    """Return the sizes of a prototype table, and how many times its means count each image."""
+def _shape(setup: MethodSetup) -> TableShape:
     during = setup.values["proto-collect"] == "during"
-    return {
-        "num_classes": setup.num_classes,
-        "width": setup.number("feature-dim"),
-        "passes": setup.number("local-epochs") if during else 1,
-    }
+    passes = setup.number("local-epochs") if during else 1
+    return TableShape(setup.num_classes, setup.number("feature-dim"), passes)
+
+
+def fedproto(setup: MethodSetup) -> dict[str, Any]:
+    """Return the shape of FedProto's prototypes."""
+    return {"shape": _shape(setup)}
 
 
 def _server(setup: MethodSetup) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def feddor(setup: MethodSetup) -> dict[str, Any]:
         seed, width = _embedding_seed(setup), setup.number("feature-dim")
         embedding = setup.personal().orthogonal(width, seed).numpy()
     parts = {"rows": rows, "embedding": embedding, "start": setup.values["feddor-generator"]}
-    return {**sizes(setup), **_server(setup), **parts}
+    return {"shape": _shape(setup), **_server(setup), **parts}
 
 
 def feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
@@ -65,17 +68,17 @@ def feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
 
 def feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
     """Return the orthogonal rows as the first table."""
-    return {**sizes(setup), "first": setup.personal().rows}
+    return {"shape": _shape(setup), "first": setup.personal().rows}
 
 
 def trained_prototypes(setup: MethodSetup) -> dict[str, Any]:
     """Return G(E)'s parts for FedTGP and FedORGP, E from N(0, 1)."""
-    return {**sizes(setup), **_server(setup), "embedding": _gaussian(setup)}
+    return {"shape": _shape(setup), **_server(setup), "embedding": _gaussian(setup)}
 
 
-def logits(setup: MethodSetup) -> dict[str, Any]:
-    """Return the sizes of FD's prototypes, which are mean logits."""
-    return {**sizes(setup), "width": setup.num_classes}
+def fd(setup: MethodSetup) -> dict[str, Any]:
+    """Return the shape of FD's prototypes, which are mean logits."""
+    return {"shape": replace(_shape(setup), width=setup.num_classes)}
 
 
 def fedgh(setup: MethodSetup) -> dict[str, Any]:
@@ -83,7 +86,8 @@ def fedgh(setup: MethodSetup) -> dict[str, Any]:
     parts, personal = _server(setup), setup.personal()
     del parts["seed"]
     headers = {width: personal.header(width) for width in sorted(set(personal.group.hidden))}
-    return {**sizes(setup), **parts, "headers": headers, "hidden_of": personal.group.hidden_of}
+    given = {"headers": headers, "hidden_of": personal.group.hidden_of}
+    return {"shape": _shape(setup), **parts, **given}
 
 
 def _generator(setup: MethodSetup) -> FeatureGenerator:

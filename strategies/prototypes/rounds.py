@@ -11,7 +11,14 @@ import torch
 
 from strategies.aggregate import Arrays
 from strategies.prototypes.training import PrototypeMaker, one_thread, train_on_pairs
-from strategies.prototypes.uploads import Table, Upload, pairs, prototype_similarity, read_upload
+from strategies.prototypes.uploads import (
+    Table,
+    TableShape,
+    Upload,
+    pairs,
+    prototype_similarity,
+    read_upload,
+)
 from strategies.rounds.federation import check_finite
 from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
 from strategies.rounds.uploads import UploadRounds
@@ -27,17 +34,10 @@ class PrototypeRounds(UploadRounds[Upload]):
     counted = False  # whether clients also upload their numbers of images
     makes = "prototypes"  # the name of the server's result, for error messages
 
-    def __init__(
-        self, *args: Any, num_classes: int, width: int, passes: int = 1, **kwargs: Any
-    ) -> None:
-        """Prepare rounds over `num_classes` prototypes of `width` values.
-
-        A client computes its prototypes in at most `passes` passes over its images. Other arguments
-        are those of the base class.
-        """
+    def __init__(self, *args: Any, shape: TableShape, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.num_classes, self.width, self.passes = num_classes, width, passes
-        self.table = Table.empty(width)
+        self.shape = shape
+        self.table = Table.empty(shape.width)
 
     def update(self, uploads: list[Upload]) -> Table:
         """Return the next table from at least one prototype; `uploads` are ordered by client."""
@@ -53,8 +53,8 @@ class PrototypeRounds(UploadRounds[Upload]):
 
     def read(self, client: int, arrays: Arrays) -> Upload:
         """Check one client's prototypes, and that it counts no more images than it has seen."""
-        limit = self.passes * self.federation.examples[client] if self.counted else None
-        return read_upload(client, arrays, self.num_classes, self.width, limit)
+        limit = self.shape.passes * self.federation.examples[client] if self.counted else None
+        return read_upload(client, arrays, self.shape, limit)
 
     def end_round(self, received: Arrays) -> Arrays:
         """Compute the next table; without any prototype keep the old one.

@@ -17,6 +17,15 @@ LARGEST = 1e6  # far above any trained feature; a larger value would dominate ev
 
 
 @dataclass(frozen=True)
+class TableShape:
+    """The sizes of a method's prototypes, and how often a client's counts include each image."""
+
+    num_classes: int  # C
+    width: int  # K, or C where the rows are logits
+    passes: int = 1  # the most passes over its images in which a client computes its prototypes
+
+
+@dataclass(frozen=True)
 class Upload:
     """The prototypes of one client: rows [n, K] float32, their classes [n] and counts [n]."""
 
@@ -56,8 +65,7 @@ class Table:
 def read_upload(
     client: int,
     arrays: Mapping[str, np.ndarray],
-    num_classes: int,
-    width: int,
+    shape: TableShape,
     counted: int | None = None,
 ) -> Upload:
     """Check one client's upload; raises `UpdateRefused` with the reason.
@@ -66,16 +74,15 @@ def read_upload(
         client: its id.
         arrays: "proto" [n, K] float32, "proto-classes" [n] int64 ascending and, where the method
             needs them, "proto-counts" [n] int64; n may be 0.
-        num_classes: C.
-        width: K, or C where the rows are logits.
+        shape: the sizes that the upload must have.
         counted: the largest allowed sum of the counts; None: the method needs no counts.
     """
     names = {PROTOTYPES, CLASSES} | ({COUNTS} if counted is not None else set())
     if arrays.keys() != names:
         raise UpdateRefused(f"it uploads {sorted(arrays)} instead of {sorted(names)}")
     rows, classes = arrays[PROTOTYPES], arrays[CLASSES]
-    _check_classes(classes, num_classes)
-    _check_rows(rows, len(classes), width)
+    _check_classes(classes, shape.num_classes)
+    _check_rows(rows, len(classes), shape.width)
     if counted is not None:
         _check_counts(arrays[COUNTS], len(classes), counted)
     return Upload(client, rows, classes, arrays.get(COUNTS))

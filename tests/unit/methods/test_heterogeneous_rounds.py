@@ -23,7 +23,7 @@ from strategies.feddor import FedDORWithoutGenerator
 from strategies.fedkd import FedKD
 from strategies.fedtgp import FedTGP
 from strategies.fml import FML
-from strategies.prototypes.uploads import Upload
+from strategies.prototypes.uploads import TableShape, Upload
 from strategies.rounds.records import ARRAYS, ClientResult, Task, to_array_record, weight_of
 
 ANY_HEADS = [name for name in PERSONAL if name not in ("fedgen", "lg-fedavg")]
@@ -80,7 +80,7 @@ def upload(client: int, rows: list, classes: list, counts: list | None = None) -
 
 def test_feddor_without_its_generator_replaces_uploaded_classes_by_counted_means():
     first = np.array([[0, 1], [1, 0]], np.float32)
-    strategy = strategy_of(FedDORWithoutGenerator, num_classes=2, width=2, first=first)
+    strategy = strategy_of(FedDORWithoutGenerator, shape=TableShape(2, 2), first=first)
     np.testing.assert_array_equal(strategy.table.rows, first)
     strategy._read = {0: upload(0, [[3, 0]], [0], [1]), 2: upload(2, [[0, 4]], [0], [3])}
     strategy.end_round({})
@@ -145,7 +145,7 @@ def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
     rows = rng.normal(size=(5, 4)).astype(np.float32)
     classes = [0, 1, 2, 0, 2]
     strategy = strategy_of(
-        FedTGP, num_classes=3, width=4, embedding=embedding.copy(), seed=1, lr_server=0.1,
+        FedTGP, shape=TableShape(3, 4), embedding=embedding.copy(), seed=1, lr_server=0.1,
         epochs=3, draw=lambda server_round: torch.Generator().manual_seed(server_round),
     )  # fmt: skip
     values = [p.detach().clone().requires_grad_() for p in strategy.maker.parameters()]

@@ -9,6 +9,7 @@ import pytest
 from strategies.aggregate import UpdateRefused
 from strategies.prototypes.uploads import (
     Table,
+    TableShape,
     Upload,
     class_means,
     normalised,
@@ -28,7 +29,7 @@ def upload(rows=None, classes=(0, 2), **changes):
         rows = np.ones((len(classes), 3), np.float32)
     arrays = {"proto": rows, "proto-classes": np.array(classes, np.int64)} | changes
     counted = 5 if "proto-counts" in changes else None
-    return read_upload(7, arrays, num_classes=4, width=3, counted=counted)
+    return read_upload(7, arrays, TableShape(4, 3), counted)
 
 
 def test_a_good_upload_is_taken():
