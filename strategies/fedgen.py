@@ -1,6 +1,6 @@
 """FedGen's server: averages heads, and trains a generator of features that the heads classify."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from strategies.aggregate import Arrays, UpdateRefused
 from strategies.fedavg import FedAvg
 from strategies.prototypes.training import (
     FeatureGenerator,
+    ServerTraining,
     diversity_loss,
     ensemble_loss,
     one_thread,
@@ -44,19 +45,16 @@ class FedGen(FedAvg):
         self,
         *args: Any,
         generator: FeatureGenerator,
-        draw: Callable[[int], torch.Generator],
-        steps: int = 50,
-        lr_server: float = 3e-4,
-        batch_size: int = 32,
-        label_query: bool = False,
-        diversity: float = 0.0,
+        training: ServerTraining,
+        steps: int,
+        label_query: bool,
+        diversity: float,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.generator, self.draw = generator, draw
-        self.steps, self.batch_size = steps, batch_size
+        self.generator, self.training, self.steps = generator, training, steps
         self.label_query, self.diversity = label_query, diversity
-        self.optimiser = torch.optim.Adam(generator.parameters(), lr=lr_server)
+        self.optimiser = torch.optim.Adam(generator.parameters(), lr=training.lr)
         self._heard: dict[int, np.ndarray] = {}
         self._sent: Arrays = {}
 
@@ -105,12 +103,13 @@ class FedGen(FedAvg):
         Raises `RoundDiverged` if the trained generator is not finite.
         """
         weight, bias = (torch.from_numpy(mean[f"head.{n}"]) for n in ("weight", "bias"))
-        draw, labels = self.draw(self.server_round), torch.from_numpy(self._distribution())
+        draw, size = self.training.draw(self.server_round), self.training.batch_size
+        labels = torch.from_numpy(self._distribution())
         self.generator.train()
         with one_thread():
             for _ in range(self.steps if self._heard else 0):
-                chosen = torch.multinomial(labels, self.batch_size, True, generator=draw)
-                noise = torch.rand(self.batch_size, self.generator.noise, generator=draw)
+                chosen = torch.multinomial(labels, size, True, generator=draw)
+                noise = torch.rand(size, self.generator.noise, generator=draw)
                 features = self.generator(noise, chosen)
                 loss = ensemble_loss(features, chosen, weight, bias)
                 if self.diversity:

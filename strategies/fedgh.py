@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from strategies.aggregate import Arrays
 from strategies.prototypes.rounds import PrototypeRounds
-from strategies.prototypes.training import train_on_pairs
+from strategies.prototypes.training import ServerTraining, train_on_pairs
 from strategies.prototypes.uploads import Table, Upload, pairs
 from strategies.rounds.named_arrays import load_module, module_arrays
 
@@ -30,11 +29,9 @@ class FedGH(PrototypeRounds):
         *args: Any,
         headers: Mapping[int, nn.Module],
         hidden_of: Callable[[int], int],
-        draw: Callable[[int], torch.Generator],
-        lr_server: float = 0.01,
-        epochs: int = 1,
-        batch_size: int = 32,
-        evaluate_when: str = "round-end",
+        training: ServerTraining,
+        epochs: int,
+        evaluate_when: str,
         **kwargs: Any,
     ) -> None:
         """Prepare; `headers` by width of the hidden layer, `hidden_of` maps a client to its width.
@@ -43,8 +40,8 @@ class FedGH(PrototypeRounds):
         """
         super().__init__(*args, **kwargs)
         self.tests_header = evaluate_when == "after-download"
-        self.headers, self.hidden_of, self.draw = dict(headers), hidden_of, draw
-        self.lr_server, self.epochs, self.batch_size = lr_server, epochs, batch_size
+        self.headers, self.hidden_of = dict(headers), hidden_of
+        self.training, self.epochs = training, epochs
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send each node the headers of its clients' shapes."""
@@ -59,8 +56,8 @@ class FedGH(PrototypeRounds):
         """Train every header; there is no table."""
         for header in self.headers.values():
             train_on_pairs(
-                header, partial(_loss, header), *pairs(uploads), self.draw(self.server_round),
-                lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
+                header, partial(_loss, header), *pairs(uploads),
+                self.training, self.server_round, self.epochs,
             )  # fmt: skip
         return self.table
 

@@ -146,8 +146,8 @@ HETEROGENEOUS: dict[str, Method] = {
         "Zhu et al. 2021, ICML, data-free variant",
         server=ServerSpec(
             FedGen,
-            {"steps": "fedgen-server-steps", "lr_server": "fedgen-server-lr",
-             "label_query": "fedgen-label-query", "diversity": "fedgen-diversity"},
+            {"steps": "fedgen-server-steps", "label_query": "fedgen-label-query",
+             "diversity": "fedgen-diversity"},
             parts.fedgen,
         ),
         client=ClientSpec(

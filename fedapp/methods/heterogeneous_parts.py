@@ -6,13 +6,19 @@ Only a process can give it: the sizes of prototypes, random numbers, modules, th
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from clients.training.arrays import to_arrays
 from fedapp.core.rng import Stream, torch_rng, torch_seed
 from fedapp.methods.setup import MethodSetup
 from strategies.low_rank import LowRank
-from strategies.prototypes.training import FeatureGenerator, gaussian_embedding
+from strategies.prototypes.training import (
+    FeatureGenerator,
+    PrototypeMaker,
+    ServerTraining,
+    gaussian_embedding,
+)
 from strategies.prototypes.uploads import TableShape
 
 _NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
@@ -29,15 +35,17 @@ def fedproto(setup: MethodSetup) -> dict[str, Any]:
     return {"shape": _shape(setup)}
 
 
-def _server(setup: MethodSetup) -> dict[str, Any]:
-    """Return seed, generator and optimiser settings for what a server trains."""
-    seed = setup.number("seed")
-    return {
-        "seed": torch_seed(seed, Stream.SERVER),
-        "draw": lambda server_round: torch_rng(seed, Stream.SERVER, server_round),
-        "lr_server": setup.values["proto-server-lr"],
-        "batch_size": setup.values["proto-batch-size"],
-    }
+def _training(setup: MethodSetup, lr: str = "proto-server-lr") -> ServerTraining:
+    seed, values = setup.number("seed"), setup.values
+    return ServerTraining(
+        lambda server_round: torch_rng(seed, Stream.SERVER, server_round),
+        values[lr], values["proto-batch-size"],
+    )  # fmt: skip
+
+
+def _server_seed(setup: MethodSetup) -> int:
+    """Return the seed of the initial weights of a server's module."""
+    return torch_seed(setup.number("seed"), Stream.SERVER)
 
 
 def _embedding_seed(setup: MethodSetup) -> int:
@@ -45,25 +53,27 @@ def _embedding_seed(setup: MethodSetup) -> int:
     return torch_seed(setup.number("seed"), Stream.SERVER, 0, 1)
 
 
-def _gaussian(setup: MethodSetup) -> np.ndarray:
-    width = setup.number("feature-dim")
-    return gaussian_embedding(setup.num_classes, width, _embedding_seed(setup)).numpy()
+def _trained(setup: MethodSetup, embedding: Tensor, start: str) -> dict[str, Any]:
+    """Return G(E), with the initial E [C, K], and how it is trained."""
+    maker = PrototypeMaker(embedding, _server_seed(setup), start)
+    return {"shape": _shape(setup), "maker": maker, "training": _training(setup)}
 
 
 def feddor(setup: MethodSetup) -> dict[str, Any]:
-    """Return G(E)'s parts for FedDOR, and the orthogonal rows."""
-    rows = embedding = setup.personal().rows
+    """Return G(E), how it is trained, and the orthogonal rows."""
+    rows = setup.personal().rows
+    embedding = torch.from_numpy(rows)
     if not setup.values["feddor-oi-shared-seed"]:
-        seed, width = _embedding_seed(setup), setup.number("feature-dim")
-        embedding = setup.personal().orthogonal(width, seed).numpy()
-    parts = {"rows": rows, "embedding": embedding, "start": setup.values["feddor-generator"]}
-    return {"shape": _shape(setup), **_server(setup), **parts}
+        width = setup.number("feature-dim")
+        embedding = setup.personal().orthogonal(width, _embedding_seed(setup))
+    return {**_trained(setup, embedding, setup.values["feddor-generator"]), "rows": rows}
 
 
 def feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
-    """Return the same with E from N(0, 1) and nothing fitted to it."""
-    parts = {**feddor(setup), "embedding": _gaussian(setup), "first_target": "none"}
-    return parts if parts["start"] != "fitted" else {**parts, "start": "plain"}
+    """Return the same with E from N(0, 1), which nothing is fitted to, and no first target."""
+    start = setup.values["feddor-generator"]
+    trained = trained_prototypes(setup, "plain" if start == "fitted" else start)
+    return {**trained, "rows": setup.personal().rows, "first_target": "none"}
 
 
 def feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
@@ -71,9 +81,11 @@ def feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
     return {"shape": _shape(setup), "first": setup.personal().rows}
 
 
-def trained_prototypes(setup: MethodSetup) -> dict[str, Any]:
-    """Return G(E)'s parts for FedTGP and FedORGP, E from N(0, 1)."""
-    return {"shape": _shape(setup), **_server(setup), "embedding": _gaussian(setup)}
+def trained_prototypes(setup: MethodSetup, start: str = "plain") -> dict[str, Any]:
+    """Return G(E) with E from N(0, 1), and how it is trained."""
+    width = setup.number("feature-dim")
+    embedding = gaussian_embedding(setup.num_classes, width, _embedding_seed(setup))
+    return _trained(setup, embedding, start)
 
 
 def fd(setup: MethodSetup) -> dict[str, Any]:
@@ -82,28 +94,21 @@ def fd(setup: MethodSetup) -> dict[str, Any]:
 
 
 def fedgh(setup: MethodSetup) -> dict[str, Any]:
-    """Return FedGH's headers, one for each shape of heads, and what trains them."""
-    parts, personal = _server(setup), setup.personal()
-    del parts["seed"]
+    """Return FedGH's headers, one for each shape of heads, and how they are trained."""
+    personal = setup.personal()
     headers = {width: personal.header(width) for width in sorted(set(personal.group.hidden))}
     given = {"headers": headers, "hidden_of": personal.group.hidden_of}
-    return {"shape": _shape(setup), **parts, **given}
+    return {"shape": _shape(setup), "training": _training(setup), **given}
 
 
 def _generator(setup: MethodSetup) -> FeatureGenerator:
-    seed = torch_seed(setup.number("seed"), Stream.SERVER)
-    width = setup.number("feature-dim")
-    return FeatureGenerator(setup.num_classes, width, _NOISE, _GENERATOR_WIDTH, seed)
+    sizes = setup.num_classes, setup.number("feature-dim"), _NOISE, _GENERATOR_WIDTH
+    return FeatureGenerator(*sizes, _server_seed(setup))
 
 
 def fedgen(setup: MethodSetup) -> dict[str, Any]:
-    """Return FedGen's generator and what trains it."""
-    parts = _server(setup)
-    return {
-        "generator": _generator(setup),
-        "draw": parts["draw"],
-        "batch_size": parts["batch_size"],
-    }
+    """Return FedGen's generator and how it is trained."""
+    return {"generator": _generator(setup), "training": _training(setup, "fedgen-server-lr")}
 
 
 def fedgen_client(setup: MethodSetup) -> dict[str, Any]:

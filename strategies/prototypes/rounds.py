@@ -3,14 +3,19 @@
 The methods differ in how the server computes the table; each is one class in a file of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from strategies.aggregate import Arrays
-from strategies.prototypes.training import PrototypeMaker, one_thread, train_on_pairs
+from strategies.prototypes.training import (
+    PrototypeMaker,
+    ServerTraining,
+    one_thread,
+    train_on_pairs,
+)
 from strategies.prototypes.uploads import (
     Table,
     TableShape,
@@ -89,32 +94,14 @@ class TrainedPrototypes(PrototypeRounds):
     def __init__(
         self,
         *args: Any,
-        embedding: np.ndarray,
-        seed: int,
-        draw: Callable[[int], torch.Generator],
-        lr_server: float = 0.01,
-        epochs: int | str = 1,
-        batch_size: int = 32,
-        start: str = "plain",
+        maker: PrototypeMaker,
+        training: ServerTraining,
+        epochs: int | str,
         **kwargs: Any,
     ) -> None:
-        """Prepare the server's module.
-
-        Args:
-            args: as the base.
-            embedding: the initial E [C, K].
-            seed: of the module's other initial values.
-            draw: round -> generator of its shuffles.
-            lr_server: learning rate of plain SGD on uploaded prototypes.
-            epochs: epochs over a round's uploads, or "auto", as in `train_on_pairs`.
-            batch_size: prototypes in a batch.
-            start: as in `PrototypeMaker`.
-            kwargs: as the base.
-        """
+        """Prepare; `epochs` over a round's uploads, or "auto", as in `train_on_pairs`."""
         super().__init__(*args, **kwargs)
-        self.maker = PrototypeMaker(torch.from_numpy(embedding), seed, start)
-        self.draw, self.lr_server = draw, lr_server
-        self.epochs, self.batch_size = epochs, batch_size
+        self.maker, self.training, self.epochs = maker, training, epochs
         self.epochs_taken = 0
 
     def loss(self, prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -129,9 +116,8 @@ class TrainedPrototypes(PrototypeRounds):
     def update(self, uploads: list[Upload]) -> Table:
         """Train on this round's uploads and compute the prototypes of all classes."""
         self.epochs_taken = train_on_pairs(
-            self.maker, self.loss, *pairs(uploads), self.draw(self.server_round),
-            lr=self.lr_server, epochs=self.epochs, batch_size=self.batch_size,
-        )  # fmt: skip
+            self.maker, self.loss, *pairs(uploads), self.training, self.server_round, self.epochs
+        )
         return Table.full(self.made())
 
     def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:

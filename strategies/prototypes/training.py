@@ -7,6 +7,7 @@ Symbols: p prototypes [B, K] with labels y [B], a table of class prototypes [C, 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,6 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 MOST_EPOCHS, PATIENCE, TOLERANCE = 100, 5, 1e-3  # of training to a plateau
+
+
+@dataclass(frozen=True)
+class ServerTraining:
+    """How a server trains in every round."""
+
+    draw: Callable[[int], torch.Generator]  # round -> generator of its shuffles and noise
+    lr: float
+    batch_size: int
 
 
 class PrototypeMaker(nn.Module):
@@ -116,11 +126,9 @@ def train_on_pairs(
     loss: Callable[[Tensor, Tensor], Tensor],
     rows: np.ndarray,
     classes: np.ndarray,
-    draw: torch.Generator,
-    *,
-    lr: float,
-    epochs: int | str = 1,
-    batch_size: int = 32,
+    training: ServerTraining,
+    server_round: int,
+    epochs: int | str,
 ) -> int:
     """Train a module in place by plain SGD on (prototype, class) pairs; return the epochs it took.
 
@@ -128,14 +136,15 @@ def train_on_pairs(
     incomplete batch is used. With `epochs` "auto" the loss of all pairs is computed after every
     epoch, and training ends at its `Plateau`, or after `MOST_EPOCHS`.
     """
+    draw = training.draw(server_round)
     prototypes, labels = torch.from_numpy(rows), torch.from_numpy(classes)
     parameters = list(module.parameters())
     max_epochs = MOST_EPOCHS if epochs == "auto" else int(epochs)
     plateau = Plateau()
     with one_thread():
         for epoch in range(max_epochs):
-            for chosen in torch.randperm(len(labels), generator=draw).split(batch_size):
-                descend(parameters, loss(prototypes[chosen], labels[chosen]), lr)
+            for chosen in torch.randperm(len(labels), generator=draw).split(training.batch_size):
+                descend(parameters, loss(prototypes[chosen], labels[chosen]), training.lr)
             if epochs == "auto" and plateau.reached(float(loss(prototypes, labels).detach())):
                 return epoch + 1
     return max_epochs

@@ -23,6 +23,7 @@ from strategies.feddor import FedDORWithoutGenerator
 from strategies.fedkd import FedKD
 from strategies.fedtgp import FedTGP
 from strategies.fml import FML
+from strategies.prototypes.training import PrototypeMaker, ServerTraining
 from strategies.prototypes.uploads import TableShape, Upload
 from strategies.rounds.records import ARRAYS, ClientResult, Task, to_array_record, weight_of
 
@@ -145,8 +146,8 @@ def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
     rows = rng.normal(size=(5, 4)).astype(np.float32)
     classes = [0, 1, 2, 0, 2]
     strategy = strategy_of(
-        FedTGP, shape=TableShape(3, 4), embedding=embedding.copy(), seed=1, lr_server=0.1,
-        epochs=3, draw=lambda server_round: torch.Generator().manual_seed(server_round),
+        FedTGP, shape=TableShape(3, 4), maker=PrototypeMaker(torch.from_numpy(embedding), seed=1),
+        training=ServerTraining(torch.Generator().manual_seed, lr=0.1, batch_size=32), epochs=3,
     )  # fmt: skip
     values = [p.detach().clone().requires_grad_() for p in strategy.maker.parameters()]
     names = [name for name, _ in strategy.maker.named_parameters()]

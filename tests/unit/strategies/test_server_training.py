@@ -14,6 +14,7 @@ from strategies.prototypes.training import (
     FeatureGenerator,
     Plateau,
     PrototypeMaker,
+    ServerTraining,
     adaptive_margin,
     descend,
     diversity_loss,
@@ -28,6 +29,10 @@ from strategies.prototypes.uploads import normalised
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
 )
+
+
+def training(lr: float) -> ServerTraining:
+    return ServerTraining(torch.Generator().manual_seed, lr, batch_size=32)
 
 
 def tensor(values: list) -> torch.Tensor:
@@ -115,13 +120,12 @@ def test_training_takes_as_many_epochs_as_the_loss_needs():
     rows, classes = torch.rand(12, 6, generator=torch.Generator().manual_seed(1)), np.arange(12) % 4
 
     def trained(epochs: int | str) -> tuple[PrototypeMaker, int, float]:
-        maker, draw = PrototypeMaker(gaussian_embedding(4, 6, 3), 0), torch.Generator()
-        draw.manual_seed(0)
+        maker = PrototypeMaker(gaussian_embedding(4, 6, 3), 0)
 
         def loss(prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return sum(intra_inter(prototypes, labels, maker()))
 
-        taken = train_on_pairs(maker, loss, rows.numpy(), classes, draw, lr=1.0, epochs=epochs)
+        taken = train_on_pairs(maker, loss, rows.numpy(), classes, training(1.0), 0, epochs)
         ended = loss(rows, torch.from_numpy(classes))
         return maker, taken, float(ended.detach())
 
@@ -172,8 +176,9 @@ def test_one_step_of_fedghs_header():
         lambda rows, labels: F.cross_entropy(header(rows), labels),
         np.array(vector["prototypes"]),
         np.array(vector["labels"]),
-        torch.Generator().manual_seed(0),
-        lr=vector["lr"],
+        training(vector["lr"]),
+        server_round=0,
+        epochs=1,
     )
     torch.testing.assert_close(header.weight.detach(), tensor(vector["weight_after"]))
     torch.testing.assert_close(header.bias.detach(), tensor(vector["bias_after"]))
