@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clients.training.arrays import to_arrays
-from fedapp.core.rng import Stream, torch_rng, torch_seed
+from fedapp.core.rng import Stream, seeded, torch_rng, torch_seed
 from fedapp.methods.setup import MethodSetup
 from strategies.low_rank import LowRank
 from strategies.prototypes.training import (
@@ -55,7 +55,8 @@ def _embedding_seed(setup: MethodSetup) -> int:
 
 def _trained(setup: MethodSetup, embedding: Tensor, start: str) -> dict[str, Any]:
     """Return G(E), with the initial E [C, K], and how it is trained."""
-    maker = PrototypeMaker(embedding, _server_seed(setup), start)
+    with seeded(_server_seed(setup)):
+        maker = PrototypeMaker(embedding, start)
     return {"shape": _shape(setup), "maker": maker, "training": _training(setup)}
 
 
@@ -103,7 +104,8 @@ def fedgh(setup: MethodSetup) -> dict[str, Any]:
 
 def _generator(setup: MethodSetup) -> FeatureGenerator:
     sizes = setup.num_classes, setup.number("feature-dim"), _NOISE, _GENERATOR_WIDTH
-    return FeatureGenerator(*sizes, _server_seed(setup))
+    with seeded(_server_seed(setup)):
+        return FeatureGenerator(*sizes)
 
 
 def fedgen(setup: MethodSetup) -> dict[str, Any]:

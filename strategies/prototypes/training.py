@@ -38,17 +38,16 @@ class PrototypeMaker(nn.Module):
         for C <= K + 1; with more classes it gives the nearest possible rows.
     residual: E itself, as E + G(E) with the last layer zero.
 
+    Its layers draw from torch's generator, which the caller seeds.
     Source: FedTGP (Zhang et al., AAAI 2024), TGP; FedORGP, TP; FedDOR, E and G.
     """
 
-    def __init__(self, embedding: Tensor, seed: int, start: str = "plain") -> None:
+    def __init__(self, embedding: Tensor, start: str) -> None:
         super().__init__()
         width = embedding.shape[1]
         self.embedding = nn.Parameter(embedding.clone())
         self.residual = start == "residual"
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
         if self.residual:
             nn.init.zeros_(self.second.weight)
             nn.init.zeros_(self.second.bias)
@@ -181,17 +180,16 @@ def descend(parameters: Sequence[nn.Parameter], loss: Tensor, lr: float) -> None
 class FeatureGenerator(nn.Module):
     """FedGen's generator: maps noise [B, n] and classes [B] to features [B, K].
 
+    Its layers draw from torch's generator, which the caller seeds.
     Source: Zhu et al., ICML 2021, in the data-free variant for heterogeneous extractors.
     """
 
-    def __init__(self, num_classes: int, width: int, noise: int, hidden: int, seed: int) -> None:
+    def __init__(self, num_classes: int, width: int, noise: int, hidden: int) -> None:
         super().__init__()
         self.num_classes, self.noise = num_classes, noise
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            self.first = nn.Linear(noise + num_classes, hidden)
-            self.norm = nn.BatchNorm1d(hidden)
-            self.second = nn.Linear(hidden, width)
+        self.first = nn.Linear(noise + num_classes, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.second = nn.Linear(hidden, width)
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
         """Map noise from U(0, 1) and labels [B] to features [B, K]."""

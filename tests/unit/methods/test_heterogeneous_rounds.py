@@ -146,7 +146,7 @@ def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
     rows = rng.normal(size=(5, 4)).astype(np.float32)
     classes = [0, 1, 2, 0, 2]
     strategy = strategy_of(
-        FedTGP, shape=TableShape(3, 4), maker=PrototypeMaker(torch.from_numpy(embedding), seed=1),
+        FedTGP, shape=TableShape(3, 4), maker=PrototypeMaker(torch.from_numpy(embedding), "plain"),
         training=ServerTraining(torch.Generator().manual_seed, lr=0.1, batch_size=32), epochs=3,
     )  # fmt: skip
     values = [p.detach().clone().requires_grad_() for p in strategy.maker.parameters()]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedapp.core.rng import seeded
 from strategies.prototypes.training import (
     MOST_EPOCHS,
     FeatureGenerator,
@@ -35,6 +36,11 @@ def training(lr: float) -> ServerTraining:
     return ServerTraining(torch.Generator().manual_seed, lr, batch_size=32)
 
 
+def maker_of(embedding: torch.Tensor, start: str = "plain") -> PrototypeMaker:
+    with seeded(0):
+        return PrototypeMaker(embedding, start)
+
+
 def tensor(values: list) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
@@ -59,7 +65,7 @@ def test_one_class_has_no_other_to_leave():
 
 def test_one_step_of_feddors_generator():
     vector = VECTORS["feddor_generator_step"]
-    maker = PrototypeMaker(tensor(vector["E"]), seed=0).double()
+    maker = maker_of(tensor(vector["E"])).double()
     layers = {"first.weight": "W1", "first.bias": "b1", "second.weight": "W2", "second.bias": "b2"}
     names = {"embedding": "E", **layers}
     with torch.no_grad():
@@ -83,9 +89,9 @@ def test_one_step_of_feddors_generator():
 
 def test_a_residual_or_fitted_generator_starts_at_its_embedding():
     rows = gaussian_embedding(4, 6, seed=3)
-    assert torch.equal(PrototypeMaker(rows, 0, "residual")(), rows)
-    assert not torch.equal(PrototypeMaker(rows, 0)(), rows)
-    fitted = PrototypeMaker(rows, 0, "fitted")
+    assert torch.equal(maker_of(rows, "residual")(), rows)
+    assert not torch.equal(maker_of(rows)(), rows)
+    fitted = maker_of(rows, "fitted")
     torch.testing.assert_close(fitted(), rows)
     torch.testing.assert_close(fitted.embedding.detach(), 6**0.5 * rows)
 
@@ -94,9 +100,7 @@ def test_with_more_classes_than_a_last_layer_can_fit_a_fitted_generator_starts_n
     rows = F.normalize(gaussian_embedding(30, 6, seed=3), dim=1)
 
     def away(start: str) -> float:
-        return float(
-            1 - F.cosine_similarity(PrototypeMaker(rows, 0, start)().detach(), rows).mean()
-        )
+        return float(1 - F.cosine_similarity(maker_of(rows, start)().detach(), rows).mean())
 
     assert 0.01 < away("fitted") < 0.5 < away("plain")
 
@@ -120,7 +124,7 @@ def test_training_takes_as_many_epochs_as_the_loss_needs():
     rows, classes = torch.rand(12, 6, generator=torch.Generator().manual_seed(1)), np.arange(12) % 4
 
     def trained(epochs: int | str) -> tuple[PrototypeMaker, int, float]:
-        maker = PrototypeMaker(gaussian_embedding(4, 6, 3), 0)
+        maker = maker_of(gaussian_embedding(4, 6, 3))
 
         def loss(prototypes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return sum(intra_inter(prototypes, labels, maker()))
@@ -208,7 +212,11 @@ def test_diversity_is_small_when_features_differ_as_the_noise_does():
 
 
 def test_a_generator_starts_the_same_from_the_same_seed():
-    one, same, other = (FeatureGenerator(3, 4, 5, 6, seed) for seed in (1, 1, 2))
+    makers = []
+    for seed in (1, 1, 2):
+        with seeded(seed):
+            makers.append(FeatureGenerator(3, 4, 5, 6))
+    one, same, other = makers
     noise, labels = torch.rand(7, 5), torch.tensor([0, 1, 2, 0, 1, 2, 0])
     assert one(noise, labels).shape == (7, 4)
     assert torch.equal(one(noise, labels), same(noise, labels))
