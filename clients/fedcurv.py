@@ -35,8 +35,8 @@ class FedCurvClient(LocalClient):
     """
 
     def __init__(
-        self, *args: Any, weight: float, samples: int, per_sample: bool = False,
-        accumulate: bool = False, **kwargs: Any,
+        self, *args: Any, weight: float, samples: int, per_sample: bool, accumulate: bool,
+        **kwargs: Any,
     ) -> None:  # fmt: skip
         """Prepare a client.
 

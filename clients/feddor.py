@@ -20,9 +20,7 @@ class FedDORClient(PrototypeClient):
     Source: FedDOR, the client's loss and equations 5 and 6.
     """
 
-    def __init__(
-        self, *args: Any, ce_weight: float = 10.0, kind: str = "raw_mean", **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, ce_weight: float, kind: str, **kwargs: Any) -> None:
         """Prepare a client; `ce_weight` is λ_CE, `kind` as `class_means`."""
         super().__init__(*args, **kwargs)
         self.ce_weight, self.kind = ce_weight, kind

@@ -32,7 +32,7 @@ class FedGenClient(PersonalClient):
         *args: Any,
         generator: Callable[[], nn.Module],
         noise: int,
-        warmup: int = 1,
+        warmup: int,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)

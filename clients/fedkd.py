@@ -24,8 +24,8 @@ class FedKDClient(PairClient):
         *args: Any,
         compress: Callable[[Arrays, int], Arrays],
         decompress: Callable[[Arrays, Arrays], Arrays],
-        kl: str = "mean",
-        detach: bool = False,
+        kl: str,
+        detach: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)

@@ -23,7 +23,7 @@ class FedNovaClient(LocalClient):
     with a server variate of zero.
     """
 
-    def __init__(self, *args: Any, correction: str = "none", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, correction: str, **kwargs: Any) -> None:
         """Prepare a client; `correction` is "none" or "own", other arguments as `LocalClient`."""
         super().__init__(*args, **kwargs)
         self.corrects = correction == "own"

@@ -11,7 +11,7 @@ from clients.training.objective import Step
 class FedORGPClient(PrototypeClient):
     """CE + λ (1/B) sum of 1 - cos(f, P^y); with `reduction` "sum", without 1/B."""
 
-    def __init__(self, *args: Any, reduction: str = "mean", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, reduction: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.reduction = reduction
 

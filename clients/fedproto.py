@@ -8,7 +8,7 @@ from clients.fedtgp import FedTGPClient
 class FedProtoClient(FedTGPClient):
     """FedTGP's client that uploads image counts if the server weighs by them (FedProto, eq. 6)."""
 
-    def __init__(self, *args: Any, weighting: str = "count", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, weighting: str, **kwargs: Any) -> None:
         """Prepare a client; `weighting` is "count" or "uniform", which uploads no counts."""
         super().__init__(*args, **kwargs)
         self.counted = weighting == "count"

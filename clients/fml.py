@@ -11,7 +11,7 @@ from clients.prototype_losses import mutual
 class FMLClient(PairClient):
     """Mutual learning with an averaged meme model (Shen et al. 2020, arXiv 2006.16765)."""
 
-    def __init__(self, *args: Any, alpha: float = 0.5, beta: float = 0.5, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, alpha: float, beta: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.alpha, self.beta = alpha, beta
 

@@ -14,7 +14,7 @@ class FedAvgM(FedAvg):
     The momentum is kept in float64, so that beta = 0 gives FedAvg's model bit for bit.
     """
 
-    def __init__(self, *args: Any, beta: float = 0.7, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, beta: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.beta = beta
         self._momentum: Arrays = {}

@@ -20,7 +20,7 @@ class FedCurv(FedAvg):
     and needs no client's own part.
     """
 
-    def __init__(self, *args: Any, accumulate: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, accumulate: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.accumulate = accumulate
         self._sent: dict[str, Arrays] = {}

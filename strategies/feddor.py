@@ -18,12 +18,7 @@ class FedDOR(TrainedPrototypes):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        rows: np.ndarray,
-        first_target: str = "oi",
-        inter_weight: float = 1.0,
-        **kwargs: Any,
+        self, *args: Any, rows: np.ndarray, first_target: str, inter_weight: float, **kwargs: Any
     ) -> None:
         """Prepare; `first_target` of round 1: `rows` ("oi"), G(E) ("generator") or "none"."""
         super().__init__(*args, **kwargs)

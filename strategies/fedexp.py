@@ -56,10 +56,7 @@ class FedExP(FedAvg):
     contain eta as "step_length".
     """
 
-    def __init__(
-        self, *args: Any, epsilon: float = 1e-3, step: str = "paper", evaluate: str = "average",
-        **kwargs: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, *args: Any, epsilon: float, step: str, evaluate: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.epsilon, self.step_rule = epsilon, STEPS[step]
         self.averages = evaluate == "average"

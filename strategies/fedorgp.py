@@ -15,9 +15,7 @@ class FedORGP(TrainedPrototypes):
     batch, and L_inter is also a sum over the other classes.
     """
 
-    def __init__(
-        self, *args: Any, gamma: float = 10.0, reduction: str = "mean", **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, gamma: float, reduction: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gamma, self.reduction = gamma, reduction
 

@@ -14,9 +14,7 @@ class FedProto(PrototypeRounds):
     A class without uploads in a round has no prototype afterwards, unless `memory` keeps the last.
     """
 
-    def __init__(
-        self, *args: Any, weighting: str = "count", memory: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, weighting: str, memory: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.counted, self.memory = weighting == "count", memory
 

@@ -12,9 +12,7 @@ from strategies.prototypes.uploads import Table, Upload, class_means
 class FedTGP(TrainedPrototypes):
     """Prototypes separated by a margin from the clients' prototypes (Zhang et al., AAAI 2024)."""
 
-    def __init__(
-        self, *args: Any, rule: str = "maxmin", largest_margin: float = 100.0, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, rule: str, largest_margin: float, **kwargs: Any) -> None:
         """Prepare; `rule` and `largest_margin` as in `adaptive_margin`."""
         super().__init__(*args, **kwargs)
         self.rule, self.largest_margin = rule, largest_margin

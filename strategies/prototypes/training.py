@@ -104,7 +104,7 @@ def margin_cross_entropy(
     return F.cross_entropy(-(distances + margin * true), labels)
 
 
-def adaptive_margin(centres: np.ndarray, limit: float, rule: str = "maxmin") -> float:
+def adaptive_margin(centres: np.ndarray, limit: float, rule: str) -> float:
     """Return FedTGP's margin from the uploaded classes' centres [n, K], at most `limit`.
 
     "maxmin": the largest of the distances to the nearest other centre, as in the code; "max": the

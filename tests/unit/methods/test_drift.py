@@ -38,7 +38,7 @@ def test_fednova_equals_the_vector():
     momentum = replace(LocalSettings(1), momentum=case["rho"])
     sent, extras = [], []
     for steps, after in zip(case["tau_i"], SERVER["w_i"], strict=True):
-        client = VectorClient(FedNovaClient, SERVER["w0"], settings=momentum)
+        client = VectorClient(FedNovaClient, SERVER["w0"], settings=momentum, correction="none")
         update = client.finish(after, steps=steps, lr=0.1)
         sent.append(update.shared)
         extras.append(update.extra)
@@ -161,13 +161,15 @@ def test_feddyn_first_step_of_round_one_is_fedavgs():
     np.testing.assert_array_equal(client.gradient([1.0, 2.0, -1.0]), [1.0, 2.0, -1.0])
 
 
+def fedcurv_client(w, **options):
+    plain = {"weight": 1.0, "samples": 500, "per_sample": False, "accumulate": False}
+    return VectorClient(FedCurvClient, w, **{**plain, **options})
+
+
 def curvature_client(case, **more):
-    sums = {
-        IMPORTANCE: {"w": np.sum(case["u"], axis=0)}, WEIGHTED: {"w": np.sum(case["v"], axis=0)},
-        OF: {"clients": [0, 1, 2]},
-    }  # fmt: skip
-    kind = {"weight": case["lam"], "samples": 500, "inbox": sums, **more}
-    return VectorClient(FedCurvClient, case["w"], **kind)
+    u, v = (np.sum(case[key], axis=0) for key in "uv")
+    sums = {IMPORTANCE: {"w": u}, WEIGHTED: {"w": v}, OF: {"clients": [0, 1, 2]}}
+    return fedcurv_client(case["w"], **{"weight": case["lam"], "inbox": sums, **more})
 
 
 def test_fedcurv_step_has_the_gradient_of_the_vectors_penalty_of_the_others():
@@ -290,8 +292,7 @@ def test_fedcurv_sends_the_change_of_what_the_accumulated_sums_have(
     """A client whose first reply was lost has a state but is in no sum."""
     monkeypatch.setattr(FedCurvClient, "importance", lambda self: {"w": np.full(1, 2.0, "f4")})
     sums = {IMPORTANCE: {"w": [4.0]}, WEIGHTED: {"w": [4.0]}, OF: {"clients": counted}}
-    client = VectorClient(FedCurvClient, [1.0], state={"u/w": [0.5], "v/w": [0.5]}, inbox=sums,
-                          weight=1.0, samples=1, **options)  # fmt: skip
+    client = fedcurv_client([1.0], state={"u/w": [0.5], "v/w": [0.5]}, inbox=sums, **options)
     update = client.finish([3.0], steps=1, lr=0.1)
     assert update.groups[IMPORTANCE]["w"] == sent
     assert update.groups[WEIGHTED]["w"] == 6.0 - (2.0 - sent)

@@ -148,6 +148,7 @@ def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
     strategy = strategy_of(
         FedTGP, shape=TableShape(3, 4), maker=PrototypeMaker(torch.from_numpy(embedding), "plain"),
         training=ServerTraining(torch.Generator().manual_seed, lr=0.1, batch_size=32), epochs=3,
+        rule="maxmin", largest_margin=100.0,
     )  # fmt: skip
     values = [p.detach().clone().requires_grad_() for p in strategy.maker.parameters()]
     names = [name for name, _ in strategy.maker.named_parameters()]

@@ -160,7 +160,7 @@ def test_fedtgp_margin_and_loss(rule, limit, name):
 
 
 def test_a_margin_needs_two_classes():
-    assert adaptive_margin(np.ones((1, 3)), 100.0) == 100.0
+    assert adaptive_margin(np.ones((1, 3)), 100.0, "maxmin") == 100.0
 
 
 def test_a_prototype_on_its_target_has_a_finite_gradient():

@@ -18,8 +18,15 @@ from strategies.rounds.records import ClientResult
 SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
 
 
+OPTIONS = {
+    FedExP: {"epsilon": 1e-3, "step": "paper", "evaluate": "average"},
+    FedAvgM: {"beta": 0.7},
+}
+
+
 def build(kind, weights="uniform", clients=0, **options):
     federation = Federation(dict.fromkeys(range(clients), 0), {})
+    options = {**OPTIONS[kind], **options}
     return kind(federation, lambda r: [], lambda r: 0.1, ["w"], weights=weights, **options)
 
 
@@ -86,7 +93,7 @@ def test_fedexp_of_feddr_plus_never_goes_farther_than_the_mean():
 
 def test_fedavgm_equals_the_vector():
     case = SERVER["FedAvgM_beta0.7_uniform"]
-    strategy = build(FedAvgM, beta=0.7)
+    strategy = build(FedAvgM)
     strategy.load_state({"w": np.array(case["m"])})
     mean = weighted_mean([{"w": np.array(w)} for w in SERVER["w_i"]], [1, 1, 1])
     after = strategy.server_update({"w": np.array(SERVER["w0"])}, mean)["w"]
