@@ -18,8 +18,7 @@ from clients.training.objective import Objective
 from clients.update import Update
 
 IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
-_KINDS = {IMPORTANCE: "u", WEIGHTED: "v"}  # their prefixes in the client's state
-_ZERO = np.float32(0)
+_STORED = {IMPORTANCE: "u/", WEIGHTED: "v/"}  # their prefixes in the client's state
 
 
 class FedCurvClient(LocalClient):
@@ -54,9 +53,9 @@ class FedCurvClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
-        self._round, own = server_round, self.stored_state
+        self._round = server_round
         counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
-        self._own = own if counted else {}  # its part of the sums
+        self._own = self.stored_state if counted else {}  # its part of the sums
         self._pulls = bool(self.inbox) and self.weight > 0
         if self._pulls:
             self._curvature = self._others(IMPORTANCE, at_least=0.0)
@@ -75,15 +74,14 @@ class FedCurvClient(LocalClient):
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Send u and u w of the trained model, or their changes, and keep them."""
         u = self.importance()
-        parts = {"u": u, "v": {name: u[name] * update.shared[name] for name in u}}
+        parts = {IMPORTANCE: u, WEIGHTED: {name: u[name] * update.shared[name] for name in u}}
         update.state = {
-            f"{kind}/{n}": a for kind, arrays in parts.items() for n, a in arrays.items()
+            _STORED[group] + n: array
+            for group, arrays in parts.items()
+            for n, array in arrays.items()
         }
-        before = self._own if self.accumulate else {}
-        update.groups = {
-            group: {n: a - before.get(f"{kind}/{n}", _ZERO) for n, a in parts[kind].items()}
-            for group, kind in _KINDS.items()
-        }
+        changes = {group: self._without_own(group, arrays) for group, arrays in parts.items()}
+        update.groups = changes if self.accumulate else parts
 
     def importance(self) -> Arrays:
         """Return the mean over mini-batches or examples of each parameter's squared gradient.
@@ -116,12 +114,14 @@ class FedCurvClient(LocalClient):
 
     def _others(self, group: str, at_least: float) -> list[Tensor]:
         """Return 2 lambda times a sum without this client's own part."""
-        sums, kind = self.inbox[group], _KINDS[group]
-        rest = {
-            name: np.maximum(sums[name] - self._own.get(f"{kind}/{name}", _ZERO), at_least)
-            for name in self.trained
-        }
-        return self.on_device({n: np.float32(2 * self.weight) * a for n, a in rest.items()})
+        rest = self._without_own(group, self.inbox[group])
+        factor = np.float32(2 * self.weight)
+        return self.on_device({n: factor * np.maximum(rest[n], at_least) for n in self.trained})
+
+    def _without_own(self, group: str, arrays: Arrays) -> Arrays:
+        """Return the arrays minus this client's own part, if the sums have it."""
+        own, prefix = self._own, _STORED[group]
+        return {n: array - own[prefix + n] for n, array in arrays.items()} if own else arrays
 
 
 def _depends_on_batch(model: torch.nn.Module) -> bool:

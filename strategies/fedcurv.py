@@ -7,6 +7,7 @@ import numpy as np
 
 from strategies.aggregate import Arrays
 from strategies.fedavg import FedAvg
+from strategies.rounds.named_arrays import strip_prefix
 
 IMPORTANCE, WEIGHTED, OF = "importance", "importance-weighted", "importance-of"
 
@@ -23,11 +24,12 @@ class FedCurv(FedAvg):
     def __init__(self, *args: Any, accumulate: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.accumulate = accumulate
-        self._sent: dict[str, Arrays] = {}
+        self._importances: dict[str, Arrays] = {}  # both sums; {} in round 1
+        self._clients = np.zeros(0, np.int64)  # ids of the clients in the sums
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send both sums and the ids of their clients; nothing in the first round."""
-        return self._sent
+        return {**self._importances, OF: {"clients": self._clients}} if self._importances else {}
 
     def averaged(self) -> dict[str, Arrays]:
         """Request u_i and u_i w_i."""
@@ -41,20 +43,20 @@ class FedCurv(FedAvg):
             group: {name: mean * np.float32(len(clients)) for name, mean in arrays.items()}
             for group, arrays in means.items()
         }
-        if self.accumulate and self._sent:
-            clients = np.union1d(clients, self._sent[OF]["clients"])
+        if self.accumulate and self._importances:
+            clients = np.union1d(clients, self._clients)
             for group, arrays in sums.items():
                 for name, array in arrays.items():
-                    array += self._sent[group][name]
-        self._sent = {**sums, OF: {"clients": clients}}
+                    array += self._importances[group][name]
+        self._importances, self._clients = sums, clients
 
     def state(self) -> Arrays:
         """Return the sums and ids for the next round."""
-        return {f"{g}/{name}": a for g, arrays in self._sent.items() for name, a in arrays.items()}
+        sent = self.extras(())
+        return {f"{g}/{name}": a for g, arrays in sent.items() for name, a in arrays.items()}
 
     def load_state(self, state: Arrays) -> None:
         """Restore the sums and ids for the next round."""
-        self._sent = {}
-        for label, array in state.items():
-            group, _, name = label.partition("/")
-            self._sent.setdefault(group, {})[name] = array
+        groups = {group: strip_prefix(state, f"{group}/") for group in (IMPORTANCE, WEIGHTED)}
+        self._importances = {group: arrays for group, arrays in groups.items() if arrays}
+        self._clients = state.get(f"{OF}/clients", self._clients)
