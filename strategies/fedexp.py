@@ -7,8 +7,8 @@ import numpy as np
 from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, UpdateRefused
-from strategies.fedavg import FedAvg
 from strategies.rounds.records import ClientResult, Task, weight_of
+from strategies.stateful import StatefulFedAvg
 
 # |D_i|^2 and p_i of the round's clients, |D|^2, epsilon, number of all clients -> eta
 StepRule = Callable[[np.ndarray, np.ndarray, float, float, int], float]
@@ -46,7 +46,7 @@ STEPS: dict[str, StepRule] = {
 }
 
 
-class FedExP(FedAvg):
+class FedExP(StatefulFedAvg):
     """w <- w_g - eta D, D = w_g - mean, eta = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))).
 
     Equation 5 of the paper with p_i = 1/M; with weights by size, its weighted form. Norms are over
@@ -60,7 +60,6 @@ class FedExP(FedAvg):
         super().__init__(*args, **kwargs)
         self.epsilon, self.step_rule = epsilon, STEPS[step]
         self.averages = evaluate == "average"
-        self._before: Arrays = {}
 
     def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
         """Add models with plausible distances; raises `UpdateRefused` otherwise."""
@@ -83,7 +82,7 @@ class FedExP(FedAvg):
         clients = len(self.federation.nodes)
         eta = self.step_rule(squares, np.array(weights), length, self.epsilon, clients)
         self.report.metrics["step_length"] = eta
-        self._before = received if self.averages else {}
+        self.kept = received if self.averages else {}  # the model before the last one
         moved = {
             name: (received[name] - eta * array).astype(mean[name].dtype)
             for name, array in update.items()
@@ -92,19 +91,10 @@ class FedExP(FedAvg):
 
     def model_to_evaluate(self, arrays: Arrays) -> Arrays:
         """Return the last model, or the mean of the last two models' parameters."""
+        before = self.kept
         averaged = {
-            name: ((arrays[name].astype(np.float64) + self._before[name]) / 2).astype(
-                arrays[name].dtype
-            )
+            name: ((arrays[name].astype(np.float64) + before[name]) / 2).astype(arrays[name].dtype)
             for name in self.trained
-            if self._before
+            if before
         }
         return {**arrays, **averaged}
-
-    def state(self) -> Arrays:
-        """Return the model before the last one, for the average that is evaluated."""
-        return dict(self._before)
-
-    def load_state(self, state: Arrays) -> None:
-        """Restore the model before the last one."""
-        self._before = dict(state)
