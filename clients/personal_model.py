@@ -7,13 +7,11 @@ client stores the model. Each method defines what its clients send, if anything.
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient
+from clients.base import Arrays, LocalClient, check_finite
 from clients.training.arrays import load_arrays, to_arrays
-from clients.training.local_training import LossDiverged
 from clients.update import Update
 
 AFTER_DOWNLOAD = "after-download"
@@ -38,11 +36,8 @@ class PersonalClient(LocalClient):
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
         self.model.zero_grad(set_to_none=True)  # other clients' models need the memory
-        own = to_arrays(self.own_tensors())
-        steps = update.training.steps
-        if not all(np.isfinite(array).all() for array in own.values()):
-            raise LossDiverged(f"its model has non-finite weights after {steps} steps")
-        update.state = own
+        update.state = to_arrays(self.own_tensors())
+        check_finite(update.state, "its model", update.training.steps)
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Load the personal model as it is after the round."""
