@@ -42,15 +42,9 @@ class FedGen(FedAvg):
     sums_only = False  # it needs each client's label counts
 
     def __init__(
-        self,
-        *args: Any,
-        generator: FeatureGenerator,
-        training: ServerTraining,
-        steps: int,
-        label_query: bool,
-        diversity: float,
-        **kwargs: Any,
-    ) -> None:
+        self, *args: Any, generator: FeatureGenerator, training: ServerTraining, steps: int,
+        label_query: bool, diversity: float, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
         self.generator, self.training, self.steps = generator, training, steps
         self.label_query, self.diversity = label_query, diversity

@@ -25,15 +25,9 @@ class FedGH(PrototypeRounds):
     makes = "headers"
 
     def __init__(
-        self,
-        *args: Any,
-        headers: Mapping[int, nn.Module],
-        hidden_of: Callable[[int], int],
-        training: ServerTraining,
-        epochs: int,
-        evaluate_when: str,
-        **kwargs: Any,
-    ) -> None:
+        self, *args: Any, headers: Mapping[int, nn.Module], hidden_of: Callable[[int], int],
+        training: ServerTraining, epochs: int, evaluate_when: str, **kwargs: Any,
+    ) -> None:  # fmt: skip
         """Prepare; `headers` by width of the hidden layer, `hidden_of` maps a client to its width.
 
         Clients are evaluated with their own heads or, "after-download", with the new header.

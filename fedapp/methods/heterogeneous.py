@@ -162,7 +162,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "Wu et al. 2022, Nature Communications",
         server=ServerSpec(FedKD, parts=parts.fedkd),
         client=ClientSpec(
-            FedKDClient, {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"}, parts.codec
+            FedKDClient, {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"}, parts.fedkd_client
         ),
         exchange=_exchange(also_sends="compressed mentee", keeps="personal model, mentee, map"),
         personal=PersonalModels(second_models=("mentee", "map")),

@@ -4,6 +4,7 @@ Only a process can give it: the sizes of prototypes, random numbers, modules, th
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,32 +31,19 @@ def _shape(setup: MethodSetup) -> TableShape:
     return TableShape(setup.num_classes, setup.number("feature-dim"), passes)
 
 
-def fedproto(setup: MethodSetup) -> dict[str, Any]:
-    """Return the shape of FedProto's prototypes."""
-    return {"shape": _shape(setup)}
-
-
 def _training(setup: MethodSetup, lr: str = "proto-server-lr") -> ServerTraining:
-    seed, values = setup.number("seed"), setup.values
-    return ServerTraining(
-        lambda server_round: torch_rng(seed, Stream.SERVER, server_round),
-        values[lr], values["proto-batch-size"],
-    )  # fmt: skip
+    draw = partial(torch_rng, setup.number("seed"), Stream.SERVER)
+    return ServerTraining(draw, setup.values[lr], setup.number("proto-batch-size"))
 
 
-def _server_seed(setup: MethodSetup) -> int:
-    """Return the seed of the initial weights of a server's module."""
-    return torch_seed(setup.number("seed"), Stream.SERVER)
-
-
-def _embedding_seed(setup: MethodSetup) -> int:
-    """Return the seed of a server's embedding, if the server draws its own."""
-    return torch_seed(setup.number("seed"), Stream.SERVER, 0, 1)
+def _seed(setup: MethodSetup, part: int) -> int:
+    """Return the seed of a server's module (part 0), or of an embedding of its own (part 1)."""
+    return torch_seed(setup.number("seed"), Stream.SERVER, 0, part)
 
 
 def _trained(setup: MethodSetup, embedding: Tensor, start: str) -> dict[str, Any]:
     """Return G(E), with the initial E [C, K], and how it is trained."""
-    with seeded(_server_seed(setup)):
+    with seeded(_seed(setup, 0)):
         maker = PrototypeMaker(embedding, start)
     return {"shape": _shape(setup), "maker": maker, "training": _training(setup)}
 
@@ -66,12 +54,12 @@ def feddor(setup: MethodSetup) -> dict[str, Any]:
     embedding = torch.from_numpy(rows)
     if not setup.values["feddor-oi-shared-seed"]:
         width = setup.number("feature-dim")
-        embedding = setup.personal().orthogonal(width, _embedding_seed(setup))
+        embedding = setup.personal().orthogonal(width, _seed(setup, 1))
     return {**_trained(setup, embedding, setup.values["feddor-generator"]), "rows": rows}
 
 
 def feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
-    """Return the same with E from N(0, 1), which nothing is fitted to, and no first target."""
+    """Return the same for E from N(0, 1), to which nothing is fitted, without a first target."""
     start = setup.values["feddor-generator"]
     trained = trained_prototypes(setup, "plain" if start == "fitted" else start)
     return {**trained, "rows": setup.personal().rows, "first_target": "none"}
@@ -85,8 +73,13 @@ def feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
 def trained_prototypes(setup: MethodSetup, start: str = "plain") -> dict[str, Any]:
     """Return G(E) with E from N(0, 1), and how it is trained."""
     width = setup.number("feature-dim")
-    embedding = gaussian_embedding(setup.num_classes, width, _embedding_seed(setup))
+    embedding = gaussian_embedding(setup.num_classes, width, _seed(setup, 1))
     return _trained(setup, embedding, start)
+
+
+def fedproto(setup: MethodSetup) -> dict[str, Any]:
+    """Return the shape of FedProto's prototypes."""
+    return {"shape": _shape(setup)}
 
 
 def fd(setup: MethodSetup) -> dict[str, Any]:
@@ -103,9 +96,9 @@ def fedgh(setup: MethodSetup) -> dict[str, Any]:
 
 
 def _generator(setup: MethodSetup) -> FeatureGenerator:
-    sizes = setup.num_classes, setup.number("feature-dim"), _NOISE, _GENERATOR_WIDTH
-    with seeded(_server_seed(setup)):
-        return FeatureGenerator(*sizes)
+    classes, width = setup.num_classes, setup.number("feature-dim")
+    with seeded(_seed(setup, 0)):
+        return FeatureGenerator(classes, width, _NOISE, _GENERATOR_WIDTH)
 
 
 def fedgen(setup: MethodSetup) -> dict[str, Any]:
@@ -118,7 +111,7 @@ def fedgen_client(setup: MethodSetup) -> dict[str, Any]:
     return {"generator": lambda: _generator(setup), "noise": _NOISE}
 
 
-def codec(setup: MethodSetup) -> dict[str, Any]:
+def fedkd_client(setup: MethodSetup) -> dict[str, Any]:
     """Return FedKD's compression, which depends on the number of rounds."""
     start, end = setup.values["fedkd-energy-start"], setup.values["fedkd-energy-end"]
     low_rank = LowRank(start, end, setup.number("num-rounds"))
@@ -128,4 +121,4 @@ def codec(setup: MethodSetup) -> dict[str, Any]:
 def fedkd(setup: MethodSetup) -> dict[str, Any]:
     """Return FedKD's compression and the initial mentee."""
     mentee = setup.model.get_submodule("mentee")
-    return {**codec(setup), "mentee": to_arrays(dict(mentee.named_parameters()))}
+    return {**fedkd_client(setup), "mentee": to_arrays(dict(mentee.named_parameters()))}

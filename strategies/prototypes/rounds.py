@@ -92,13 +92,9 @@ class TrainedPrototypes(PrototypeRounds):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        maker: PrototypeMaker,
-        training: ServerTraining,
-        epochs: int | str,
+        self, *args: Any, maker: PrototypeMaker, training: ServerTraining, epochs: int | str,
         **kwargs: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Prepare; `epochs` over a round's uploads, or "auto", as in `train_on_pairs`."""
         super().__init__(*args, **kwargs)
         self.maker, self.training, self.epochs = maker, training, epochs
