@@ -14,15 +14,16 @@ VARY = {"method": ("fedavg", "feddr+"), "lr": (0.01, 0.1)}
 class FakeRunner:
     """Stands in for `launch.run`: writes what a run leaves behind."""
 
-    def __init__(self, failing=()):
-        self.failing, self.started = failing, []
+    def __init__(self, failing=(), diverging=()):
+        self.failing, self.diverging, self.started = failing, diverging, []
 
     def __call__(self, project, values, resources):
         name = values["run-name"]
         self.started.append(name)
         config = parse_config(values).flat()
         run = RunDirectory.create(values["output-dir"], name, config, resume=True)
-        failed = name in self.failing
+        diverged = name in self.diverging
+        failed = diverged or name in self.failing
         accuracy = 0.5 + 0.1 * values["seed"]
         run.write_summary(
             {
@@ -33,6 +34,7 @@ class FakeRunner:
                 "accuracy_best": accuracy,
                 "best_round": 1,
                 "seconds": 3.0,
+                "diverged": diverged,
             }
         )
         return int(failed)

@@ -21,9 +21,9 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
+from fedapp.experiments.earlier_runs import changed_file, outcome
 from fedapp.experiments.jobs import Runner, run_parallel, runner_for
 from fedapp.experiments.sweep_options import Vary
-from fedapp.experiments.user_files import changed_file
 from fedapp.results.comparison import Spread, variable_keys
 from fedapp.results.folders import is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
@@ -52,9 +52,9 @@ class SweepRun:
         return " ".join(f"{key}={value}" for key, value in self.varied.items()) or "all"
 
     @property
-    def completed(self) -> bool:
-        """Whether an earlier sweep completed this run."""
-        return self.directory.summary().get("status") == "completed"
+    def outcome(self) -> str:
+        """How the run ended, or an earlier one of the same name: completed, diverged, or ""."""
+        return outcome(self.directory)
 
 
 def plan(
@@ -113,7 +113,7 @@ def without_effect(runs: Sequence[SweepRun]) -> list[str]:
 def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
     """Return one row per run: whether it will run or be skipped."""
     return [
-        {"run": each.directory.name, "plan": "skip: completed" if each.completed else "run"}
+        {"run": each.directory.name, "plan": f"skip: {each.outcome}" if each.outcome else "run"}
         for each in runs
     ]
 
@@ -131,7 +131,7 @@ def execute(
     runner: Runner | None = None,
     jobs: int = 0,
 ) -> list[dict[str, Any]]:
-    """Execute the runs that are not completed, `jobs` at a time in one process each.
+    """Execute the runs that have not ended, `jobs` at a time in one process each.
 
     With jobs=0 they run one after the other on workers. Returns one row of results per run; the row
     of a failed run has the reason. sweep.csv beside the runs always has the rows so far.
@@ -139,10 +139,10 @@ def execute(
     runner = runner or runner_for(jobs)
     rows = [result_row(each) for each in runs]
     table = runs[0].directory.path.parent / "sweep.csv"
-    waiting = [index for index, each in enumerate(runs) if not each.completed]
+    waiting = [index for index, each in enumerate(runs) if not each.outcome]
     write_csv(rows, table)
     done = len(runs) - len(waiting)
-    log.info("%d runs, %d completed before; results in %s", len(runs), done, table)
+    log.info("%d runs, %d ended before; results in %s", len(runs), done, table)
 
     def one(index: int) -> str:
         log.info("%s starts", runs[index].directory.name)
@@ -207,7 +207,7 @@ def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner
         code = runner(project, each.config, resources)
     except (UserError, OSError) as error:
         return str(error)
-    if code == 0 and each.completed:
+    if code == 0 and each.outcome == "completed":
         return ""
     summary = each.directory.summary()
     lines = [] if summary == before else str(summary.get("reason") or "").strip().splitlines()
@@ -244,13 +244,14 @@ def _check_earlier(each: SweepRun) -> None:
         return
     run, config = RunDirectory.load(path), parse_config(each.config)
     earlier = parse_config(run.config()).flat()
+    variable = variable_keys(earlier)
     for key, value in config.flat().items():
-        if key not in variable_keys(earlier) and earlier[key] != value:
+        if key not in variable and earlier[key] != value:
             raise UserError(
                 f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "
                 "choose another --name, or remove that run"
             )
-    if each.completed and (change := changed_file(run, config)):
+    if each.outcome and (change := changed_file(run, config)):
         raise UserError(
             f"{path} has a run with {change}: choose another --name, or remove that run"
         )

@@ -65,6 +65,8 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
     process, task, received, inbox = _unpack(message, context)
+    if process.files_text != task.files:
+        return _refused(message, task, process.files_text)
     state_dir = str(context.node_config.get("state-dir", ""))
     node_reply = NodeReply(received, task)
     for client in task.clients:
@@ -94,6 +96,8 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
     process, task, received, inbox = _unpack(message, context)
+    if process.files_text != task.files:
+        return _refused(message, task, process.files_text)
     state_dir = str(context.node_config.get("state-dir", ""))
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -164,6 +168,16 @@ def _unpack(
     )
 
 
+def _refused(message: Message, task: Task, files: str) -> Message:
+    """Reply that a file of the user's is another one than at the start of the run."""
+    reason = (
+        f"its node has the files '{files}', but the run began with '{task.files}': "
+        "restore the file there, and resume the run"
+    )
+    failures = [ClientFailure(client, ERROR, reason) for client in task.clients]
+    return Message(pack_report([], failures), reply_to=message)
+
+
 class NodeReply:
     """Collects the results of one node's clients into its reply, one client after the other."""
 
@@ -221,16 +235,16 @@ def _report_line(client: int, update: Update) -> ClientResult:
     """Return the line of the report about one client's training."""
     training = update.training
     return ClientResult(
-        client,
-        update.examples,
-        training.steps,
-        training.loss,
-        training.seconds,
-        update.bytes_sent(),
-        update.squared_distance,
-        update.extra,
-        training.images,
-        int(update.reinitialised),
+        client=client,
+        examples=update.examples,
+        steps=training.steps,
+        loss=training.loss,
+        seconds=training.seconds,
+        payload=update.bytes_sent(),
+        squared_distance=update.squared_distance,
+        extra=update.extra,
+        images=training.images,
+        reinitialised=int(update.reinitialised),
     )
 
 

@@ -66,10 +66,7 @@ def describe(context: Context) -> dict[str, Any]:
         "hosts-any": hosts_any(context),
         "examples": [len(process.data.partition.train[client]) for client in clients],
         "protocol": PROTOCOL_VERSION,
-        "configuration": process.config.fingerprint(),
-        "extension": process.config.extension(),
-        "head": process.head_hash(),
-        **data_properties(process),
+        **shared_properties(process),
         "device": str(process.device),
         "host": platform.node(),
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}, "
@@ -88,14 +85,18 @@ def _check_own(context: Context) -> None:
         )
 
 
-def data_properties(process: ProcessContext) -> dict[str, str]:
-    """Return the properties of the data that server and nodes must share, by their display names.
+def shared_properties(process: ProcessContext) -> dict[str, str]:
+    """Return what server and nodes must share, by display names: files, configuration, data.
 
+    The first that differs is the one that an error names.
     With partition 'own' every client has its own images; only their classes and form must agree.
     """
     data = process.data.dataset
     size = f"{data.image_size}x{data.image_size}, {data.channels} channels"
     return {
+        **process.files,
+        "configuration": process.config.fingerprint(),
+        "head": process.head_hash(),
         "list of classes": data.classes_hash(),
         "form of images": size,
         **({} if process.config.partition == "own" else {IMAGES: process.data.hash}),

@@ -25,10 +25,12 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds until a lost node is queried again
 _EQUAL_RUN = "both need the same app, run configuration and kind of data"
-_EQUAL_COPY = (
-    "every host divides its own copy of the data among all clients, so copy the server's data "
-    "folder there, and install the same NumPy on both"
-)
+_ADVICE = {  # by what differs
+    IMAGES: "every host divides its own copy of the data among all clients, so copy the server's "
+    "data folder there, and install the same NumPy on both",
+    "extension": "copy the server's file that FEDAPP_EXTENSIONS names there",
+    "split": "copy the server's partition-file there",
+}
 
 
 def wait_for_nodes(
@@ -222,5 +224,5 @@ def _compare(identity: Identity, name: str, expected: Mapping[str, str]) -> None
         if identity[key] != value:
             raise UserError(
                 f"{name} has another {key} ({identity[key]}) than the server ({value}): "
-                f"{_EQUAL_COPY if key == IMAGES else _EQUAL_RUN} ({identity['versions']})"
+                f"{_ADVICE.get(key, _EQUAL_RUN)} ({identity['versions']})"
             )

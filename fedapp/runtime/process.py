@@ -37,6 +37,7 @@ from fedapp.runtime.run_data import draw_partition, load_run_dataset
 from strategies.rounds.records import Task
 
 _opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one, by the arguments of `_open`
+_threads_before: list[int] = []  # PyTorch's number, if the open context has one of its own
 
 
 class ProcessContext:
@@ -74,6 +75,19 @@ class ProcessContext:
         }
         self.objective = self.method.objective(self._values)
         self.model: Any = self.slot.model
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """The user's files that the run uses: "extension" and "split", each "none" or with hash."""
+        return {
+            "extension": self.config.extension(),
+            "split": self.data.partition.source or "none",
+        }
+
+    @property
+    def files_text(self) -> str:
+        """The user's files in one text, empty without any."""
+        return ", ".join(f"{kind} {file}" for kind, file in self.files.items() if file != "none")
 
     @property
     def title(self) -> str:
@@ -201,8 +215,10 @@ def open_process(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
 
 
 def close_process() -> None:
-    """Drop this process's context with its data and models."""
+    """Drop this process's context with its data, models and number of threads."""
     _opened.clear()
+    if _threads_before:
+        torch.set_num_threads(_threads_before.pop())
 
 
 def _open(
@@ -210,5 +226,6 @@ def _open(
 ) -> ProcessContext:
     config = parse_config(dict(run_config))
     if config.threads:
+        _threads_before.append(torch.get_num_threads())
         torch.set_num_threads(config.threads)
     return ProcessContext(config, data_dir, own)

@@ -12,7 +12,7 @@ from fedapp.core.errors import UserError
 from fedapp.models.groups import find_group
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.identity import data_properties
+from fedapp.runtime.identity import shared_properties
 from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.privacy import last_round
 from fedapp.runtime.process import ProcessContext
@@ -26,12 +26,7 @@ from strategies.rounds.records import to_array_record
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     """Wait for the nodes and run the remaining rounds."""
     config, process = recorder.config, recorder.process
-    expected = {
-        "extension": config.extension(),
-        "configuration": config.fingerprint(),
-        "head": process.head_hash(),
-        **data_properties(process),
-    }
+    expected = shared_properties(process)
     federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
     federation = replace(federation, architectures=_architectures(config))
     first_round = saved.server_round + 1 if saved else 1

@@ -29,6 +29,7 @@ def build_strategy(
         tolerate_failures=config.tolerate_failures,
         client_evaluation_every=config.client_eval_every or every,
         state_key=state_key if process.keeps else "",
+        files=process.files_text,
         **_rule(config),
         **{name: values[key] for name, key in process.method.server.options.items()},
         **process.method.server.parts(process.setup),

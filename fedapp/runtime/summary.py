@@ -55,8 +55,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "device": str(process.device),
         "versions": {
             **_versions(),
-            "extension": config.extension(),
-            "split": process.data.partition.source or "none",
+            **process.files,
         },
         "command": _command(run),
         **_last_clients(rows),

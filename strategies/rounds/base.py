@@ -5,7 +5,6 @@ as it arrives. The report names each failed or missing client; too few usable re
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -13,7 +12,13 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.client_evaluation import read_scores, summarise_clients
-from strategies.rounds.federation import Federation, RoundFailed, RoundReport, check_finite
+from strategies.rounds.federation import (
+    Federation,
+    NewestModel,
+    RoundFailed,
+    RoundReport,
+    check_finite,
+)
 from strategies.rounds.interruption import uninterrupted
 from strategies.rounds.loop import RoundLoop
 from strategies.rounds.records import (
@@ -37,14 +42,6 @@ _ACCEPTED = "accepted-rounds"
 _Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
 
 
-@dataclass(frozen=True)
-class NewestModel:
-    """The shared arrays after a round, those that belong to the strategy's state."""
-
-    server_round: int
-    arrays: ArrayRecord
-
-
 class ClientStrategy(RoundLoop):
     """Runs the rounds; each method defines how it reduces the replies."""
 
@@ -66,6 +63,7 @@ class ClientStrategy(RoundLoop):
         tolerate_failures: bool = False,
         client_evaluation_every: int = 0,
         state_key: str = "",
+        files: str = "",
     ) -> None:
         """Prepare a strategy.
 
@@ -80,6 +78,7 @@ class ClientStrategy(RoundLoop):
                 are always left out and counted.
             client_evaluation_every: rounds between evaluations on clients' test splits; 0: none.
             state_key: the name of the clients' stored states; empty if they keep none.
+            files: names and hashes of the user's files that every node must have in all rounds.
         """
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.federation, self.cohort, self.lr = federation, cohort, lr
@@ -88,7 +87,7 @@ class ClientStrategy(RoundLoop):
         self.min_replies = max(1, min_replies)
         self.tolerate_failures = tolerate_failures
         self.client_evaluation_every = client_evaluation_every
-        self.state_key = state_key
+        self.state_key, self.files = state_key, files
         self.server_round, self.last_round = 0, 0
         self.report = RoundReport(0)
         self._tasks_sent: dict[int, Task] = {}
@@ -253,10 +252,11 @@ class ClientStrategy(RoundLoop):
         """Return each node's task for the clients that it hosts."""
         return {
             node: Task(
-                self.server_round, tuple(hosted), self.lr(self.server_round), self.weights,
-                total_weight, len(clients), self.state_key,
-                tuple(self.accepted.get(client, 0) for client in hosted if self.state_key),
-                self.separate, self.summed,
+                server_round=self.server_round, clients=tuple(hosted),
+                lr=self.lr(self.server_round), weights=self.weights,
+                total_weight=total_weight, cohort=len(clients), state_key=self.state_key,
+                accepted=tuple(self.accepted.get(c, 0) for c in hosted if self.state_key),
+                separate=self.separate, summed=self.summed, files=self.files,
             )
             for node, hosted in self.federation.by_node(clients).items()
         }  # fmt: skip

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.records import DIVERGED, ERROR, LATE, ClientFailure, ClientResult
@@ -97,6 +98,14 @@ class Federation:
                 raise UpdateRefused("its training loss, or another of its numbers, is not finite")
             if result.squared_distance < 0:
                 raise UpdateRefused(f"its squared distance is {result.squared_distance:g}")
+
+
+@dataclass(frozen=True)
+class NewestModel:
+    """The shared arrays after a round, those that belong to the strategy's state."""
+
+    server_round: int
+    arrays: ArrayRecord
 
 
 @dataclass

@@ -16,7 +16,7 @@ from strategies.aggregate import Arrays
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"
@@ -47,6 +47,7 @@ class Task:
     accepted: tuple[int, ...] = ()
     separate: bool = False  # send each client's model separately, not their sum
     summed: bool = False  # send the exact sum also of a single client, which can be masked
+    files: str = ""  # names and hashes of the user's files with which the run began
 
     def to_record(self) -> ConfigRecord:
         """Return the task as a Flower record."""

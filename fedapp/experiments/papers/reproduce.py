@@ -18,11 +18,11 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
+from fedapp.experiments.earlier_runs import changed_file, outcome
 from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_parallel
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
-from fedapp.experiments.user_files import changed_file
 from fedapp.results.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
@@ -72,8 +72,7 @@ def finished(run: PlannedRun) -> Summary | None:
     if not (run.directory / "config.toml").is_file():
         return None
     earlier, expected = RunDirectory.load(run.directory), resolved(run)
-    summary = earlier.summary()
-    is_finished = summary.get("status") == "completed" or summary.get("diverged")
+    is_finished = bool(outcome(earlier))
     other = "" if _same(earlier, expected) else "another configuration"
     if is_finished and not other:
         other = changed_file(earlier, expected)
@@ -81,7 +80,7 @@ def finished(run: PlannedRun) -> Summary | None:
         raise UserError(
             f"{run.directory} has a run with {other}; move it away or choose another --output-dir"
         )
-    return summary if is_finished else None
+    return earlier.summary() if is_finished else None
 
 
 def _same(earlier: RunDirectory, expected: RunConfig) -> bool:
@@ -101,7 +100,8 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     or that over seeds, the sample's unless the metric's row has another; None for a single seed.
     """
     measure = MEASURES[cell.measure]
-    ended = [(run, summary) for run in runs if (summary := finished(run)) is not None]
+    summaries = [(run, finished(run)) for run in runs]
+    ended = [(run, summary) for run, summary in summaries if summary is not None]
     done = [(run, summary) for run, summary in ended if summary["status"] == "completed"]
     values = [value for _, s in done if (value := measure.read(s)) is not None]
     mean = statistics.mean(values) if values else None
@@ -121,7 +121,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "seeds": _seeds(run for run, _ in done),
         "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),
         "diverged seeds": _seeds(run for run, summary in ended if summary["status"] != "completed"),
-        "unfinished seeds": _seeds(run for run in runs if finished(run) is None),
+        "unfinished seeds": _seeds(run for run, summary in summaries if summary is None),
         **_accuracies([summary for _, summary in done]),
         "rounds": runs[0].overrides["num-rounds"],
         "seconds": sum(summary["seconds"] for _, summary in done) if done else None,

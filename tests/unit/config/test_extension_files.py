@@ -244,7 +244,7 @@ def test_a_sweep_does_not_take_the_results_of_an_earlier_version_of_the_file(tmp
         return plan(ROOT, {**settings(), "num-rounds": 1}, {"method": ("fedavg",)}, [0], tmp_path)
 
     execute(ROOT, sweep(), Resources(), run_in_process)
-    assert sweep()[0].completed
+    assert sweep()[0].outcome == "completed"
     monkeypatch.setattr(RunConfig, "extension", lambda self: "mine.py 0123")
     with pytest.raises(UserError, match="with the extension none instead of mine"):
         sweep()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import ROOT, settings
+from in_process import ROOT, federate, settings
 from typer.testing import CliRunner
 
 from fedapp import server_app
@@ -18,13 +18,15 @@ from fedapp.core.errors import UserError
 from fedapp.data.partition.split_file import find_split, source, write_split
 from fedapp.data.partition.table import Partition, make_partition
 from fedapp.engines.in_process import InProcessGrid
-from fedapp.experiments.user_files import changed_file
+from fedapp.experiments.earlier_runs import changed_file
 from fedapp.results.comparison import group_runs
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.identity import data_properties
+from fedapp.runtime.identity import shared_properties
 from fedapp.runtime.preflight import wait_for_nodes
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process import ProcessContext, close_process
 from fedapp.runtime.run_data import load_partition
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.federation import RoundFailed
 
 TRAIN, TEST = np.array([0, 0, 1, 1, 2, 2, 0, 1]), np.array([0, 1, 2, 0, 1, 2])
 TWO = [[0, 2, 3], [1, 4, 5]]
@@ -170,13 +172,37 @@ def test_a_host_whose_copy_of_the_file_differs_is_refused(tmp_path):
     values = settings(
         num_clients=2, partition="file", partition_file="split.json", data_dir=str(hosts[0])
     )
-    expected = data_properties(ProcessContext(parse_config(values)))
+    expected = shared_properties(ProcessContext(parse_config(values)))
     assert wait_for_nodes(InProcessGrid(values, 2), 2, expected, 5)
     grid = InProcessGrid(values, 2)
     for context in grid.contexts.values():
         context.node_config["data-dir"] = str(hosts[1])
-    with pytest.raises(UserError, match="another set of images"):
+    sentence = r"another split \(split.json .*copy the server's partition-file there"
+    with pytest.raises(UserError, match=sentence):
         wait_for_nodes(grid, 2, expected, 5)
+
+
+def test_a_host_whose_copy_of_the_file_changes_during_the_run_is_refused(tmp_path):
+    split = tmp_path / "split.json"
+
+    def write(first: list[int], second: list[int]) -> None:
+        split.write_text(json.dumps({"train": [first, second]}))
+
+    def exchange_images(strategy: ClientStrategy) -> None:
+        write([*range(50, 150)], [*range(50), *range(150, 200)])
+        close_process()  # like a SuperNode, which starts a process for every message
+
+    write([*range(100)], [*range(100, 200)])
+    values = settings(
+        method="fedavg", num_clients=2, participation=1.0, num_rounds=2, partition="file",
+        partition_file=str(split),
+    )  # fmt: skip
+    sentence = "client 0 failed in round 2: its node has the files 'split split.json .*', but the "
+    with pytest.raises(RoundFailed, match=f"{sentence}run began with 'split split.json"):
+        federate(values, 2, after_round=exchange_images)
+    write([*range(100)], [*range(100, 200)])
+    close_process()
+    assert len(federate(values, 2, after_round=lambda strategy: close_process())[2]) == 2
 
 
 def test_a_run_resumes_only_with_the_split_that_it_began_with(tmp_path):

@@ -153,3 +153,14 @@ def test_a_process_holds_one_node_at_a_time():
     process.open_process(settings(seed=1), {})
     assert len(process._opened) == 1
     assert process.open_process(settings(), {}) is not first
+
+
+def test_a_run_without_threads_of_its_own_has_pytorchs_number_also_after_another_run():
+    usual = torch.get_num_threads()
+    process.open_process(settings(threads=usual + 1), {})
+    assert torch.get_num_threads() == usual + 1
+    process.open_process(settings(threads=usual + 2), {})
+    process.open_process(settings(threads=0), {})
+    assert torch.get_num_threads() == usual
+    process.close_process()
+    assert torch.get_num_threads() == usual

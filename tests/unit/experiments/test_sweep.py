@@ -160,6 +160,16 @@ def test_a_run_that_cannot_start_is_noted_with_its_sentence(tmp_path):
     ] * 2
 
 
+def test_a_run_that_diverged_is_not_trained_again(tmp_path):
+    runs = make_plan(tmp_path, vary={})
+    sweep.execute(ROOT, runs, Resources(), FakeRunner(failing=["seed0"], diverging=["seed1"]))
+    assert [row["plan"] for row in sweep.planned(runs)] == ["run", "skip: diverged"]
+    again = FakeRunner()
+    rows = sweep.execute(ROOT, runs, Resources(), again)
+    assert again.started == ["seed0"]
+    assert [row["status"] for row in rows] == ["completed", "failed"]
+
+
 def test_a_run_that_dies_does_not_pass_for_its_earlier_failure(tmp_path):
     runs = make_plan(tmp_path, vary={}, seeds=(0,))
     sweep.execute(ROOT, runs, Resources(), FakeRunner(failing=["seed0"]))
@@ -170,10 +180,11 @@ def test_a_run_that_dies_does_not_pass_for_its_earlier_failure(tmp_path):
 
 def test_another_configuration_under_the_same_name_is_refused(tmp_path):
     sweep.execute(ROOT, make_plan(tmp_path, vary={}), Resources(), FakeRunner())
-    assert all(run.completed for run in make_plan(tmp_path, vary={}))
+    assert all(run.outcome == "completed" for run in make_plan(tmp_path, vary={}))
     with pytest.raises(UserError, match=r"has a run with num-rounds = 2 instead of 3"):
         make_plan(tmp_path, base={**BASE, "num-rounds": 3}, vary={})
-    assert make_plan(tmp_path, base={**BASE, "round-timeout": 9.0}, vary={})[0].completed
+    [same, _] = make_plan(tmp_path, base={**BASE, "round-timeout": 9.0}, vary={})
+    assert same.outcome == "completed"
 
 
 def test_a_run_that_ended_before_round_1_is_in_no_ones_way(tmp_path):

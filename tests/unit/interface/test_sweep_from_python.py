@@ -28,9 +28,9 @@ def test_a_sweep_has_its_runs_and_goes_on_where_it_stopped(here, capsys):
         {"lr": 0.05, "seed": 0},
         {"lr": 0.1, "seed": 0},
     ]
-    assert "2 runs, 0 completed before; results in runs/first/sweep.csv" in capsys.readouterr().out
+    assert "2 runs, 0 ended before; results in runs/first/sweep.csv" in capsys.readouterr().out
     again = sweep("first", vary, seeds=range(2), method="fedavg", **KEYS)
-    assert "4 runs, 2 completed before" in capsys.readouterr().out
+    assert "4 runs, 2 ended before" in capsys.readouterr().out
     assert len(again.runs) == 4
     row = again.summary[0]
     finals = [each.summary["accuracy_final"] for each in again.runs[:2]]

@@ -1,8 +1,16 @@
-"""Whether an earlier run used the user's files as they are now."""
+"""Whether an earlier run stands: how it ended, and whether the user's files are as they were."""
 
 from fedapp.config.run_config import RunConfig
 from fedapp.data.partition.split_file import find_split, source
 from fedapp.results.run_directory import RunDirectory
+
+
+def outcome(run: RunDirectory) -> str:
+    """Return "completed", or "diverged", which a run would do again; "" if it has not ended."""
+    summary = run.summary()
+    if summary.get("status") == "completed":
+        return "completed"
+    return "diverged" if summary.get("diverged") else ""
 
 
 def changed_file(run: RunDirectory, config: RunConfig) -> str:
