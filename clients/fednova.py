@@ -17,10 +17,9 @@ class FedNovaClient(LocalClient):
     """Sends d_i = (w_g - w_i) / a_i instead of w_i; buffers are sent unchanged.
 
     a_i = |a_i|_1 of SGD with momentum; the report contains it. Source: Wang et al. 2020, NeurIPS,
-    equation 6 and section 4. With the correction "own" the client keeps its mean gradient d_i / lr
-    and subtracts it from every gradient of its next training. Weight decay and momentum act on the
-    difference. The code of FedNTD (Lee et al. 2022, NeurIPS) does this: it is SCAFFOLD's correction
-    with a server variate of zero.
+    equation 6 and section 4. With the correction "own" the client keeps d_i / lr, the mean of its
+    corrected gradients, and subtracts it from every gradient of its next training. Weight decay and
+    momentum act on the difference. The code of FedNTD (Lee et al. 2022, NeurIPS) does this.
     """
 
     def __init__(self, *args: Any, correction: str, **kwargs: Any) -> None:

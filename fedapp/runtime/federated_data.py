@@ -147,7 +147,8 @@ class FederatedData:
 
         A process that trains any client would otherwise end up with the whole training set.
         """
-        batches = self._batches.pop(client, None) or self._new_batches(client)
+        batches = self._batches.pop(client, None)
+        batches = self._new_batches(client) if batches is None else batches
         self._batches[client] = batches
         while len(self._batches) > 1 and sum(b.nbytes for b in self._batches.values()) > KEPT_BYTES:
             del self._batches[next(iter(self._batches))]
