@@ -57,7 +57,7 @@ def personalise(
     evaluation_config: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
     rows: dict[int, dict[str, float]] = {}
     for client in tracked(range(config.num_clients), "fine-tuning clients"):
-        own = process.client(client)
+        own = process.client(client, server_round=config.num_rounds)
         try:
             loss, count, scores = own.evaluate(received, evaluation_config)
         except LossDiverged as reason:

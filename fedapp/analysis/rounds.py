@@ -150,7 +150,7 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
             raise StateError(f"{start.missing} was not kept")
         memory = process.memory(client, task, server_round)
         memory = memory and replace(memory, missing="error")  # a new state would give another model
-        numpy_client = process.client(client, memory, start.extras)
+        numpy_client = process.client(client, memory, start.extras, server_round)
         if path:
             epochs = int(process.config.local_epochs)
             see = partial(_see, process, path)

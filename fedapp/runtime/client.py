@@ -75,7 +75,7 @@ def train(message: Message, context: Context) -> Message:
             check_masked(context.node_config, masked)
             memory = process.memory(client, task, task.server_round, state_dir)
             with memory.state.locked() if memory else nullcontext():
-                numpy_client = process.client(client, memory, inbox)
+                numpy_client = process.client(client, memory, inbox, task.server_round)
                 update = numpy_client.work(
                     _ordered(received, numpy_client), task.server_round, task.lr
                 )
@@ -105,7 +105,7 @@ def evaluate(message: Message, context: Context) -> Message:
     for client in task.clients:
         try:
             memory = process.memory(client, task, task.server_round + 1, state_dir)
-            numpy_client = process.client(client, memory, inbox)
+            numpy_client = process.client(client, memory, inbox, task.server_round)
             loss, count, scores = numpy_client.evaluate(
                 list(_ordered(received, numpy_client).values()), config
             )

@@ -60,15 +60,23 @@ class FederatedData:
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(device)
         self._global_test_set = partition.global_test_set()
 
-    def client(self, client: int) -> ClientData:
-        """Return one client's data as functions that return batches."""
+    def client(self, client: int, server_round: int = 0) -> ClientData:
+        """Return one client's data as functions that return batches.
+
+        A stochastic client's class counts are those of the round (0: all its images). Its weight in
+        a mean, `num_examples`, stays that of all its images.
+        """
+        counts, dropped = self._class_counts[client], self.dropped_class(client, server_round)
+        if dropped is not None:
+            counts = counts.clone()
+            counts[dropped] = 0
         return ClientData(
             training=lambda server_round: self._epochs(client, server_round, Stream.BATCHES),
             tuning=lambda server_round: self._epochs(client, server_round, Stream.TUNING),
             examples=lambda server_round: self.examples(client, server_round),
             test=lambda: self.test_batches(self._test_members(client)),
             num_examples=len(self.partition.train[client]),
-            class_counts=self._class_counts[client],
+            class_counts=counts,
             seed=lambda r: torch_seed(self.settings.seed, Stream.LOCAL, r, client),
         )
 

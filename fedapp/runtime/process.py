@@ -138,9 +138,10 @@ class ProcessContext:
         client: int,
         memory: Memory | None = None,
         inbox: Mapping[str, dict[str, np.ndarray]] | None = None,
+        server_round: int = 0,
     ) -> LocalClient:
-        """Return the NumPyClient of one client, with its state and the received extras."""
-        data = self.data.client(client)
+        """Return the NumPyClient of one client for a round, with its state and received extras."""
+        data = self.data.client(client, server_round)
         return self.method.client.kind(
             self.slot_of(client), client, data,
             replace(self.objective, class_counts=data.class_counts),

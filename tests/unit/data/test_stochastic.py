@@ -48,9 +48,12 @@ def test_a_node_trains_stochastic_clients_without_the_dropped_class():
     node = ProcessContext(config)
     seen = {}
     for server_round in (1, 10, 11):
-        client = node.client(3)
+        client = node.client(3, server_round=server_round)
         batches = client.data.training(server_round)()
         seen[server_round] = set(torch.cat([labels for _, labels in batches]).tolist())
+        counts = client.objective.class_counts
+        assert set(counts.nonzero().flatten().tolist()) == seen[server_round]
+        assert counts.equal(client.data.class_counts)
     full = set(node.data.dataset.train_labels[node.data.partition.train[3]].tolist())
     assert seen[1] == seen[10] == full - {node.data.dropped_class(3, 1)}
     assert seen[11] == full - {node.data.dropped_class(3, 11)}
