@@ -53,9 +53,9 @@ class FedCurvClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
-        self._round = server_round
+        self._round, stored = server_round, self.stored_state  # a lost one is always an error
         counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
-        self._own = self.stored_state if counted else {}  # its part of the sums
+        self._own = stored if counted else {}  # its part of the sums
         self._pulls = bool(self.inbox) and self.weight > 0
         if self._pulls:
             self._curvature = self._others(IMPORTANCE, at_least=0.0)
