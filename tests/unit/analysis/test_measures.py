@@ -245,7 +245,7 @@ def test_command_measures_and_prints_json(run):
 
 def test_an_unknown_measure_is_refused_in_words():
     with pytest.raises(
-        UserError, match=r"analyses: measure 'alignmnt' does not exist.*'alignment'"
+        UserError, match=r"measure 'alignmnt' does not exist.*'alignment'"
     ):
         parse_config(settings(analyses="alignmnt"))
     assert measures_of_models("forgetting alignment") == ["alignment"]
