@@ -97,12 +97,14 @@ class FedAvg(ClientStrategy):
         self.report.bytes_down = sum(map(payload_bytes, kept))
         return kept
 
-    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(
+        self, content: RecordDict, task: Task, results: list[ClientResult]
+    ) -> list[ClientResult]:
         """Add a client's model, or the exact partial sum of a node with several clients."""
         if self.separate:
             weights = {result.client: task.weight(result.examples) for result in results}
             self._separate.add(unpack_uploads(content.array_records[UPLOADS]), weights)
-            return
+            return results
         weight = sum(task.weight(result.examples) for result in results)
         model = view_array_record(content.array_records[ARRAYS])
         groups = {
@@ -117,6 +119,7 @@ class FedAvg(ClientStrategy):
             self._sums.merge(model, groups, weight, len(results))
         else:
             self._sums.add(model, groups, weight)
+        return results
 
     def end_round(self, received: Arrays) -> Arrays:
         """Return the next global model: the method's update with the mean."""

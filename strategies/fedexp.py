@@ -61,7 +61,9 @@ class FedExP(StatefulFedAvg):
         self.epsilon, self.step_rule = epsilon, STEPS[step]
         self.averages = evaluate == "average"
 
-    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(
+        self, content: RecordDict, task: Task, results: list[ClientResult]
+    ) -> list[ClientResult]:
         """Add models with plausible distances; raises `UpdateRefused` otherwise."""
         max_squared_distance = self._sums.model.max_squared_distance(self.trained)
         for result in results:
@@ -70,7 +72,7 @@ class FedExP(StatefulFedAvg):
                     f"its squared distance is {result.squared_distance:.3g}, more than the "
                     f"{max_squared_distance:.3g} of any model that could be averaged"
                 )
-        super().add_reply(content, task, results)
+        return super().add_reply(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Step along the mean update by the rule's step length."""

@@ -50,6 +50,7 @@ class FedGen(FedAvg):
         self.label_query, self.diversity = label_query, diversity
         self.optimiser = torch.optim.Adam(generator.parameters(), lr=training.lr)
         self._heard: dict[int, np.ndarray] = {}
+        self._new_counts: dict[int, np.ndarray] = {}  # of this round, which may give no model
         self._sent: Arrays = {}
 
     def query_clients(self, grid: Grid, timeout: float) -> None:
@@ -76,6 +77,7 @@ class FedGen(FedAvg):
     def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Store the generator and the label distribution, which every client of the round gets."""
         super().begin_round(received, total_weight, cohort)
+        self._new_counts = {}
         self._sent = {**module_arrays(self.generator), LABELS: self._distribution()}
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
@@ -85,17 +87,21 @@ class FedGen(FedAvg):
             sent[MISSING_COUNTS] = np.array(unheard, np.int64)
         return {EXTRA: sent}
 
-    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(
+        self, content: RecordDict, task: Task, results: list[ClientResult]
+    ) -> list[ClientResult]:
         """Add the heads and store the label counts of the clients that send them."""
         counts = self._counts(content, [result.client for result in results])
-        super().add_reply(content, task, results)
-        self._heard |= counts
+        accepted = super().add_reply(content, task, results)
+        self._new_counts |= counts
+        return accepted
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Train the generator on the mean head and return the mean head.
 
         Raises `RoundDiverged` if the trained generator is not finite.
         """
+        self._heard |= self._new_counts
         weight, bias = (torch.from_numpy(mean[f"head.{n}"]) for n in ("weight", "bias"))
         draw, size = self.training.draw(self.server_round), self.training.batch_size
         labels = torch.from_numpy(self._distribution())

@@ -23,7 +23,9 @@ class FedNova(FedAvg):
         super().__init__(*args, **kwargs)
         self.epochs, self.momentum = epochs, momentum
 
-    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
+    def add_reply(
+        self, content: RecordDict, task: Task, results: list[ClientResult]
+    ) -> list[ClientResult]:
         """Add updates with possible a_i; raises `UpdateRefused` otherwise."""
         for result in results:
             # an epoch has at most `examples` steps, each of which counts at most 1 / (1 - momentum)
@@ -33,7 +35,7 @@ class FedNova(FedAvg):
                 raise UpdateRefused(
                     f"its effective number of steps is {result.extra:g}, not in (0, {most:g}]"
                 )
-        super().add_reply(content, task, results)
+        return super().add_reply(content, task, results)
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Subtract tau_eff times the mean normalised update from the received model."""

@@ -108,8 +108,10 @@ class ClientStrategy(RoundLoop):
         """Return what the node of these clients gets for evaluation beside the model."""
         return {}
 
-    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Reduce a node's reply; on `UpdateRefused` or another error nothing may be kept."""
+    def add_reply(
+        self, content: RecordDict, task: Task, results: list[ClientResult]
+    ) -> list[ClientResult]:
+        """Reduce a node's reply and return the usable results; on an error nothing may be kept."""
         raise NotImplementedError
 
     def after_replies(self) -> None:
@@ -294,6 +296,5 @@ class ClientStrategy(RoundLoop):
         results, failures = unpack_report(reply.content)
         self.federation.check(results, failures, task.clients)
         if results:
-            self.add_reply(reply.content, task, results)
-        self.report.results += results
+            self.report.results += self.add_reply(reply.content, task, results)
         self.report.failures += failures

@@ -46,8 +46,10 @@ class UploadRounds(ClientStrategy, Generic[U]):
         """Discard the uploads of the previous round."""
         self._read = {}
 
-    def add_reply(self, content: RecordDict, task: Task, results: list[ClientResult]) -> None:
-        """Keep the valid uploads of a node's clients."""
+    def add_reply(
+        self, content: RecordDict, task: Task, results: list[ClientResult]
+    ) -> list[ClientResult]:
+        """Keep the valid uploads of a node's clients; return these clients' results."""
         record = content.array_records.get(UPLOADS)
         uploads = split_uploads(record) if record is not None else {}
         valid: dict[int, U] = {}
@@ -59,8 +61,8 @@ class UploadRounds(ClientStrategy, Generic[U]):
                 reason = f"its upload was refused: {error}"
                 refused.append(ClientFailure(client, REFUSED, reason))
         self._read |= valid
-        results[:] = [result for result in results if result.client in valid]
         self.report.failures += refused
+        return [result for result in results if result.client in valid]
 
 
 def _arrays(record: ArrayRecord | None) -> Arrays:

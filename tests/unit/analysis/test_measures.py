@@ -244,9 +244,7 @@ def test_command_measures_and_prints_json(run):
 
 
 def test_an_unknown_measure_is_refused_in_words():
-    with pytest.raises(
-        UserError, match=r"measure 'alignmnt' does not exist.*'alignment'"
-    ):
+    with pytest.raises(UserError, match=r"measure 'alignmnt' does not exist.*'alignment'"):
         parse_config(settings(analyses="alignmnt"))
     assert measures_of_models("forgetting alignment") == ["alignment"]
     assert set(MEASURES) < set(WORDS)

@@ -199,7 +199,7 @@ def test_a_resumed_run_without_rounds_left_does_not_say_that_it_diverged(
 ):
     def lost(self, server_round, replies):
         self.report.unevaluated = [0]
-        self.report.failures.append(ClientFailure(0, ERROR, "its node did not answer"))
+        self.report.evaluation_failures += [ClientFailure(0, ERROR, "its node did not answer")]
 
     monkeypatch.setattr(ClientStrategy, "aggregate_evaluate", lost)
     keys = {"method": "fedper", "num_rounds": 1, "checkpoint_every": 1, "resume": "auto"}
