@@ -161,5 +161,6 @@ def partition(
         write_png(label_distribution(counts, data.classes), plot)
     if save is not None:
         write_split(save, parts)
+        print(f"{save.absolute()} has this split", file=sys.stderr)
     for note in parts.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -29,7 +29,7 @@ def out_of_memory(error: Exception) -> str:
     )
 
 
-OWN = "one of your own needs its package installed, or --extension and its file"
+OWN = "one of your own needs its package installed, or --extension (FEDAPP_EXTENSIONS) and its file"
 
 
 def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UserError:

@@ -93,8 +93,10 @@ def _set(paths: Iterable[Path]) -> None:
 
 def _existing(path: str | Path, source: str) -> Path:
     found = absolute(path, source)
-    if found.suffix != ".py" or not found.is_file():
-        raise UserError(f"{source}: {found} is no Python file; name an existing one, as my_loss.py")
+    if not found.is_file():
+        raise UserError(f"{source}: there is no file {found}")
+    if found.suffix != ".py":
+        raise UserError(f"{source}: {found} is no Python file: its name must end in .py")
     if os.pathsep in str(found):
         raise UserError(f"{source}: {found} has a '{os.pathsep}' in its path; rename it")
     return found

@@ -195,8 +195,14 @@ class NodeReply:
         Raises:
             UpdateRefused: the update cannot be averaged; reply and state are unchanged.
             StateError: the state cannot be stored; reply and state are unchanged.
+            UserError: the client has a state, but its method keeps none.
         """
         task, model = self.task, update.shared
+        if update.state and client.memory is None:
+            raise UserError(
+                f"{type(client).__name__} has a state to keep, but its method's row names none: "
+                "give the row exchange=Exchange(keeps='what it is')"
+            )
         if task.summed and update.uploads:
             raise UpdateRefused("masks hide sums only, and this method uploads more")
         if self._sums is None:

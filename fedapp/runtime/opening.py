@@ -14,7 +14,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.paths import expanded
-from fedapp.methods.table import find_method
+from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import check_free, lock_run
@@ -45,6 +45,8 @@ def opened_run(
         saved = _checkpoint(parent / name, config) if config.resume else None
         if saved:
             _check_data(RunDirectory(parent / name), data_hash)
+            if saved.server_round < config.num_rounds:
+                _check_states(RunDirectory(parent / name), config)
             if note := changed_schedule(parent / name, config, saved.server_round):
                 log.warning(note)
         run = RunDirectory.create(
@@ -107,6 +109,13 @@ def _check_same(path: Path, config: RunConfig, advice: str) -> None:
         earlier = parse_config(RunDirectory.load(path).config())
     except UserError as error:
         raise _UnreadableError(str(error)) from None
+    run = RunDirectory.load(path)
+    before, now = run.used_files().get("extension", "none"), config.extension()
+    if run.summary() and before != now:  # the configuration was parsed with the file of now
+        raise UserError(
+            f"resume: {path.absolute()} holds a run with the extension {before} instead of {now}; "
+            "restore the file, or choose another run-name"
+        )
     if earlier.fingerprint() != config.fingerprint():
         changed = ", ".join(config.changes_from(earlier))
         raise UserError(
@@ -135,6 +144,17 @@ def _check_data(run: RunDirectory, data_hash: str) -> None:
         raise UserError(
             f"the data, or their division among the clients, differ from those of the run in "
             f"{run.path.absolute()}; it needs its data-dir and partition-file as they were"
+        )
+
+
+def _check_states(run: RunDirectory, config: RunConfig) -> None:
+    """Raise UserError if a completed run cannot go on because its clients' states are removed."""
+    ended = run.summary().get("status") == "completed" and not run.config().get("keep-state")
+    if ended and kept_by_clients(config.flat()) and config.state_missing == "error":
+        raise UserError(
+            f"resume: {run.path.absolute()} is completed, and its clients' states were removed at "
+            "its end because keep-state was false: train from the start with another run-name, or "
+            "go on with new states by state-missing='reinit'"
         )
 
 

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import fedapp
-from fedapp.config.extensions import foreign_keys
 from fedapp.core.extension_files import VARIABLE
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.results.class_accuracy import class_accuracy_measures
@@ -79,12 +78,11 @@ def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _command(run: ActiveRun) -> str:
-    """Return the command that repeats the run."""
+    """Return the command that repeats the run, in a directory of its own, from any folder."""
     files = os.pathsep.join(str(file.path) for file in run.config.own_files())
     variable = f"{VARIABLE}={shlex.quote(files)} " if files else ""
-    own_keys = run.config.recorded().keys() & foreign_keys()  # Flower would refuse them
-    command = ["fedapp", "run"] if own_keys else ["flwr", "run", "."]
-    return variable + shlex.join([*command, "-c", str(run.directory.path / "config.toml")])
+    config = str(run.directory.path / "config.toml")
+    return variable + shlex.join(["fedapp", "run", "-c", config, "-c", "run-name=''"])
 
 
 def _versions() -> dict[str, str]:

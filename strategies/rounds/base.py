@@ -134,12 +134,12 @@ class ClientStrategy(RoundLoop):
 
     def load_state(self, state: Arrays) -> None:
         """Restore what `state` returned, when a run resumes."""
+        if state:
+            raise NotImplementedError(f"{type(self).__name__} has a state() and no load_state()")
 
     def round_metrics(self) -> dict[str, float]:
         """Return the method's numbers of the last round, by their names in metrics.jsonl."""
         return dict(self.report.metrics)
-
-    # -- checkpoints ----------------------------------------------------------------------------
 
     def save(self) -> Arrays:
         """Return everything that a checkpoint needs beside the shared arrays."""

@@ -63,7 +63,7 @@ def test_the_example_trains_on_workers_of_its_own_and_names_its_file(tmp_path):
     assert (summary["method"], summary["status"]) == ("focal", "completed")
     own = ExtensionFile(OWN_LOSS, OWN_LOSS.read_bytes())
     assert summary["versions"]["extension"] == str(own)
-    assert summary["command"].startswith(f"FEDAPP_EXTENSIONS={OWN_LOSS} flwr run . -c ")
+    assert summary["command"].startswith(f"FEDAPP_EXTENSIONS={OWN_LOSS} fedapp run -c ")
 
 
 @pytest.mark.parametrize(("number", "file"), enumerate(["focal.py", "far.py", "half.py"]))
@@ -76,7 +76,7 @@ def test_the_files_of_the_page_train_by_the_command_of_the_page(tmp_path, number
     assert run.summary()["versions"]["extension"].startswith(f"{file} ")
     has_keys = file == "half.py"
     assert run.rounds()[0].get("server_step") == (0.7 if has_keys else None)
-    assert ("fedapp run -c" in run.summary()["command"]) == has_keys  # Flower refuses own keys
+    assert "fedapp run -c" in run.summary()["command"]
 
 
 def test_the_focal_loss_of_the_example_has_the_value_of_its_formula(named):
@@ -165,8 +165,8 @@ def test_a_mistake_ends_the_reading_of_every_configuration(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing.py", "{}/missing.py is no Python file"),
-        ("folder", "{}/folder is no Python file"),
+        ("missing.py", "there is no file {}/missing.py"),
+        ("folder", "there is no file {}/folder"),
         ("notes.txt", "{}/notes.txt is no Python file"),
         ("a:b.py", "{}/a:b.py has a ':' in its path"),
     ],

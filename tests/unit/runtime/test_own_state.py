@@ -1,0 +1,76 @@
+"""State of methods of one's own, and files of one's own, across rounds and resumed runs."""
+
+import numpy as np
+import pytest
+from in_process import federate, settings
+from small_clients import strategy_of
+
+from clients.base import LocalClient
+from fedapp import server_app
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+from strategies.fedavg import FedAvg
+from strategies.rounds.federation import RoundFailed
+
+
+def test_a_client_whose_row_names_no_state_cannot_lose_one_silently(monkeypatch):
+    def keep(self, received, update, lr):
+        update.state = {"mine": np.ones(1, np.float32)}
+
+    monkeypatch.setattr(LocalClient, "finish", keep)
+    sentence = r"LocalClient has a state to keep, but its method's row names none: .*keeps="
+    with pytest.raises(RoundFailed, match=sentence):
+        federate(settings(method="fedavg", num_rounds=1), nodes=2, state_key="own")
+
+
+def test_a_strategy_that_cannot_restore_its_state_says_so():
+    class Forgetful(FedAvg):
+        def state(self):
+            return {"mine": np.ones(1)}
+
+    strategy = strategy_of(Forgetful)
+    with pytest.raises(NotImplementedError, match=r"Forgetful has a state\(\) and no load_state"):
+        strategy.restore(strategy.save())
+    plain = strategy_of(FedAvg)
+    plain.restore(plain.save())
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Return a function that trains run "one" and returns its directory."""
+
+    def run(**changes) -> RunDirectory:
+        values = settings(
+            output_dir=str(tmp_path), run_name="one", num_clients=4, shards=5, participation=1.0,
+            **{"checkpoint_every": 1, "lr_schedule": "constant", **changes},
+        )  # fmt: skip
+        server_app.run(InProcessGrid(values), values, "", 0.0)
+        return RunDirectory.load(tmp_path / "one")
+
+    return run
+
+
+def test_a_completed_run_whose_clients_states_are_gone_stays_completed(train):
+    before = train(method="scaffold", num_rounds=1)
+    with pytest.raises(UserError, match=r"is completed, and its clients' states were removed"):
+        train(method="scaffold", num_rounds=2, resume="auto")
+    assert before.summary()["status"] == "completed"
+    assert len(before.rounds()) == 1
+    changes = {"num_rounds": 2, "resume": "auto", "state_missing": "reinit"}
+    assert len(train(method="scaffold", **changes).rounds()) == 2
+
+
+def test_a_completed_run_goes_on_with_the_states_that_it_kept(train):
+    train(method="scaffold", num_rounds=1, keep_state=True)
+    assert len(train(method="scaffold", num_rounds=2, resume="auto").rounds()) == 2
+
+
+def test_a_run_resumes_only_with_the_extension_file_of_its_rounds(train, monkeypatch):
+    monkeypatch.setattr(RunConfig, "extension", lambda self: "mine.py 0123")
+    train(method="fedavg", num_rounds=1)
+    monkeypatch.setattr(RunConfig, "extension", lambda self: "mine.py 4567")
+    sentence = r"with the extension mine.py 0123 instead of mine.py 4567; restore the file"
+    with pytest.raises(UserError, match=sentence):
+        train(method="fedavg", num_rounds=2, resume="auto")
