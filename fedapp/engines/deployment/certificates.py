@@ -97,7 +97,9 @@ def read_certificate(file: Path) -> x509.Certificate:
     """Read a PEM certificate; raises UserError if the file has none."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from None
+    except ValueError as error:
         raise UserError(f"{file} is not a PEM certificate: {error}") from None
 
 

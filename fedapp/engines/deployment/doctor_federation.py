@@ -117,6 +117,8 @@ def _connect(superlink: str, certificates: Path | None) -> str:
     if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"--superlink is {superlink!r} but must be HOST:PORT")
     authority = certificates / CA_CERTIFICATE if certificates else None
+    if authority:
+        read_certificate(authority)
     trust = ssl.create_default_context(cafile=str(authority) if authority else None)
     address = host.strip("[]")
     connection = http.client.HTTPSConnection(
