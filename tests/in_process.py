@@ -16,8 +16,10 @@ from flwr.app import ArrayRecord, Message
 
 from clients.base import LocalClient
 from clients.update import Update
+from fedapp import server_app
 from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
@@ -95,6 +97,16 @@ def federate(
     initial = {n: t.detach().numpy() for n, t in process.slot.shared.items()}
     strategy.start(grid, to_array_record(initial), config.num_rounds, 60, evaluate_fn=evaluate)
     return history[-1], strategy, history
+
+
+def train_one(folder: Path, **changes: Any) -> RunDirectory:
+    """Train run "one" of 4 clients, with a checkpoint of every round; return its directory."""
+    values = settings(
+        output_dir=str(folder), run_name="one", num_clients=4, shards=5, participation=1.0,
+        **{"method": "fedavg", "checkpoint_every": 1, "lr_schedule": "constant", **changes},
+    )  # fmt: skip
+    server_app.run(InProcessGrid(values), values, "", 0.0)
+    return RunDirectory.load(folder / "one")
 
 
 def break_client(monkeypatch: Any, clients: set[int], error: Exception) -> None:

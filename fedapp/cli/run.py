@@ -152,8 +152,7 @@ def partition(
     resolved = parse_config({**default_config(project), **read_overrides(config or [])})
     data, parts = load_partition(resolved)
     counts = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
-    tests = [len(part) for part in parts.test]
-    rows = client_rows(counts, tests, data.classes, nested=as_json)
+    rows = client_rows(counts, list(map(len, parts.test)), data.classes, nested=as_json)
     show(f"Training images of each client ({resolved.partition})", rows, as_json)
     if plot is not None:
         from fedapp.results.plots.client_plots import label_distribution  # imports NumPy
@@ -161,6 +160,6 @@ def partition(
         write_png(label_distribution(counts, data.classes), plot)
     if save is not None:
         write_split(save, parts)
-        print(f"{save.absolute()} has this split", file=sys.stderr)
+        print(f"wrote {save.absolute()}", file=sys.stderr)
     for note in parts.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -74,8 +74,7 @@ class ClientStrategy(RoundLoop):
             trained: names of the shared arrays that clients train; the others are buffers.
             weights: "size" (by number of examples) or "uniform".
             min_replies: the least number of usable clients in a round.
-            tolerate_failures: continue without clients that fail with an error. Diverged clients
-                are always left out and counted.
+            tolerate_failures: continue without clients that fail; diverged ones are always left out.
             client_evaluation_every: rounds between evaluations on clients' test splits; 0: none.
             state_key: the name of the clients' stored states; empty if they keep none.
             files: names and hashes of the user's files that every node must have in all rounds.
@@ -84,8 +83,7 @@ class ClientStrategy(RoundLoop):
         self.federation, self.cohort, self.lr = federation, cohort, lr
         self.trained = tuple(trained)
         self.weights = "uniform" if self.uniform else weights
-        self.min_replies = max(1, min_replies)
-        self.tolerate_failures = tolerate_failures
+        self.min_replies, self.tolerate_failures = max(1, min_replies), tolerate_failures
         self.client_evaluation_every = client_evaluation_every
         self.state_key, self.files = state_key, files
         self.server_round, self.last_round = 0, 0

@@ -1,16 +1,15 @@
 """State of methods of one's own, and files of one's own, across rounds and resumed runs."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from in_process import federate, settings
+from in_process import federate, settings, train_one
 from small_clients import strategy_of
 
 from clients.base import LocalClient
-from fedapp import server_app
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
-from fedapp.engines.in_process import InProcessGrid
-from fedapp.results.run_directory import RunDirectory
 from strategies.fedavg import FedAvg
 from strategies.rounds.federation import RoundFailed
 
@@ -39,17 +38,8 @@ def test_a_strategy_that_cannot_restore_its_state_says_so():
 
 @pytest.fixture
 def train(tmp_path):
-    """Return a function that trains run "one" and returns its directory."""
-
-    def run(**changes) -> RunDirectory:
-        values = settings(
-            output_dir=str(tmp_path), run_name="one", num_clients=4, shards=5, participation=1.0,
-            **{"checkpoint_every": 1, "lr_schedule": "constant", **changes},
-        )  # fmt: skip
-        server_app.run(InProcessGrid(values), values, "", 0.0)
-        return RunDirectory.load(tmp_path / "one")
-
-    return run
+    """Return `train_one` for this test's folder."""
+    return partial(train_one, tmp_path)
 
 
 def test_a_completed_run_whose_clients_states_are_gone_stays_completed(train):

@@ -1,16 +1,15 @@
 """The files of a resumed or failed run: the model of its last round, and no loss of data."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import assert_same, settings
+from in_process import assert_same, settings, train_one
 from safetensors.numpy import load_file
 
-from fedapp import server_app
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import trackers
 from fedapp.results.folders import lock_run
 from fedapp.results.run_directory import RunDirectory
@@ -22,17 +21,8 @@ from strategies.rounds.federation import RoundDiverged, RoundFailed
 
 @pytest.fixture
 def train(tmp_path):
-    """Return a function that trains run "one" of 4 clients and returns its directory."""
-
-    def run(**changes) -> RunDirectory:
-        values = settings(
-            output_dir=str(tmp_path), run_name="one", num_clients=4, shards=5, participation=1.0,
-            **{"method": "fedavg", "checkpoint_every": 1, "lr_schedule": "constant", **changes},
-        )  # fmt: skip
-        server_app.run(InProcessGrid(values), values, "", 0.0)
-        return RunDirectory.load(tmp_path / "one")
-
-    return run
+    """Return `train_one` for this test's folder."""
+    return partial(train_one, tmp_path)
 
 
 @pytest.fixture
