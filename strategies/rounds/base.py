@@ -74,7 +74,7 @@ class ClientStrategy(RoundLoop):
             trained: names of the shared arrays that clients train; the others are buffers.
             weights: "size" (by number of examples) or "uniform".
             min_replies: the least number of usable clients in a round.
-            tolerate_failures: continue without clients that fail; diverged ones are always left out.
+            tolerate_failures: continue without clients that fail; diverged ones never count.
             client_evaluation_every: rounds between evaluations on clients' test splits; 0: none.
             state_key: the name of the clients' stored states; empty if they keep none.
             files: names and hashes of the user's files that every node must have in all rounds.
