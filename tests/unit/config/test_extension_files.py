@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from in_process import ROOT, settings
+from in_process import ROOT, assert_same, settings
+from safetensors.numpy import load_file
 
 from clients.training.objective import BASE_LOSSES, Step
 from fedapp.config import extensions, run_config
@@ -25,6 +26,8 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.server_app import run as train
 
 OWN_LOSS = ROOT / "examples" / "own_loss.py"
+PAGE = (ROOT / "docs" / "own_loss.md").read_text()
+PAGE_FILES = ["focal.py", "far.py", "half.py", "smooth.py"]
 ROW = """from fedapp.core.keys import Key
 from fedapp.methods import METHODS, LossSpec, Method, ServerSpec
 """
@@ -66,12 +69,11 @@ def test_the_example_trains_on_workers_of_its_own_and_names_its_file(tmp_path):
     assert summary["command"].startswith(f"FEDAPP_EXTENSIONS={OWN_LOSS} fedapp run -c ")
 
 
-@pytest.mark.parametrize(("number", "file"), enumerate(["focal.py", "far.py", "half.py"]))
+@pytest.mark.parametrize(("number", "file"), enumerate(PAGE_FILES))
 def test_the_files_of_the_page_train_by_the_command_of_the_page(tmp_path, number, file):
-    text = (ROOT / "docs" / "own_loss.md").read_text()
     path = tmp_path / file
-    path.write_text(re.findall(r"```python\n(.*?)```", text, re.S)[number])
-    keys = re.search(rf'fedapp run --extension {file} -c "(.*)"', text)[1]
+    path.write_text(re.findall(r"```python\n(.*?)```", PAGE, re.S)[number])
+    keys = re.search(rf'fedapp run --extension {file} -c "(.*)"', PAGE)[1]
     run = trained(tmp_path, "--engine", "in-process", "--extension", str(path), "-c", keys)
     assert run.summary()["versions"]["extension"].startswith(f"{file} ")
     has_keys = file == "half.py"
@@ -92,6 +94,22 @@ def test_the_focal_loss_of_the_example_has_the_value_of_its_formula(named):
     step = Step(labels, torch.zeros(2, 1), logits, torch.zeros(2, 1))
     torch.testing.assert_close(BASE_LOSSES["focal"](step), expected)
     assert parse_config(settings(method="focal")).method == "focal"
+
+
+def test_the_state_of_the_page_lasts_through_a_resume(named, tmp_path):
+    named(re.findall(r"```python\n(.*?)```", PAGE, re.S)[PAGE_FILES.index("smooth.py")])
+    assert extensions._add_files()[1] is None
+
+    def model(name, *rounds):
+        for last in rounds:
+            run = settings(
+                method="smooth", num_rounds=last, output_dir=str(tmp_path), run_name=name,
+                resume="auto", keep_state=True, participation=1.0, lr_schedule="constant",
+            )  # fmt: skip
+            train(InProcessGrid(run), run, "", 0.0)
+        return load_file(tmp_path / name / "model.safetensors")
+
+    assert_same(model("resumed", 2, 3), model("whole", 3))
 
 
 def row(arguments):
