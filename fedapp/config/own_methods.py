@@ -4,24 +4,28 @@ The rows of this project are checked by its tests. A user's row has none, and a 
 would end a run with a traceback, some of them in the middle of the training.
 """
 
+import inspect
 import re
 from collections.abc import Collection
 
 from pydantic import BaseModel
 
+from clients.base import LocalClient
 from clients.training.objective import BASE_LOSSES, REGULARISERS
 from fedapp.config.key_groups import kebab
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.keys import Key
-from fedapp.methods.row import Method
+from fedapp.methods.row import ClientSpec, Method, ServerSpec, no_parts
 from fedapp.methods.table import METHODS, method_keys
+from strategies.fedavg import FedAvg
+from strategies.rounds.base import ClientStrategy
 
 _OWN_KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 
 def check_method(row: Method) -> None:
-    """Raise UserError for the first name in a method's row that does not exist or is taken."""
+    """Raise UserError for the first part of a method's row that cannot work, in one sentence."""
     _exists("loss", row.loss.base, BASE_LOSSES)
     if row.loss.regulariser is not None:
         _exists("regulariser", row.loss.regulariser, REGULARISERS)
@@ -36,6 +40,9 @@ def check_method(row: Method) -> None:
     options = (row.head.options, row.client.options, row.server.options)
     for name in [*(key for option in options for key in option.values()), *row.defaults]:
         _exists("key", kebab(name), keys)
+    _check_class("client", row.client, LocalClient)
+    _check_class("server", row.server, ClientStrategy)
+    _check_restored(row.server.kind)
 
 
 def _exists(what: str, name: str, known: Collection[str]) -> None:
@@ -51,3 +58,53 @@ def _check_key(name: str, key: object) -> None:
     field = name.replace("-", "_")
     if field in RunKeys.model_fields or hasattr(BaseModel, field):
         raise UserError(f"the key '{name}' exists; choose another name")
+
+
+def _check_class(part: str, spec: ClientSpec | ServerSpec, base: type) -> None:
+    """Raise UserError if a class has another base, or its arguments are not those of the row."""
+    kind = spec.kind
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise UserError(f"the {part} is {kind!r}, but must be a subclass of {base.__name__}")
+    given = _arguments(FedAvg if issubclass(kind, FedAvg) else base)  # by the app, in every run
+    own = {name: needed for name, needed in _arguments(kind).items() if name not in given}
+    takes = ", ".join(own) or "none of its own"
+    for name in spec.options:
+        if name not in own:
+            raise UserError(
+                f"the options name an argument '{name}' of the {part} {kind.__name__}, which takes "
+                f"{takes}"
+            )
+    for name, needed in own.items():
+        if needed and name not in spec.options and spec.parts is no_parts:
+            raise UserError(
+                f"the {part} {kind.__name__} needs an argument '{name}'; name its key in the "
+                f"options, as {{'{name}': 'KEY'}}"
+            )
+
+
+def _arguments(kind: type) -> dict[str, bool]:
+    """Return the names of a constructor's arguments, and whether the caller must give each.
+
+    A constructor with **kwargs passes them on to the next class, and may add arguments to them. So
+    only those of the first constructor are known to be needed.
+    """
+    found: dict[str, bool] = {}
+    constructors = [vars(cls)["__init__"] for cls in kind.__mro__ if "__init__" in vars(cls)]
+    for constructor in constructors:
+        _, *parameters = inspect.signature(constructor).parameters.values()
+        for each in parameters:
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+                needed = constructor is constructors[0] and each.default is each.empty
+                found.setdefault(each.name, needed)
+        if all(each.kind != each.VAR_KEYWORD for each in parameters):
+            break
+    return found
+
+
+def _check_restored(kind: type[ClientStrategy]) -> None:
+    """Raise UserError if a strategy has a state for its checkpoints and cannot load it."""
+    if kind.state is not ClientStrategy.state and kind.load_state is ClientStrategy.load_state:
+        raise UserError(
+            f"the server's class {kind.__name__} has state() and no load_state(), which a resumed "
+            "run needs"
+        )

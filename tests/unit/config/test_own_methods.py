@@ -1,0 +1,82 @@
+"""The classes in a user's row: their bases and arguments are checked before a run begins."""
+
+from dataclasses import replace
+
+import pytest
+
+from clients.base import LocalClient
+from fedapp.config.own_methods import check_method
+from fedapp.core.errors import UserError
+from fedapp.methods import METHODS, ClientSpec, Method, ServerSpec
+from strategies.fedavg import FedAvg
+from strategies.fedavgm import FedAvgM
+
+
+class Short(FedAvg):
+    def __init__(self, *args, step, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class ShortMomentum(FedAvgM):
+    def __init__(self, *args, step=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class Closed(FedAvgM):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, beta=0.5, **kwargs)
+
+
+class Bounded(LocalClient):
+    def __init__(self, slot, client, data, objective, memory, inbox, radius):
+        super().__init__(slot, client, data, objective, memory, inbox)
+
+
+class Forgetful(FedAvg):
+    def state(self):
+        return {}
+
+
+def row(client=(), server=()):
+    return Method("", "", client=ClientSpec(*client), server=ServerSpec(*server))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_row_of_the_project_passes(method):
+    check_method(replace(METHODS[method], keys={}))
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        row(server=(Short, {"step": "lr"})),
+        row(server=(ShortMomentum, {"beta": "beta"})),
+        row(server=(ShortMomentum, {"beta": "beta", "step": "lr"})),
+        row(server=(Short, {}, lambda setup: {"step": 0.5})),
+        row(server=(Closed,)),
+        row(client=(Bounded, {"radius": "lr"})),
+    ],
+)
+def test_arguments_may_be_those_of_the_class_and_of_the_classes_that_it_passes_them_to(accepted):
+    check_method(accepted)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (row(client=(dict,)), "the client is <class 'dict'>, but must be a subclass of LocalCl"),
+        (row(client=(FedAvg,)), "FedAvg'>, but must be a subclass of LocalClient"),
+        (row(server=(LocalClient,)), "the server is .*, but must be a subclass of ClientStrategy"),
+        (row(server=("Short",)), "the server is 'Short', but must be a subclass"),
+        (row(client=(LocalClient, {"rate": "lr"})), "'rate' of the client LocalClient, .* none of"),
+        (row(client=(Bounded, {"radios": "lr"})), "'radios' of the .* Bounded, which takes radius"),
+        (row(server=(ShortMomentum, {"stepp": "lr"})), "'stepp' of .*, which takes step, beta$"),
+        (row(server=(Short, {"lr": "lr"})), "'lr' of the server Short, which takes step$"),
+        (row(server=(Short,)), "the server Short needs an argument 'step'; .* {'step': 'KEY'}"),
+        (row(client=(Bounded,)), "the client Bounded needs an argument 'radius'"),
+        (row(server=(Forgetful,)), r"class Forgetful has state\(\) and no load_state\(\)"),
+    ],
+)
+def test_a_class_that_cannot_be_built_or_resumed_is_one_sentence(refused, message):
+    with pytest.raises(UserError, match=message):
+        check_method(refused)
