@@ -81,8 +81,9 @@ def _command(run: ActiveRun) -> str:
     """Return the command that repeats the run, in a directory of its own, from any folder."""
     files = os.pathsep.join(str(file.path) for file in run.config.own_files())
     variable = f"{VARIABLE}={shlex.quote(files)} " if files else ""
-    config = str(run.directory.path / "config.toml")
-    return variable + shlex.join(["fedapp", "run", "-c", config, "-c", "run-name=''"])
+    config = shlex.quote(str(run.directory.path / "config.toml"))
+    anew = "run-name='' resume=''" if run.config.resume else "run-name=''"
+    return f'{variable}fedapp run -c {config} -c "{anew}"'
 
 
 def _versions() -> dict[str, str]:

@@ -1,15 +1,19 @@
 """State of methods of one's own, and files of one's own, across rounds and resumed runs."""
 
+import shlex
 from functools import partial
 
 import numpy as np
 import pytest
 from in_process import federate, settings, train_one
 from small_clients import strategy_of
+from typer.testing import CliRunner
 
 from clients.base import LocalClient
+from fedapp.cli.app import app
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
+from fedapp.results.run_directory import RunDirectory
 from strategies.fedavg import FedAvg
 from strategies.rounds.federation import RoundFailed
 
@@ -57,10 +61,33 @@ def test_a_completed_run_goes_on_with_the_states_that_it_kept(train):
     assert len(train(method="scaffold", num_rounds=2, resume="auto").rounds()) == 2
 
 
-def test_a_run_resumes_only_with_the_extension_file_of_its_rounds(train, monkeypatch):
+def test_a_run_resumes_only_with_the_extension_file_of_its_rounds(train, monkeypatch, tmp_path):
     monkeypatch.setattr(RunConfig, "extension", lambda self: "mine.py 0123")
     train(method="fedavg", num_rounds=1)
     monkeypatch.setattr(RunConfig, "extension", lambda self: "mine.py 4567")
     sentence = r"with the extension mine.py 0123 instead of mine.py 4567; restore the file"
     with pytest.raises(UserError, match=sentence):
         train(method="fedavg", num_rounds=2, resume="auto")
+    with (tmp_path / "one" / "config.toml").open("a") as file:
+        file.write("half-step = 0.5\n")  # a key of the earlier file
+    with pytest.raises(UserError, match=sentence):
+        train(method="fedavg", num_rounds=2, resume="auto")
+
+
+def test_a_run_of_another_method_is_refused_for_its_method(train, monkeypatch):
+    train(method="fedavg", num_rounds=1)
+    monkeypatch.setattr(RunConfig, "extension", lambda self: "mine.py 4567")
+    with pytest.raises(UserError, match=r"another configuration \(.*method is 'fedprox' and was"):
+        train(method="fedprox", num_rounds=2, resume="auto")
+
+
+def test_the_command_of_a_resumed_run_repeats_it_in_a_directory_of_its_own(
+    train, tmp_path, monkeypatch
+):
+    train(num_rounds=1)
+    first = train(num_rounds=2, resume="auto")
+    _, *arguments = shlex.split(first.summary()["command"])
+    done = CliRunner().invoke(app, [*arguments, "--engine", "in-process"])
+    assert done.exit_code == 0, done.output
+    (other,) = (path for path in tmp_path.glob("*-*") if (path / "summary.json").exists())
+    assert RunDirectory.load(other).rounds()[-1]["loss"] == first.rounds()[-1]["loss"]
