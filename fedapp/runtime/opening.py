@@ -108,19 +108,25 @@ def _check_same(path: Path, config: RunConfig, advice: str) -> None:
     try:
         earlier = parse_config(RunDirectory.load(path).config())
     except UserError as error:
+        _check_extension(path, config)  # it may have had other keys
         raise _UnreadableError(str(error)) from None
-    run = RunDirectory.load(path)
-    before, now = run.used_files().get("extension", "none"), config.extension()
-    if run.summary() and before != now:  # the configuration was parsed with the file of now
-        raise UserError(
-            f"resume: {path.absolute()} holds a run with the extension {before} instead of {now}; "
-            "restore the file, or choose another run-name"
-        )
     if earlier.fingerprint() != config.fingerprint():
         changed = ", ".join(config.changes_from(earlier))
         raise UserError(
             f"resume: {path.absolute()} holds a run with another configuration ({changed}); "
             f"{advice}"
+        )
+    _check_extension(path, config)  # `earlier` was parsed with the file of now
+
+
+def _check_extension(path: Path, config: RunConfig) -> None:
+    """Raise UserError if an ended run used another extension file, or another version of it."""
+    run = RunDirectory(path)
+    before, now = run.used_files().get("extension", "none"), config.extension()
+    if run.summary() and before != now:
+        raise UserError(
+            f"resume: {path.absolute()} holds a run with the extension {before} instead of {now}; "
+            "restore the file, or choose another run-name"
         )
 
 

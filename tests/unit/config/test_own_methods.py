@@ -7,7 +7,7 @@ import pytest
 from clients.base import LocalClient
 from fedapp.config.own_methods import check_method
 from fedapp.core.errors import UserError
-from fedapp.methods import METHODS, ClientSpec, Method, ServerSpec
+from fedapp.methods import METHODS, ClientSpec, Method, ServerSpec, find_method
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
 
@@ -80,3 +80,8 @@ def test_arguments_may_be_those_of_the_class_and_of_the_classes_that_it_passes_t
 def test_a_class_that_cannot_be_built_or_resumed_is_one_sentence(refused, message):
     with pytest.raises(UserError, match=message):
         check_method(refused)
+
+
+def test_an_unknown_method_names_the_option_and_the_variable_of_a_host():
+    with pytest.raises(UserError, match=r"--extension \(FEDAPP_EXTENSIONS\) and its file"):
+        find_method("nope")

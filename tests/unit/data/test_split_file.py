@@ -153,6 +153,7 @@ def test_the_command_saves_the_split_that_a_run_then_uses(tmp_path):
     keys = "num-clients=5 partition='lda' alpha=0.5 seed=3"
     done = CliRunner().invoke(cli.app, ["partition", "-c", keys, "--save", str(path)])
     assert done.exit_code == 0, done.output
+    assert f"wrote {path}" in done.stderr
     drawn = load_partition(
         parse_config(settings(num_clients=5, partition="lda", alpha=0.5, seed=3))
     )[1]

@@ -46,6 +46,12 @@ def test_a_folder_of_another_user_is_a_failed_check(pki, monkeypatch):
     assert check.found == f"this user cannot read {pki}"
 
 
+def test_a_certificate_that_is_missing_is_named(tmp_path):
+    found = federation(tmp_path / "nowhere", "localhost:1")
+    missing = f"cannot read {tmp_path / 'nowhere' / 'ca.crt'}: No such file or directory"
+    assert found["SuperLink"].found == missing
+
+
 def test_good_certificates_pass_with_end_and_names(pki):
     found = federation(pki)
     assert all(check.ok for check in found.values())
