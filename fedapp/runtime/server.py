@@ -97,8 +97,12 @@ def _starting_point(
     process: ProcessContext, strategy: ClientStrategy, run: RunDirectory, saved: Checkpoint | None
 ) -> ArrayRecord:
     """Return the model to start from: that of the checkpoint if there is one."""
-    run.truncate_rounds(saved.server_round if saved else 0)
     if saved is None:
+        run.truncate_rounds(0)
         return to_array_record(to_arrays(process.slot.shared))
-    strategy.restore(saved.strategy)
+    try:
+        strategy.restore(saved.strategy)
+    except NotImplementedError as error:
+        raise UserError(f"resume: {error}") from None
+    run.truncate_rounds(saved.server_round)
     return to_array_record(saved.arrays)
