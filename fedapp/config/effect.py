@@ -93,14 +93,9 @@ def _scaled_heads(config: RunConfig, row: Method) -> bool:
     return STYLES[str(style)].scaled
 
 
-def _server_takes(argument: str, key: str) -> Test:
-    """Return a test whether a server that trains takes an argument, and from no other key."""
-
-    def test(config: RunConfig, row: Method) -> bool:
-        taken = {name for c in row.server.kind.__mro__ for name in signature(c).parameters}
-        return argument in taken and row.server.options.get(argument, key) == key
-
-    return test
+def _server_trains(config: RunConfig, row: Method) -> bool:
+    """Return whether the server trains a module by these keys."""
+    return any("training" in signature(cls).parameters for cls in row.server.kind.__mro__)
 
 
 # Keys that apply to some configurations only; all others apply always.
@@ -151,8 +146,10 @@ APPLIES: dict[str, Test] = {
     **dict.fromkeys(SHARED, _own_models),
     **{key: _named(key) for key in ("eval-rule", "eval-when", "proto-collect")},
     **dict.fromkeys(("oi-objective", "oi-simplex"), _orthogonal),
-    "proto-server-lr": _server_takes("lr_server", "proto-server-lr"),
-    "proto-batch-size": _server_takes("batch_size", "proto-batch-size"),
+    "proto-server-lr": lambda config, row: (
+        _server_trains(config, row) and "fedgen-server-lr" not in row.keys
+    ),
+    "proto-batch-size": _server_trains,
     "feddor-scale-init": _scaled_heads,
     "feddor-generator": lambda config, row: issubclass(row.server.kind, FedDOR),
 }

@@ -142,7 +142,7 @@ def test_a_mixer_sees_the_order_of_patches_and_has_no_negative_features():
 def test_unknown_names_are_named():
     with pytest.raises(UserError, match="MHMG"):
         find_group("MHMG5")
-    with pytest.raises(UserError, match="resnet4"):
+    with pytest.raises(UserError, match="resnet"):
         build_personal_extractor("resnet5", 3, 32, 64)
     with pytest.raises(UserError, match="8x8"):
         build_personal_extractor("resnet4", 3, 7, 64)
