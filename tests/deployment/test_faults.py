@@ -5,7 +5,9 @@ Each test prints a line with its figures, which docs/reliability.md quotes; run 
 round to break things in.
 """
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -97,6 +99,26 @@ def test_a_node_stopped_properly_is_named_at_once_and_rejoins(new_federation):
     assert made.summary("stopped")["status"] == "completed", log
     assert rows[1]["failures"][0].startswith("client 1: its node reported"), rows[1]
     assert rows[-1]["clients"] == 2
+
+
+def test_a_split_that_changes_on_a_host_during_the_run_ends_it_by_name(new_federation, tmp_path):
+    split = tmp_path / "split.json"
+    halves = [list(range(700)), list(range(700, 1400))]
+    split.write_text(json.dumps({"train": halves}))
+    made = new_federation(2)
+    made.start_superlink()
+    made.register(0, 1)
+    for number in range(2):
+        made.start_node(number)  # without a warm worker: every message reads the file
+    keys = {"partition": "file", "partition_file": str(split), "local_epochs": 8}
+    run = made.start_run("moved", num_rounds=5, **keys)
+    made.wait_for_round("moved", 1)
+    split.write_text(json.dumps({"train": halves[::-1]}))
+    log = finish(run)
+    show("split changed on the hosts", made, "moved")
+    reason = made.summary("moved")["reason"]
+    assert re.search("client [01] failed in round [23]: its node has the files 'split", reason), log
+    assert made.summary("moved")["status"] == "failed"
 
 
 def test_a_straggler_past_the_round_timeout_is_left_out_and_comes_back(new_federation):
