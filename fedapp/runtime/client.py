@@ -39,6 +39,7 @@ from strategies.rounds.records import (
     ClientResult,
     Task,
     extra_records,
+    failures_of,
     from_array_record,
     pack_report,
     pack_uploads,
@@ -65,8 +66,8 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
     process, task, received, inbox = _unpack(message, context)
-    if process.files_text != task.files:
-        return _refused(message, task, process.files_text)
+    if refused := _refused(message, process, task):
+        return refused
     state_dir = str(context.node_config.get("state-dir", ""))
     node_reply = NodeReply(received, task)
     for client in task.clients:
@@ -87,8 +88,8 @@ def train(message: Message, context: Context) -> Message:
     try:
         content = node_reply.content(_mask(message, context))
     except (ProtocolBroken, UserError) as reason:
-        refused = f"secure aggregation was refused: {reason}"
-        content = pack_report([], [ClientFailure(each, ERROR, refused) for each in task.clients])
+        sentence = f"secure aggregation was refused: {reason}"
+        content = pack_report([], failures_of(task.clients, sentence))
     return Message(content, reply_to=message)
 
 
@@ -96,8 +97,8 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
     process, task, received, inbox = _unpack(message, context)
-    if process.files_text != task.files:
-        return _refused(message, task, process.files_text)
+    if refused := _refused(message, process, task):
+        return refused
     state_dir = str(context.node_config.get("state-dir", ""))
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -168,14 +169,15 @@ def _unpack(
     )
 
 
-def _refused(message: Message, task: Task, files: str) -> Message:
-    """Reply that a file of the user's is another one than at the start of the run."""
+def _refused(message: Message, process: ProcessContext, task: Task) -> Message | None:
+    """Return the reply if a file of the user's is another one than at the start of the run."""
+    if process.files_text == task.files:
+        return None
     reason = (
-        f"its node has the files '{files}', but the run began with '{task.files}': "
+        f"its node has the files '{process.files_text}', but the run began with '{task.files}': "
         "restore the file there, and resume the run"
     )
-    failures = [ClientFailure(client, ERROR, reason) for client in task.clients]
-    return Message(pack_report([], failures), reply_to=message)
+    return Message(pack_report([], failures_of(task.clients, reason)), reply_to=message)
 
 
 class NodeReply:

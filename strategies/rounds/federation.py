@@ -134,10 +134,14 @@ class RoundReport:
         return sum(r.loss * r.examples for r in self.results) / total if total else float("nan")
 
     @property
+    def all_failures(self) -> list[ClientFailure]:
+        """The failures of training, then those of the evaluation."""
+        return self.failures + self.evaluation_failures
+
+    @property
     def errors(self) -> list[ClientFailure]:
         """The failures that end the run unless it tolerates failures."""
-        failures = self.failures + self.evaluation_failures
-        return [failure for failure in failures if failure.kind in (ERROR, LATE)]
+        return [failure for failure in self.all_failures if failure.kind in (ERROR, LATE)]
 
     def sort(self) -> None:
         """Sort by client, so that the order of the replies does not matter."""
@@ -167,8 +171,7 @@ class RoundReport:
 
     def failed(self, sentence: str) -> RoundFailed:
         """Return a `RoundDiverged` if all failures are divergence, otherwise a `RoundFailed`."""
-        failures = self.failures + self.evaluation_failures
-        diverged = all(failure.kind == DIVERGED for failure in failures)
+        diverged = all(failure.kind == DIVERGED for failure in self.all_failures)
         return (RoundDiverged if diverged else RoundFailed)(sentence)
 
     def check_errors(self, tolerated: bool) -> None:
