@@ -95,7 +95,8 @@ def _run_line(run: RunDirectory) -> Line:
 
 def _published(cell: Cell, name: str, keys: Mapping[str, Any]) -> Line:
     request = _request(cell, name, keys)
-    command = f"fedapp reproduce {cell.paper} {cell.table} --cell '{cell.name}' --seeds 1"
+    command = f"fedapp reproduce {cell.paper} {cell.table} --cell '{cell.name}'"
+    command += f" --seeds {keys['seed']}"
     command += f" --dataset-as {request.dataset_as}" if request.dataset_as else ""
     command += f" --scale {request.scale:g}" if request.scale != 1 else ""
     command += f" {config_option(request.changes)}" if request.changes else ""

@@ -37,7 +37,7 @@ part() {
         bench) fedapp bench --quick --part gpu --output-dir "$OUT/bench" ;;
         table)
             for method in fedavg feddr+; do
-                fedapp reproduce feddr+ table3-sharding --cell "$method cifar100 s=10" --seeds 1 \
+                fedapp reproduce feddr+ table3-sharding --cell "$method cifar100 s=10" --seeds 0 \
                     --jobs 1 --data-dir "${DATA:?names the folder of cifar-100-python/}" \
                     --output-dir "$OUT/table"
             done

@@ -31,7 +31,7 @@ Cells = Annotated[
 ]
 DatasetAs = Annotated[str, typer.Option(help="Another copy of the same data set, such as images.")]
 Seeds = Annotated[
-    int, typer.Option(help="Number of seeds, 0 to N-1; 0: as many as the paper averages over.")
+    str, typer.Option(help="As 0,1,2 or 0-2; default: 0 to N-1, the paper averages over N.")
 ]
 OutputDir = Annotated[
     Path | None, typer.Option(help="Folder for runs and results.csv; default: runs/PAPER-TABLE.")
@@ -73,7 +73,7 @@ def reproduce(
     dataset_as: DatasetAs = "",
     download: Annotated[bool, typer.Option("--download", help="Download missing data.")] = False,
     config: Overrides = None,
-    seeds: Seeds = 0,
+    seeds: Seeds = "",
     output_dir: OutputDir = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the planned runs, and stop.")] = False,
     images_per_second: Speed = 0.0,
@@ -87,11 +87,13 @@ def reproduce(
     Example: fedapp reproduce feddr+ table3-sharding --cell "feddr+ cifar100 s=10" --scale 0.1
     """
     from fedapp.experiments.papers.plan import Request, check_changes
+    from fedapp.experiments.sweep_options import parse_seeds
 
     folder = absolute(output_dir or Path("runs") / f"{paper}-{table}", "--output-dir")
     data = str(absolute(data_dir, "--data-dir")) if data_dir else ""
     changes = read_overrides(config or [], more=True)
-    request = Request(folder, scale, seeds, data, dataset_as, download, changes)
+    numbers = tuple(parse_seeds(seeds)) if seeds else ()
+    request = Request(folder, scale, numbers, data, dataset_as, download, changes)
     cells = _chosen_cells(paper, table, cell or [], request)
     check_changes(cells, request)
     if plan:

@@ -40,7 +40,7 @@ class Request:
     Attributes:
         output_dir: folder of the run directories and results.csv.
         scale: factor of the number of rounds; 1 gives the published number.
-        seeds: number N of seeds 0..N-1; 0: the number of seeds of the paper's mean.
+        seeds: of each cell; (): 0 to N-1, where N is the number of seeds of the paper's mean.
         data_dir: folder of the data set.
         dataset_as: name in fedapp of another local copy of the same data set.
         download: fetch missing public data sets.
@@ -49,7 +49,7 @@ class Request:
 
     output_dir: Path
     scale: float = 1.0
-    seeds: int = 0
+    seeds: tuple[int, ...] = ()
     data_dir: str = ""
     dataset_as: str = ""
     download: bool = False
@@ -58,8 +58,6 @@ class Request:
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
             raise UserError(f"--scale is {self.scale:g} but must be above 0 and at most 1")
-        if self.seeds < 0:
-            raise UserError(f"--seeds is {self.seeds} but must be 1 or more")
         if self.dataset_as and self.dataset_as not in DATASETS:
             raise unknown("--dataset-as: data set", self.dataset_as, DATASETS)
         for key in [key for key in self.changes if key in _OWN_OPTIONS]:
@@ -151,7 +149,7 @@ def _toml(value: Any) -> str:
 
 def runs_of(cell: Cell, request: Request) -> list[PlannedRun]:
     """Return a cell's runs, one per seed."""
-    return [PlannedRun(cell, seed, request) for seed in range(request.seeds or cell.seeds)]
+    return [PlannedRun(cell, seed, request) for seed in request.seeds or range(cell.seeds)]
 
 
 def check_changes(cells: Iterable[Cell], request: Request) -> None:

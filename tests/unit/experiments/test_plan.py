@@ -93,14 +93,14 @@ def test_the_printed_command_is_the_run(tmp_path):
 def test_images_are_rounds_times_cohort_times_epochs(tmp_path):
     run = PlannedRun(cell(), 0, Request(tmp_path))
     assert run.images == 200 * 5 * 5000
-    (row,) = plan_rows([cell()], Request(tmp_path, seeds=2), images_per_second=1000)
+    (row,) = plan_rows([cell()], Request(tmp_path, seeds=(0, 1)), images_per_second=1000)
     assert (row["runs"], row["million images"], row["hours"]) == (2, 10.0, round(1e4 / 3600, 2))
 
 
 def test_seeds_are_the_papers_unless_asked_otherwise(tmp_path):
     published = cell("feddr+ cifar100 s=10", "table3-sharding", "feddr+")
     assert len(runs_of(published, Request(tmp_path))) == 3
-    assert [run.seed for run in runs_of(published, Request(tmp_path, seeds=1))] == [0]
+    assert [run.seed for run in runs_of(published, Request(tmp_path, seeds=(0,)))] == [0]
     assert (
         len(runs_of(cell("fedavg cifar10 s=2", "table2-modules", "fedfn"), Request(tmp_path))) == 1
     )

@@ -57,7 +57,7 @@ def reproduce(*arguments: str):
 
 
 def test_runs_are_compared_with_the_published_number(simulated, tmp_path):
-    request = Request(tmp_path, scale=0.5, seeds=3)
+    request = Request(tmp_path, scale=0.5, seeds=(0, 1, 2))
     row = run_cell(cell(), request, tmp_path)
     assert [run["num-rounds"] for run in simulated.calls] == [100] * 3
     assert (row["published mean"], row["mean"]) == (40.14, pytest.approx(42.0))
@@ -69,20 +69,20 @@ def test_runs_are_compared_with_the_published_number(simulated, tmp_path):
 
 def test_a_metric_other_than_accuracy_is_read_from_the_summary(simulated, tmp_path):
     found = cell("fedavg cifar10 s=2", "table1-sharding-forgetting")
-    row = run_cell(found, Request(tmp_path, seeds=1), tmp_path)
+    row = run_cell(found, Request(tmp_path, seeds=(0,)), tmp_path)
     assert (row["metric"], row["mean"], row["std"]) == ("forgetting", 0.5, None)
 
 
 def test_finished_runs_are_not_run_again_and_missing_seeds_are_added(simulated, tmp_path):
-    run_cell(cell(), Request(tmp_path, seeds=2), tmp_path)
-    row = run_cell(cell(), Request(tmp_path, seeds=3), tmp_path)
+    run_cell(cell(), Request(tmp_path, seeds=(0, 1)), tmp_path)
+    row = run_cell(cell(), Request(tmp_path, seeds=(0, 1, 2)), tmp_path)
     assert [run["seed"] for run in simulated.calls] == [0, 1, 2]
     assert row["seeds"] == "0 1 2"
 
 
 def test_an_interrupted_run_goes_on_and_a_diverged_one_is_a_result(simulated, tmp_path):
     simulated.statuses = {0: "interrupted", 1: "failed"}
-    request = Request(tmp_path, seeds=3)
+    request = Request(tmp_path, seeds=(0, 1, 2))
     row = run_cell(cell(), request, tmp_path)
     assert (row["unfinished seeds"], row["diverged seeds"], row["seeds"]) == ("0", "1", "2")
     simulated.statuses = {1: "failed"}
@@ -93,7 +93,7 @@ def test_an_interrupted_run_goes_on_and_a_diverged_one_is_a_result(simulated, tm
 
 
 def test_a_run_of_another_configuration_is_never_taken_for_this_one(simulated, tmp_path):
-    request = Request(tmp_path, seeds=1)
+    request = Request(tmp_path, seeds=(0,))
     run_cell(cell(), request, tmp_path)
     (run,) = runs_of(cell(), request)
     config = run.directory / "config.toml"
@@ -103,7 +103,7 @@ def test_a_run_of_another_configuration_is_never_taken_for_this_one(simulated, t
 
 
 def test_a_run_of_another_extension_is_never_taken_for_this_one(simulated, tmp_path):
-    request = Request(tmp_path, seeds=1)
+    request = Request(tmp_path, seeds=(0,))
     run_cell(cell(), request, tmp_path)
     (run,) = runs_of(cell(), request)
     path = run.directory / "summary.json"
@@ -114,14 +114,14 @@ def test_a_run_of_another_extension_is_never_taken_for_this_one(simulated, tmp_p
 
 
 def test_a_cell_without_runs_has_the_published_number_alone(tmp_path):
-    row = result(cell(), runs_of(cell(), Request(tmp_path, seeds=2)))
+    row = result(cell(), runs_of(cell(), Request(tmp_path, seeds=(0, 1))))
     assert (row["published mean"], row["mean"], row["difference"]) == (40.14, None, None)
     assert row["unfinished seeds"] == "0 1"
 
 
 def test_results_keep_the_cells_of_earlier_calls(simulated, tmp_path):
     def saved(words, scale):
-        request = Request(tmp_path, scale=scale, seeds=1)
+        request = Request(tmp_path, scale=scale, seeds=(0,))
         return write_results(tmp_path, [run_cell(cell(words), request, tmp_path)])
 
     saved("fedavg cifar10 s=2", 0.1)
@@ -155,7 +155,7 @@ def test_the_command_runs_a_cell_and_says_what_is_not_as_published(
 ):
     monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
     arguments = ["--cell", "cifar10 fedavg s=2", "--dataset-as", "images", "--scale", "0.01"]
-    arguments += ["--seeds", "2", "--output-dir", str(tmp_path)]
+    arguments += ["--seeds", "0,1", "--output-dir", str(tmp_path)]
     done = reproduce(*arguments)
     assert done.exit_code == 0
     assert "not the published setting: rounds x 0.01" in " ".join(done.stdout.split())
@@ -167,10 +167,21 @@ def test_the_command_runs_a_cell_and_says_what_is_not_as_published(
     assert (tmp_path / "results.csv").is_file()
 
 
+def test_hosts_can_share_the_seeds_of_a_cell(simulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    cell_of = ["--cell", "fedavg cifar10 s=2", "--output-dir", str(tmp_path), "--json"]
+    (other,) = json.loads(reproduce(*cell_of, "--seeds", "1-2").stdout)
+    (all_seeds,) = json.loads(reproduce(*cell_of).stdout)
+    assert (other["seeds"], all_seeds["seeds"]) == ("1 2", "0 1 2")
+    assert [run["seed"] for run in simulated.calls] == [1, 2, 0]
+    wrong = reproduce(*cell_of, "--seeds", "three")
+    assert str(wrong.exception).startswith("--seeds 'three' must be different whole numbers")
+
+
 def test_a_failed_run_is_the_exit_code(simulated, tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
     simulated.statuses = {0: "interrupted"}
-    done = reproduce("--cell", "fedavg cifar10 s=2", "--seeds", "1", "--output-dir", str(tmp_path))
+    done = reproduce("--cell", "fedavg cifar10 s=2", "--seeds", "0", "--output-dir", str(tmp_path))
     assert done.exit_code == 1
     assert "unfinished 0" in " ".join(done.stdout.split())
 
@@ -190,8 +201,8 @@ def test_with_jobs_a_run_that_fails_is_tried_once_and_the_other_cells_are_report
     assert reproduce("--jobs", "-1").exit_code == 2  # as the command line says wrong options
     monkeypatch.setattr(reproducing, "run_in_subprocess", apart)
     simulated.statuses = {1: "interrupted"}
-    cells = ["--cell", "fedprox cifar10 s=2", "--cell", "fedavg cifar10 s=2"]
-    done = reproduce(*cells, "--seeds", "2", "--jobs", "1", "--json", "--output-dir", str(tmp_path))
+    cells = ["--cell", "fedprox cifar10 s=2", "--cell", "fedavg cifar10 s=2", "--seeds", "0,1"]
+    done = reproduce(*cells, "--jobs", "1", "--json", "--output-dir", str(tmp_path))
     assert done.exit_code == 1, done.output
     assert sorted(tried) == [("fedavg", 0), ("fedavg", 1), ("fedprox", 0), ("fedprox", 1)]
     unfinished = {row["cell"]: row["unfinished seeds"] for row in json.loads(done.stdout)}

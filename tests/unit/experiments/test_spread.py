@@ -18,7 +18,7 @@ def test_a_spread_over_clients_is_compared_with_one_over_clients(tmp_path):
     able = [c for c in cells_of(paper, paper.table("table14-pfl-finetune-loss")) if c.config]
     assert able
     assert all(c.spread_of_clients and "±: over the clients of a run" in c.notes for c in able)
-    runs = runs_of(able[0], Request(tmp_path, seeds=3))
+    runs = runs_of(able[0], Request(tmp_path, seeds=(0, 1, 2)))
     for run, accuracy, deviation in zip(runs, (0.4, 0.5, 0.9), (0.02, 0.04, 0.06), strict=True):
         made = RunDirectory.create(tmp_path, run.name, resolved(run).flat())
         made.write_summary(
