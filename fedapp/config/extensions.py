@@ -11,7 +11,7 @@ from clients.training.objective import BASE_LOSSES, REGULARISERS, Regulariser
 from fedapp.config.own_methods import check_method
 from fedapp.core.errors import UserError
 from fedapp.core.extension_files import VARIABLE, ExtensionFile, import_file, read_files
-from fedapp.core.plugins import extend
+from fedapp.core.plugins import extend, warn_left_out
 from fedapp.data.datasets import DATASETS, DatasetInfo
 from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, method_keys
@@ -109,15 +109,28 @@ def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
                     f"a {expected.__name__}"
                 )
     for name in METHODS.keys() - before["method"].keys():
-        try:
-            check_method(METHODS[name])
-        except UserError as mistake:
-            raise UserError(f"{VARIABLE}: method '{name}': {mistake}") from None
-        except (AttributeError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{VARIABLE}: method '{name}': a part of its row has another type than in "
-                f"fedapp/methods/row.py ({error})"
-            ) from None
+        if mistake := _mistake_in(name):
+            raise UserError(f"{VARIABLE}: method '{name}': {mistake}")
 
 
+def _mistake_in(method: str) -> str:
+    """Return why a method's row cannot work; "" if it can."""
+    try:
+        check_method(METHODS[method])
+    except UserError as mistake:
+        return str(mistake)
+    except (AttributeError, TypeError, ValueError) as error:
+        return f"a part of its row has another type than in fedapp/methods/row.py ({error})"
+    return ""
+
+
+def _leave_out_unusable_methods() -> None:
+    """Remove the methods of installed packages whose rows cannot work, with a warning each."""
+    for name in sorted(METHODS.keys() - _INCLUDED):
+        if mistake := _mistake_in(name):
+            warn_left_out("fedapp.methods", name, mistake)
+            del METHODS[name]
+
+
+_leave_out_unusable_methods()
 _files, _mistake = _add_files()

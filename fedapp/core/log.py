@@ -1,8 +1,8 @@
 """The log of a run: plain lines of Python's `logging` on the console.
 
 Modules log by `logging.getLogger(__name__)`; the entry points of processes call `configure`. Lines
-of `fedapp.experiments` go to stderr, because those commands print their results to stdout. The
-variable FEDAPP_LOG_LEVEL sets the lowest level that is shown. Flower's own logger is not changed.
+of `fedapp.experiments` and `fedapp.core` go to stderr, because commands that print results to
+stdout log them. The variable FEDAPP_LOG_LEVEL sets the lowest level that is shown. Flower's own logger is not changed.
 """
 
 import logging
@@ -15,6 +15,7 @@ from fedapp.core.errors import UserError
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _STREAMS = {
     "fedapp": "stdout",
+    "fedapp.core": "stderr",
     "fedapp.experiments": "stderr",
     "strategies": "stdout",
     "clients": "stdout",

@@ -57,15 +57,19 @@ def extend(table: dict[str, T], group: str, kind: type[T]) -> None:
     warning, so that a broken package does not stop runs that do not use it.
     """
     for name, entry in installed(group).items():
-        what = f"{group} '{name}' ({entry.value})"
         try:
             row = entry.load()
         except Exception as error:
-            log.warning("%s is left out: it cannot be imported: %r", what, error)
+            warn_left_out(group, name, f"it cannot be imported: {error!r}")
             continue
         if not isinstance(row, kind):
-            log.warning("%s is left out: it is a %s, no %s", what, type(row), kind)
+            warn_left_out(group, name, f"it is a {type(row)}, no {kind}")
         elif name in table:
-            log.warning("%s is left out: the name is taken", what)
+            warn_left_out(group, name, "the name is taken")
         else:
             table[name] = row
+
+
+def warn_left_out(group: str, name: str, why: str) -> None:
+    """Log that the row of an installed package is not used."""
+    log.warning("%s '%s' (%s) is left out: %s", group, name, installed(group)[name].value, why)

@@ -55,14 +55,26 @@ def test_an_own_method_trains_in_a_simulation_and_on_real_nodes(
         assert row["update_size"] > 0
 
 
-def test_a_package_that_cannot_be_imported_is_left_out_with_its_reason(own_method, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "before", "after", "warning"),
+    [
+        ("data.py", "", "import no_such_library\n", "cannot be imported: ModuleNotFoundError"),
+        ("method.py", '"fedmargin-radius"}', '"no-key"}', "key 'no-key'"),
+    ],
+)
+def test_a_package_with_a_mistake_is_left_out_with_its_reason(
+    own_method, tmp_path, file, before, after, warning
+):
     shutil.copytree(own_method, tmp_path / "site")
-    (tmp_path / "site" / "own_method" / "data.py").write_text("import no_such_library\n")
+    path = tmp_path / "site" / "own_method" / file
+    path.write_text(path.read_text().replace(before, after, 1))
     done = subprocess.run(
-        [program("fedapp"), "datasets"],
+        [program("fedapp"), "methods", "--json"],
         capture_output=True, text=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site"), "COLUMNS": "200"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "'stripes' (own_method.data:STRIPES) is left out" in done.stdout + done.stderr
-    assert "no_such_library" in done.stdout + done.stderr
+    assert "(own_method." in done.stderr
+    assert warning in done.stderr
+    listed = [row["method"] for row in json.loads(done.stdout)]
+    assert ("fedmargin" in listed) == (file == "data.py")
