@@ -2,7 +2,8 @@
 
 Modules log by `logging.getLogger(__name__)`; the entry points of processes call `configure`. Lines
 of `fedapp.experiments` and `fedapp.core` go to stderr, because commands that print results to
-stdout log them. The variable FEDAPP_LOG_LEVEL sets the lowest level that is shown. Flower's own logger is not changed.
+stdout log them. The variable FEDAPP_LOG_LEVEL sets the lowest level that is shown. Flower's own
+logger is not changed.
 """
 
 import logging

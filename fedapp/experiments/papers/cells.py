@@ -15,6 +15,7 @@ from fedapp.core.errors import UserError, unknown
 from fedapp.experiments.papers import protocol
 from fedapp.experiments.papers.code_bases import (
     averaging_keys,
+    batch_order_keys,
     published_test_note,
     spread_over_seeds,
     test_batch_keys,
@@ -83,6 +84,7 @@ def configuration(published: Published) -> Keys:
         test_batch_keys,
         personal_keys,
         averaging_keys,
+        batch_order_keys,
         method_parameters,
     ):
         keys |= group(published)

@@ -25,6 +25,10 @@ AUGMENTED_TEST = (
     "published accuracies: very probably of augmented test images (docs/evidence.md); on the "
     "images as they are, finished runs of this paper end 4 to 14 points higher"
 )
+SAME_BATCHES = (
+    "batches: the same in every round, and no shuffling, as in FedORGP's public code, with which "
+    "FedDOR's table 2 is reproduced on that code's split (docs/evidence.md)"
+)
 
 
 class CodeBase(StrEnum):
@@ -65,6 +69,14 @@ def test_batch_keys(published: Published) -> Keys:
         return {}
     by_fedntd = code_base(published.paper, published.table) is CodeBase.FEDNTD
     return {"test-batch-size": FEDNTD_TEST_BATCH if by_fedntd else FEDBABU_TEST_BATCH}
+
+
+def batch_order_keys(published: Published) -> Keys:
+    """Return FedDOR's order of images, which the paper does not state."""
+    if published.paper.name != "feddor":
+        return {}
+    published.notes.append(SAME_BATCHES)
+    return {"local-shuffle": False}
 
 
 def spread_over_seeds(paper: Paper, table: Table) -> str:

@@ -31,6 +31,11 @@ _FEDEXP: tuple[Keys, str] = (
 RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
     ("feddr+", "fedexp"): _FEDEXP,
     **{("fedfn", name): _FEDEXP for name in ("fedexp", "fedexp+babu", "fedexp+fn")},
+    ("feddor", "fedproto"): (
+        {"proto-collect": "during", "fedproto-weighting": "uniform"},
+        "prototypes are means of the features during training, and all clients count equally, as "
+        "in FedORGP's public code",
+    ),
     ("fedntd", "fednova"): (
         {"fednova-correction": "own"},
         "correction by the client's own last mean gradient, as in the authors' code; plain FedNova "
