@@ -5,6 +5,7 @@ themselves.
 """
 
 import logging
+import threading
 from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
@@ -17,13 +18,19 @@ log = logging.getLogger(__name__)
 
 
 class ConfiguredServerApp:
-    """A ServerApp, by name, with a run configuration; `completed` tells whether it succeeded."""
+    """A ServerApp, by name, with a run configuration.
+
+    Attributes:
+        completed: whether it succeeded.
+        running: whether it has begun and not ended.
+    """
 
     def __init__(self, reference: str, run_config: Mapping[str, Any]) -> None:
         """Take the app's name, as module:name."""
         self.reference = reference
         self.run_config = dict(run_config)
         self.completed = False
+        self.running = False
 
     def app(self) -> Any:
         """Return the ServerApp for Flower."""
@@ -37,12 +44,18 @@ class ConfiguredServerApp:
         """Run the named app; log a `UserError` as one sentence."""
         context.run_config = self.run_config
         configure()
+        self.running = True
         try:
             resolve_name(self.reference)(grid, context)
         except UserError as error:
             log.error(error)
+        except KeyboardInterrupt:
+            if threading.current_thread() is threading.main_thread():
+                raise  # in another one nobody waits for it, and Flower would log a traceback
         else:
             self.completed = True
+        finally:
+            self.running = False
 
 
 class ConfiguredClientApp:

@@ -1,7 +1,9 @@
 """A run on Ray: Flower's Simulation Runtime without a SuperLink."""
 
 import logging
+import time
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from fedapp.core.errors import UserError
@@ -9,6 +11,9 @@ from fedapp.engines.apps import ConfiguredClientApp, ConfiguredServerApp
 from fedapp.engines.resources import Resources
 from fedapp.engines.shutdown import interrupted
 from fedapp.engines.subprocesses import install_signal_handlers
+from strategies.rounds.interruption import ask_to_stop
+
+_PATIENCE = 30.0  # seconds for the server to save an interrupted run
 
 
 def run_on_ray(
@@ -17,7 +22,7 @@ def run_on_ray(
     """Start Ray, or join the cluster at RAY_ADDRESS, and run the apps on virtual SuperNodes."""
     if cpus := resources.total_cpus():
         _start_ray(cpus)
-        install_signal_handlers(interrupted)  # replaces Ray's handler of SIGTERM
+    install_signal_handlers(partial(_interrupt, server))  # replaces Ray's handler of SIGTERM
     checking.result()
     from flwr.simulation import run_simulation  # imports Ray
 
@@ -32,6 +37,15 @@ def run_on_ray(
         server.app(), app, resources.nodes,  # type: ignore[arg-type]
         backend_config={"client_resources": per_worker},
     )  # fmt: skip
+
+
+def _interrupt(server: ConfiguredServerApp) -> None:
+    """Let the server, in a thread of Flower's, save the run; then end. A second signal ends now."""
+    if ask_to_stop():
+        latest = time.monotonic() + _PATIENCE
+        while server.running and time.monotonic() < latest:
+            time.sleep(0.05)
+    interrupted()
 
 
 def _start_ray(cpus: int) -> None:

@@ -1,7 +1,9 @@
-"""Statements that an interruption must not divide: a round counts with all its parts or not at all.
+"""How an interruption reaches a server: a round counts with all its parts or not at all.
 
 Ctrl-C raises KeyboardInterrupt between any two statements of the main thread, for example between
-the new model and the new state of a method, which are then those of different rounds.
+the new model and the new state of a method, which are then those of different rounds: the
+statements in `uninterrupted` are not divided. A server in another thread gets no signals; it stops
+when it next looks for replies, if it was asked to.
 """
 
 import signal
@@ -11,6 +13,23 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_asked_to_stop = threading.Event()
+
+
+def ask_to_stop() -> bool:
+    """Let the server of this process stop in its next wait; returns False if it was asked before.
+
+    Works from any thread and from a signal handler.
+    """
+    asked = _asked_to_stop.is_set()
+    _asked_to_stop.set()
+    return not asked
+
+
+def stop_if_asked() -> None:
+    """Raise KeyboardInterrupt if `ask_to_stop` was called."""
+    if _asked_to_stop.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays
+from strategies.rounds.interruption import stop_if_asked
 
 _SHORTEST_WAIT = 0.005
 _LONGEST_WAIT = 0.5
@@ -59,7 +60,11 @@ class Exchange:
         self.waiting.pop("", None)  # of an unknown node
 
     def arrived(self) -> Iterator[Message]:
-        """Look once at all messages, and yield the replies that are there."""
+        """Look once at all messages, and yield the replies that are there.
+
+        Raises KeyboardInterrupt if the server was asked to stop.
+        """
+        stop_if_asked()
         ids = list(self.waiting)
         for first in range(0, len(ids), _AT_ONCE):
             replies = list(self.grid.pull_messages(ids[first : first + _AT_ONCE]))

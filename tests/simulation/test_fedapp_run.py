@@ -91,8 +91,8 @@ def test_it_trains_what_one_process_trains_and_its_processes_end_with_it(
     output, errors = run.communicate(timeout=60)
     assert "round    1/1000" in output
     assert "DEPRECATED" not in output + errors
-    if engine == "workers":  # its server could still write down what it has
-        check_what_is_left(metrics.parent)
+    assert "Traceback" not in output + errors
+    check_what_is_left(metrics.parent)
 
 
 def check_what_is_left(directory: Path) -> None:

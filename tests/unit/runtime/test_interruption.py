@@ -1,6 +1,8 @@
 """A run interrupted at any point: its rows, summary, model and state are of one round."""
 
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from in_process import assert_same, settings
@@ -10,9 +12,9 @@ from fedapp import server_app
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import callbacks
-from strategies.rounds import base
+from strategies.rounds import base, interruption
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.interruption import uninterrupted
+from strategies.rounds.interruption import ask_to_stop, uninterrupted
 from strategies.secure.messages import UNMASK
 from strategies.secure.server import SecureSession
 
@@ -82,6 +84,20 @@ def test_what_is_left_is_of_one_round(train, monkeypatch, method, owner, name, a
     at_round_2(monkeypatch, owner, name, interrupt, after)
     with pytest.raises(KeyboardInterrupt):
         train("cut", method=method, num_rounds=3)
+    check_same_round(RunDirectory.load(whole.path.parent / "cut"), whole)
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("configure_train", 1), ("configure_evaluate", 2)])
+def test_a_server_in_another_thread_stops_when_it_next_waits(train, monkeypatch, name, rounds):
+    whole = train("whole", method="fedexp", num_rounds=rounds)
+    monkeypatch.setattr(interruption, "_asked_to_stop", threading.Event())
+    answers = []
+    at_round_2(monkeypatch, ClientStrategy, name, lambda: answers.append(ask_to_stop()), after=True)
+    other = ThreadPoolExecutor(1).submit(train, "cut", method="fedexp", num_rounds=3)
+    with pytest.raises(KeyboardInterrupt):
+        other.result()
+    assert answers == [True]
+    assert not ask_to_stop()  # a second signal does not wait again
     check_same_round(RunDirectory.load(whole.path.parent / "cut"), whole)
 
 
