@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "presets"
 def preset_path(name: str) -> Path | None:
     """Return the file of the preset with this name, or None if there is none."""
     path = FOLDER / f"{name}.toml"
-    return path if Path(name).name == name and path.is_file() else None
+    return path if path in FOLDER.glob("*.toml") else None  # a name may be too long for is_file()
 
 
 def preset_rows() -> list[dict[str, str]]:

@@ -40,14 +40,18 @@ def plugin(group: str, name: str, kind: type) -> Any:
                 f"{what} '{name}' is not installed ({known} is); install the package that has it, "
                 "or name its class as module:Class"
             )
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{what} '{name}' cannot be imported: {error}") from None
+    except UserError:
+        raise
+    except Exception as error:  # whatever its module does
+        raise UserError(f"{what} '{name}' cannot be imported: {reason(error)}") from None
     if not (isinstance(factory, type) and issubclass(factory, kind)):
         raise UserError(f"{what} '{name}' is not a subclass of {kind.__module__}.{kind.__name__}")
     try:
         return factory()
-    except TypeError as error:
-        raise UserError(f"{what} '{name}' cannot be made without arguments: {error}") from None
+    except Exception as error:
+        raise UserError(
+            f"{what} '{name}' cannot be made without arguments: {reason(error)}"
+        ) from None
 
 
 def extend(table: dict[str, T], group: str, kind: type[T]) -> None:
@@ -60,7 +64,7 @@ def extend(table: dict[str, T], group: str, kind: type[T]) -> None:
         try:
             row = entry.load()
         except Exception as error:
-            warn_left_out(group, name, f"it cannot be imported: {error!r}")
+            warn_left_out(group, name, f"it cannot be imported: {reason(error)}")
             continue
         if not isinstance(row, kind):
             warn_left_out(group, name, f"it is a {type(row)}, no {kind}")
@@ -68,6 +72,11 @@ def extend(table: dict[str, T], group: str, kind: type[T]) -> None:
             warn_left_out(group, name, "the name is taken")
         else:
             table[name] = row
+
+
+def reason(error: Exception) -> str:
+    """Return an error with its type: the text of some, such as a KeyError, says little alone."""
+    return f"{type(error).__name__}: {error}"
 
 
 def warn_left_out(group: str, name: str, why: str) -> None:

@@ -35,7 +35,7 @@ class WorkerGrid(InProcessGrid):
         super().__init__(run_config, resources.nodes, node_config(run_config))
         count = min(resources.workers, resources.nodes)
         self.workers = [
-            Worker(clientapp, resources.cpus_per_worker(), visible_gpu(p, resources))
+            Worker(clientapp, resources.cpus_per_worker(), visible_gpu(p, count, resources))
             for p in range(count)
         ]
         self.worker_of = {
@@ -110,10 +110,10 @@ class Worker:
             return question, Message(Error(2, reason), reply_to=question), self._context
 
 
-def visible_gpu(worker: int, resources: Resources) -> str | None:
-    """Return the only GPU that a worker may see; None for no restriction."""
+def visible_gpu(worker: int, workers: int, resources: Resources) -> str | None:
+    """Return the only GPU that one of `workers` may see; None for no restriction."""
     names = gpu_names() if resources.gpus > 0 else []
-    return names[worker * len(names) // resources.workers] if names else None
+    return names[worker * len(names) // workers] if names else None
 
 
 def _expired(message: Message) -> bool:

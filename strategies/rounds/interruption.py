@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _asked_to_stop = threading.Event()
 
 
@@ -34,7 +34,7 @@ def stop_if_asked() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let SIGINT and SIGTERM act after these statements; the same signal again acts at once."""
+    """Let signals that end a run act after these statements; the same signal again acts at once."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals interrupt the main thread only
         return

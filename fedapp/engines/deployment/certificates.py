@@ -6,6 +6,7 @@ second. Private files are created with mode 0600 in a folder of mode 0700, and n
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +34,8 @@ SERVER_CERTIFICATE, SERVER_KEY = "superlink.crt", "superlink.key"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CA_DAYS = 3650
 _PRIVATE = 0o600
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_DNS_NAME = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}")
 _CLOCK_SLACK = timedelta(minutes=5)  # nodes with slow clocks must accept it
 
 
@@ -200,10 +203,12 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise UserError(f"host {host!r} is neither an IP address nor an ASCII DNS name") from None
+    if not _DNS_NAME.fullmatch(host):
+        raise UserError(
+            f"host {host!r} is neither an IP address nor an ASCII DNS name, without port; repeat "
+            "--host for further names"
+        )
+    return x509.DNSName(host)
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

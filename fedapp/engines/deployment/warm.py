@@ -93,7 +93,7 @@ def _app_folder() -> Path:
 def _connection(path: Path) -> Iterator[Connection]:
     """Connect to the worker at `path`; at most one process at a time starts one."""
     with socket.socket(socket.AF_UNIX) as client:
-        with path.with_suffix(".lock").open("w") as lock:
+        with path.with_name("start.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
                 client.connect(str(path))
@@ -121,6 +121,7 @@ def _start_worker(path: Path) -> None:
         search = os.pathsep.join(filter(None, (str(_app_folder()), os.environ.get("PYTHONPATH"))))
         command = [
             sys.executable,
+            "-P",  # not the code of the folder in which the SuperNode was started
             "-m",
             "fedapp.engines.deployment.warm_worker",
             str(descriptor),

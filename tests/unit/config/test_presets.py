@@ -223,6 +223,8 @@ def test_presets_are_listed_and_found_by_name_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read_overrides(["fedntd-cifar10-shards"])["method"] == "fedntd"
     assert preset_path("../presets/fedntd-cifar10-shards") is None
+    pairs = {f"key-{number}": "x" * 20 for number in range(20)}  # longer than any file's name
+    assert read_overrides([" ".join(f"{key}='{text}'" for key, text in pairs.items())]) == pairs
     with pytest.raises(UserError, match="-c 'fedntd-cifar10' is neither a preset"):
         read_overrides(["fedntd-cifar10"])
 

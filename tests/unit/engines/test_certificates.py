@@ -136,10 +136,18 @@ def test_an_expired_certificate_can_be_told(tmp_path):
     assert read_certificate(tmp_path / "superlink.crt").not_valid_after_utc < datetime.now(UTC)
 
 
-def test_a_host_that_is_no_name_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "host",
+    [
+        "bücher.example", "h.example:8000", "https://h.example", "h,10.0.0.5", "10.0.0.5/24",
+        "[::1]", "a b", "", "10.0.0.300", "-h.example", "h..example", "a" * 64,
+    ],
+)  # fmt: skip
+def test_a_host_that_is_no_name_is_refused(tmp_path, host):
     with pytest.raises(UserError, match="neither an IP address nor an ASCII DNS name"):
-        make_certificates(tmp_path / "pki", ["bücher.example"], 0)
-    make_certificates(tmp_path / "pki", ["buecher.example"], 0)  # the first try left nothing
+        make_certificates(tmp_path / "pki", [host], 0)
+    good = ["buecher.example", "super_link", "*.h.example", "h1", "fe80::1"]
+    make_certificates(tmp_path / "pki", good, 0)  # the first try left nothing
 
 
 def test_the_command_lists_files_and_prints_no_key(tmp_path):

@@ -48,10 +48,10 @@ def in_thread(monkeypatch):
     threads = []
 
     def start(command, pass_fds, **options):
-        assert command[1:3] == ["-m", "fedapp.engines.deployment.warm_worker"]
+        assert command[1:4] == ["-P", "-m", "fedapp.engines.deployment.warm_worker"]
         listener = socket.socket(fileno=os.dup(pass_fds[0]))
         thread = threading.Thread(
-            target=warm_worker.serve, args=(listener, int(command[4])), kwargs={"idle": 0.5}
+            target=warm_worker.serve, args=(listener, int(command[5])), kwargs={"idle": 0.5}
         )
         threads.append(thread)
         thread.start()

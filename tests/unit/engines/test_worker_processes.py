@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 from in_process import settings
 from waiting import wait_until
 
+from fedapp.engines import workers
 from fedapp.engines.resources import Resources
 from fedapp.engines.worker_template import kill_workers
 from fedapp.engines.workers import WorkerGrid, visible_gpu
@@ -115,7 +116,16 @@ def test_a_message_that_has_expired_is_not_worked_off(grid):
 def test_workers_share_the_gpus_evenly(monkeypatch, visible, share, seen):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     resources = Resources(4, 4, share)
-    assert [visible_gpu(worker, resources) for worker in range(4)] == seen
+    assert [visible_gpu(worker, 4, resources) for worker in range(4)] == seen
+
+
+@pytest.mark.parametrize(("nodes", "seen"), [(1, ["4"]), (2, ["4", "7"]), (3, ["4", "4", "7"])])
+def test_with_few_nodes_the_workers_that_there_are_share_all_gpus(monkeypatch, nodes, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    given = []
+    monkeypatch.setattr(workers, "Worker", lambda app, cpus, gpu: given.append(gpu))
+    WorkerGrid(settings(), Resources(workers=8, nodes=nodes, gpus=0.25), "app")
+    assert given == seen
 
 
 def answered(grid: WorkerGrid, ids: list[str]) -> list[Message]:

@@ -57,6 +57,13 @@ class NotOne:
     """No callback."""
 
 
+class Fussy(Callback):
+    """A callback whose constructor fails."""
+
+    def __init__(self):
+        raise ValueError("not today")
+
+
 class Needy(Callback):
     """A callback that nobody can make by its name alone."""
 
@@ -120,12 +127,16 @@ def test_a_value_that_json_cannot_represent_is_reported_and_stops_no_round(train
     ("name", "sentence"),
     [
         ("no-such", "callback 'no-such' is not installed"),
-        ("no_such_module:Class", "cannot be imported: No module named 'no_such_module'"),
+        ("no_such_module:Class", "cannot be imported: ModuleNotFoundError: No module named 'no"),
+        ("divides:Class", "cannot be imported: ZeroDivisionError: division by zero"),
+        (f"{__name__}:Fussy", "cannot be made without arguments: ValueError: not today"),
         (f"{__name__}:Absent", "cannot be imported"),
         (f"{__name__}:NotOne", "is not a subclass of fedapp.runtime.callback.Callback"),
-        (f"{__name__}:Needy", "cannot be made without arguments: .* 'folder'"),
+        (f"{__name__}:Needy", "cannot be made without arguments: TypeError: .* 'folder'"),
     ],
 )
-def test_a_wrong_name_is_one_sentence_before_training(train, name, sentence):
+def test_a_wrong_name_is_one_sentence_before_training(train, name, sentence, tmp_path, monkeypatch):
+    (tmp_path / "divides.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=sentence):
         train(name)

@@ -195,6 +195,19 @@ def test_a_signal_acts_after_the_statements_and_then_at_once_again():
         interrupt()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_other_signals_that_end_a_run_wait_too(number):
+    done = []
+    before = signal.signal(number, lambda *_: done.append("signal"))
+    try:
+        with uninterrupted():
+            signal.raise_signal(number)
+            done.append("statements")
+    finally:
+        signal.signal(number, before)
+    assert done == ["statements", "signal"]
+
+
 def test_a_second_signal_acts_at_once():
     done = []
     with pytest.raises(KeyboardInterrupt):
