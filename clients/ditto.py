@@ -68,7 +68,8 @@ class DittoClient(LocalClient):
         """Load the personal model; train it first if the client has never trained."""
         if not self._recall():
             self.copy_to_teacher()
-            self._train_own(self.data.tuning(server_round), lr, _copies(self.model))
+            rate = self.first_lr if self.reference else lr
+            self._train_own(self.data.tuning(server_round), rate, _copies(self.model))
         self.model = self.slot.copy("own")
 
     def _recall(self) -> bool:

@@ -76,9 +76,13 @@ def stretch(inputs: Tensor, outputs: Tensor) -> Tensor:
 def at_width(block: Any, inputs: Tensor, width: float) -> Tensor:
     """Run a basic block with only the first share `width` of its inner channels.
 
-    Normalisation uses the batch's statistics and leaves the running statistics unchanged.
+    Normalisation uses the batch's statistics and leaves the running statistics unchanged. With
+    GroupNorm the channels are those of whole groups, at least of one.
     """
     channels = max(1, round(width * block.conv1.out_channels))
+    if isinstance(block.bn1, nn.GroupNorm):
+        size = block.conv1.out_channels // block.bn1.num_groups
+        channels = max(size, channels // size * size)
     hidden = F.conv2d(inputs, block.conv1.weight[:channels], None, block.conv1.stride, 1)
     hidden = F.relu(_normalised(block.bn1, hidden, channels))
     hidden = F.conv2d(hidden, block.conv2.weight[:, :channels], None, 1, 1)

@@ -62,13 +62,11 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:
             log.info("partition: %s", note)
-        with (
-            opened_run(config, run_config, process.data.hash) as (directory, saved),
-            closing(
-                Recorder(directory, config, process, started, callbacks_of(config, directory, own))
-            ) as recorder,
-        ):
-            train(grid, recorder, saved)
+        with opened_run(config, run_config, process.data.hash) as (directory, saved):
+            calls, chosen = callbacks_of(config, directory, own), config.chosen(run_config)
+            recorder = Recorder(directory, config, process, started, calls, chosen)
+            with closing(recorder):
+                train(grid, recorder, saved)
     except torch.OutOfMemoryError as error:
         raise UserError(f"the server: {out_of_memory(error)}") from None
 

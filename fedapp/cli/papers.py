@@ -141,8 +141,13 @@ def _run(
     html: Path | None,
 ) -> None:
     """Run the cells that can be run, then print and write the results; exits 1 if a run failed."""
-    from fedapp.experiments.papers.plan import runs_of
-    from fedapp.experiments.papers.reproduce import result, run_ahead, run_cell, write_results
+    from fedapp.experiments.papers.reproduce import (
+        result,
+        run_ahead,
+        run_cell,
+        runs_so_far,
+        write_results,
+    )
     from fedapp.experiments.papers.results_page import write_results_page
 
     able = [cell for cell in cells if cell.config is not None]
@@ -156,7 +161,7 @@ def _run(
     rows = []
     for cell in able:
         if jobs:  # unfinished runs are reported, not repeated
-            rows.append(result(cell, runs_of(cell, request)))
+            rows.append(result(cell, runs_so_far(cell, request)))
         else:
             rows.append(run_cell(cell, request, project))
         path = write_results(request.output_dir, rows)

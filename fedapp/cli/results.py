@@ -49,7 +49,8 @@ def compare(
         for sentence in comparison.sentences(compared):
             say(sentence)
     if plot is not None:
-        lines = [(f"{run.summary().get('method')} ({run.name})", run.rounds()) for run in opened]
+        names = comparison.run_labels(opened)
+        lines = [(name, run.rounds()) for name, run in zip(names, opened, strict=True)]
         write_png(plots.compare_curves(lines), plot)
     if html is not None:
         from fedapp.results.comparison_page import write_comparison

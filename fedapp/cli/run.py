@@ -62,9 +62,11 @@ def _check(
     from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
     from fedapp.runtime.forecast import forecast  # imports PyTorch
+    from fedapp.runtime.opening import check_place  # imports PyTorch
 
     values = load_run_config(project, overrides)
     resolved = parse_config(values)
+    check_place(resolved)
     workers = resources.resolve_for(values).workers
     cost = forecast(resolved, workers)
     found = {

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time
 from pathlib import Path
@@ -72,6 +72,18 @@ def is_file(text: str) -> bool:
 def chosen_keys(text: str) -> list[str]:
     """Return the keys of a run's config.toml whose values "auto" chose."""
     return [line.partition(" =")[0] for line in text.splitlines() if line.endswith(CHOSEN)]
+
+
+def as_toml(config: Mapping[str, Any], chosen: Collection[str]) -> bytes:
+    """Return a configuration as a run's config.toml, which marks the `chosen` keys."""
+    import tomli_w
+
+    lines = []
+    for name, value in config.items():
+        key = name.replace("_", "-")
+        line = tomli_w.dumps({key: value}).rstrip("\n")
+        lines.append(f"{line}{CHOSEN if key in chosen else ''}\n")
+    return "".join(lines).encode()
 
 
 def _read_toml(file: Path, changed: bool) -> dict[str, Any]:

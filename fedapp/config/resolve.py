@@ -57,10 +57,23 @@ def parse_unresolved(values: Mapping[str, Any]) -> RunConfig:
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
             raise UserError(f"run-config key '{key}' does not exist; {hint}")
+    _check_text(values)
     try:
         return RunConfig(**values)
     except ValidationError as error:
         raise UserError(_sentence(error)) from None
+
+
+def _check_text(values: Mapping[str, Any]) -> None:
+    """Raise UserError for a text that no file of the run could hold, such as a path's odd bytes."""
+    for key, value in values.items():
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"run-config key '{key}' is {value!r} but must be text in UTF-8; rename the file "
+                "or folder"
+            ) from None
 
 
 def _sentence(error: ValidationError) -> str:

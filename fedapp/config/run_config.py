@@ -44,10 +44,12 @@ class RunConfig(_AllKeys):
     def recorded(self) -> dict[str, Any]:
         """Return `flat` without the keys of other methods of the user's or of packages.
 
-        Whoever reads a run's configuration may lack their files.
+        Whoever reads a run's configuration may lack their files. `resume` is empty, so that a run
+        that repeats this one begins anew.
         """
         foreign = foreign_keys(self.method)
-        return {key: value for key, value in self.flat().items() if key not in foreign}
+        own = {key: value for key, value in self.flat().items() if key not in foreign}
+        return {**own, "resume": ""}
 
     def chosen(self, unresolved: Mapping[str, Any]) -> frozenset[str]:
         """Return the keys that are "auto" in the `unresolved` configuration but not in this one."""

@@ -1,9 +1,9 @@
 """The log of a run: plain lines of Python's `logging` on the console.
 
 Modules log by `logging.getLogger(__name__)`; the entry points of processes call `configure`. Lines
-of `fedapp.experiments` and `fedapp.core` go to stderr, because commands that print results to
-stdout log them. The variable FEDAPP_LOG_LEVEL sets the lowest level that is shown. Flower's own
-logger is not changed.
+of `fedapp.experiments`, and those about installed packages, go to stderr, because commands that
+print results to stdout log them. The variable FEDAPP_LOG_LEVEL sets the lowest level that is shown.
+Flower's own logger is not changed.
 """
 
 import logging
@@ -16,7 +16,7 @@ from fedapp.core.errors import UserError
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _STREAMS = {
     "fedapp": "stdout",
-    "fedapp.core": "stderr",
+    "fedapp.core.plugins": "stderr",
     "fedapp.experiments": "stderr",
     "strategies": "stdout",
     "clients": "stdout",

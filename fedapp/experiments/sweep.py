@@ -140,7 +140,8 @@ def execute(
     rows = [result_row(each) for each in runs]
     table = runs[0].directory.path.parent / "sweep.csv"
     waiting = [index for index, each in enumerate(runs) if not each.outcome]
-    write_csv(rows, table)
+    others = _other_runs(table, rows)
+    write_csv([*others, *rows], table)
     done = len(runs) - len(waiting)
     log.info("%d runs, %d ended before; results in %s", len(runs), done, table)
 
@@ -155,7 +156,8 @@ def execute(
             rows[index] |= {"status": "failed", "reason": problem}
         verdict = f"failed: {problem}" if problem else "completed"
         log.info("[%d/%d] %s %s", count, len(waiting), name, verdict)
-        try_write(table.name, lambda: write_csv(rows, table))  # a full disk must not end the runs
+        # a full disk must not end the runs
+        try_write(table.name, lambda: write_csv([*others, *rows], table))
     return rows
 
 
@@ -190,10 +192,21 @@ def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def _other_runs(table: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines of an earlier sweep.csv about other runs that still exist."""
+    if not table.is_file():
+        return []
+    names = {row["run"] for row in rows}
+    with table.open(encoding="utf-8", newline="") as file:
+        earlier = [row for row in csv.DictReader(file) if "run" in row]
+    return [e for e in earlier if e["run"] not in names and (table.parent / e["run"]).is_dir()]
+
+
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write one line per run."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    columns = list(dict.fromkeys(key for row in reversed(rows) for key in row))
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)

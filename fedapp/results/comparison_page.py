@@ -52,13 +52,18 @@ def comparison_html(runs: Sequence[RunDirectory]) -> str:
 def _group_curves(groups: Sequence[comparison.Group]) -> str:
     names = comparison.labels(groups)
     lines = [
-        (name, [run.rounds() for run in group.runs])
+        (name, [run.rounds() for run in _completed(group.runs)])
         for name, group in zip(names, groups, strict=True)
     ]
     means = [f"{name} {_mean_final(group)}" for name, group in zip(names, groups, strict=True)]
     return page.plot(
         svg(plots.group_curves(lines), f"Mean accuracy at the end: {', '.join(means)}.")
     )
+
+
+def _completed(runs: Sequence[RunDirectory]) -> Sequence[RunDirectory]:
+    """Return the completed runs, or all if there is none: a short run would cut the mean off."""
+    return [run for run in runs if run.summary().get("status") == "completed"] or runs
 
 
 def _mean_final(group: comparison.Group) -> str:

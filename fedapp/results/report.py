@@ -214,12 +214,10 @@ def _origin(path: Path, summary: Mapping[str, Any]) -> list[str]:
     """List what a repetition needs: commands, the seed, the device, the versions."""
     facts = {key: summary[key] for key in ("seed", "device") if key in summary}
     facts.update(summary.get("versions") or {})
-    command = summary.get("command")
-    again = f"fedapp run -c {quote(str(path / 'config.toml'))} -c \"run-name='again'\""
+    again = f"{summary['command']}\n" if "command" in summary else ""
     return [
-        page.code(command) if command else "",
         page.paragraph("Train it again from its configuration, and compare it with other runs:"),
-        page.code(f"{again}\nfedapp compare {quote(str(path))} OTHER_RUN --html compare.html"),
+        page.code(f"{again}fedapp compare {quote(str(path))} OTHER_RUN --html compare.html"),
         _settings("Seed, device and versions", facts) if facts else "",
     ]
 

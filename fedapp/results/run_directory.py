@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedapp.config.overrides import CHOSEN, chosen_keys
+from fedapp.config.overrides import as_toml, chosen_keys
 from fedapp.core.errors import UserError
 from fedapp.core.files import (
     Tensor,
@@ -54,10 +54,10 @@ class RunDirectory:
         resume: bool = False,
         chosen: Collection[str] = (),
     ) -> RunDirectory:
-        """Create (or, with `resume`, reopen) the directory of a run and write its config.toml.
+        """Create the directory of a run, or, with `resume`, reopen it.
 
-        The lines of `chosen` keys are marked as values of "auto".
-        An empty `run_name` becomes "<method>-<dataset>-<YYYYmmdd-HHMMSS>", made unique.
+        Writes a new directory's config.toml; an existing one stays until `write_config`. An empty
+        `run_name` becomes "<method>-<dataset>-<YYYYmmdd-HHMMSS>", made unique.
 
         Raises:
             UserError: the name is not a folder name; or the directory has rounds of a run and
@@ -69,7 +69,8 @@ class RunDirectory:
             path = named(parent, run_name, resume) if run_name else unnamed(parent, config)
             (path / CHECKPOINTS).mkdir(exist_ok=True)
             run = cls(path)
-            write_atomically(path / "config.toml", _toml(config, chosen))
+            if not (resume and (path / "config.toml").exists()):
+                run.write_config(config, chosen)
         except OSError as error:
             raise UserError(
                 f"output-dir {parent} cannot be written ({error.strerror}: {error.filename}); "
@@ -220,6 +221,10 @@ class RunDirectory:
         self._sync_rounds()
         self._write_json("summary.json", summary, indent=2)
 
+    def write_config(self, config: Mapping[str, Scalar], chosen: Collection[str] = ()) -> None:
+        """Write config.toml; the lines of `chosen` keys are marked as values of "auto"."""
+        write_atomically(self.path / "config.toml", as_toml(config, chosen))
+
     def remove_summary(self) -> None:
         """Remove summary.json, if any: the run goes on, and a reader must not take it as ended."""
         (self.path / "summary.json").unlink(missing_ok=True)
@@ -275,18 +280,6 @@ class RunDirectory:
         if value is None:
             raise UserError(f"{path} is not a JSON object; remove it or restore it.")
         return value
-
-
-def _toml(config: Mapping[str, Scalar], chosen: Collection[str]) -> bytes:
-    """Return the configuration as TOML with kebab-case keys."""
-    import tomli_w
-
-    lines = []
-    for name, value in config.items():
-        key = name.replace("_", "-")
-        line = tomli_w.dumps({key: value}).rstrip("\n")
-        lines.append(f"{line}{CHOSEN if key in chosen else ''}\n")
-    return "".join(lines).encode()
 
 
 def best_round(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

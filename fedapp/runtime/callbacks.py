@@ -122,9 +122,9 @@ class Console(Callback):
             f"epochs, device {process.device}, run directory {run.directory.path}"
         )
         if process.keeps:
-            size, where = megabytes(process.state_bytes()), state_folder(config.state_dir)
-            text = f"clients keep: {process.keeps}; up to {size} in {where}"
-            log.info(f"{text}, unless their node names another folder")
+            expected, where = process.state_bytes(), state_folder(config.state_dir)
+            size = f"up to {megabytes(expected)}" if expected else "of a size not known before"
+            log.info(f"clients keep: {process.keeps}; {size} in {where}, or in their node's folder")
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Log one line for the round."""

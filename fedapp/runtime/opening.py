@@ -59,8 +59,6 @@ def opened_run(
         if not name:
             stack.enter_context(lock_run(run.path))
         run.remove_temporary()
-        if saved is None or saved.server_round < config.num_rounds:
-            run.remove_summary()  # it is that of fewer rounds
         yield run, saved
 
 
@@ -69,6 +67,17 @@ def check_name(config: RunConfig) -> None:
     parent, name = _location(config)
     if name and not config.resume:
         check_free(parent / name)
+
+
+def check_place(config: RunConfig) -> None:
+    """Raise UserError if the run-name is taken, or the run to resume cannot go on; writes nothing.
+
+    Whether it had the same data and client states is not checked.
+    """
+    check_name(config)
+    if config.resume:
+        parent, name = _location(config)
+        _checkpoint(parent / name, config)
 
 
 def _location(config: RunConfig) -> tuple[Path, str]:

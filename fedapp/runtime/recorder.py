@@ -1,7 +1,7 @@
 """Calls the callbacks at the start of a run, after every round and at the end of the run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -26,10 +26,15 @@ class Recorder:
         process: ProcessContext,
         started: float,
         callbacks: Sequence[Callback],
+        chosen: Collection[str] = (),
     ) -> None:
-        """Write the partition; `started` is the monotonic time at which the ServerApp started."""
+        """Write the partition.
+
+        `started` is the monotonic time at which the ServerApp started; `chosen` has the keys whose
+        values "auto" chose.
+        """
         self.directory, self.config, self.process = directory, config, process
-        self.started, self.callbacks = started, callbacks
+        self.started, self.callbacks, self.chosen = started, callbacks, chosen
         self._row: dict[str, Any] = {}  # of the newest round that was recorded or begun to be
         directory.write_partition(*process.data.class_counts(), process.data.hash)
 
@@ -38,6 +43,7 @@ class Recorder:
     ) -> None:
         """Start the clock of the rounds and call `run_begins`; `arrays` is the initial model.
 
+        A resumed run's config.toml and summary.json are those of its earlier rounds up to now.
         `last_round` may be before that of the configuration, which it is by default.
         """
         now, last = time.monotonic(), last_round or self.config.num_rounds
@@ -45,6 +51,9 @@ class Recorder:
             self.config, self.directory, self.process, strategy, first_round, last,
             from_array_record(arrays), self.started, now, now,
         )  # fmt: skip
+        self.directory.write_config(self.config.recorded(), self.chosen)
+        if first_round <= last:
+            self.directory.remove_summary()
         for callback in self.callbacks:
             callback.run_begins(self.run)
 

@@ -82,8 +82,7 @@ def _command(run: ActiveRun) -> str:
     files = os.pathsep.join(str(file.path) for file in run.config.own_files())
     variable = f"{VARIABLE}={shlex.quote(files)} " if files else ""
     config = shlex.quote(str(run.directory.path / "config.toml"))
-    anew = "run-name='' resume=''" if run.config.resume else "run-name=''"
-    return f'{variable}fedapp run -c {config} -c "{anew}"'
+    return f"{variable}fedapp run -c {config} -c \"run-name=''\""
 
 
 def _versions() -> dict[str, str]:

@@ -62,7 +62,8 @@ class LocalTraining(Measure):
     def of_client(self, local: Local) -> Figures:
         """Return the accuracies after each epoch; names end with the number of epochs."""
         uniform = self.process.config.weights == "uniform"
-        self._add(local, 1.0 if uniform else float(local.counts.sum()))
+        examples = self.process.data.partition.train[local.client]  # with a class that it lacks now
+        self._add(local, 1.0 if uniform else float(len(examples)))
         figures: Figures = {}
         for epoch, stop in enumerate(local.path):
             figures |= {

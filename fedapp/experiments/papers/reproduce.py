@@ -39,7 +39,17 @@ def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
             continue
         log.info("running %s", run.name)
         run_attached(project, run.overrides, Resources())
-    return result(cell, runs)
+    return result(cell, runs_so_far(cell, request))
+
+
+def runs_so_far(cell: Cell, request: Request) -> list[PlannedRun]:
+    """Return a cell's requested runs, and those of other seeds that have finished in the folder."""
+    runs = {run.seed: run for run in runs_of(cell, request)}
+    ends = [path.name.rpartition("seed")[2] for path in request.output_dir.glob("*seed*")]
+    for seed in {int(end) for end in ends if end.isdecimal()} - runs.keys():
+        if finished(other := PlannedRun(cell, seed, request)) is not None:
+            runs[seed] = other
+    return [runs[seed] for seed in sorted(runs)]
 
 
 def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int) -> None:

@@ -85,9 +85,15 @@ def class_colors(count: int) -> np.ndarray:
 
 
 def plain_log_ticks(axis: Axis) -> None:
-    """Label the powers of ten on a logarithmic axis as numbers, because STYLE disables formulas."""
-    from matplotlib.ticker import NullFormatter
+    """Label a logarithmic axis with numbers, because STYLE disables formulas.
 
+    Labels are powers of ten; in less than two decades, twice and five times these too.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    if high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 

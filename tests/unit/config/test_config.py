@@ -95,6 +95,8 @@ def test_a_resolved_configuration_resolves_to_itself():
         ({"participation": 0.0}, "'participation' is 0.0 but must be greater than 0"),
         ({"lr": -1.0}, "'lr' is -1.0 but must be greater than 0 or 'auto'"),
         ({"lr": "fast"}, "'lr' is 'fast' but must be"),
+        ({"data-dir": "a\udcff"}, "'data-dir' is 'a\\udcff' but must be text in UTF-8"),
+        ({"run-name": "a\udcff"}, "'run-name' is 'a\\udcff' but must be text in UTF-8"),
         ({"clip-norm": float("nan")}, "'clip-norm' is nan but must be a finite number"),
         ({"round-timeout": float("inf")}, "'round-timeout' is inf but must be a finite number"),
         ({"proto-server-lr": float("inf")}, "'proto-server-lr' is inf but must be a finite number"),

@@ -172,8 +172,9 @@ def test_hosts_can_share_the_seeds_of_a_cell(simulated, tmp_path, monkeypatch):
     cell_of = ["--cell", "fedavg cifar10 s=2", "--output-dir", str(tmp_path), "--json"]
     (other,) = json.loads(reproduce(*cell_of, "--seeds", "1-2").stdout)
     (all_seeds,) = json.loads(reproduce(*cell_of).stdout)
-    assert (other["seeds"], all_seeds["seeds"]) == ("1 2", "0 1 2")
-    assert [run["seed"] for run in simulated.calls] == [1, 2, 0]
+    (further,) = json.loads(reproduce(*cell_of, "--seeds", "3").stdout)
+    assert [row["seeds"] for row in (other, all_seeds, further)] == ["1 2", "0 1 2", "0 1 2 3"]
+    assert [run["seed"] for run in simulated.calls] == [1, 2, 0, 3]
     wrong = reproduce(*cell_of, "--seeds", "three")
     assert str(wrong.exception).startswith("--seeds 'three' must be different whole numbers")
 

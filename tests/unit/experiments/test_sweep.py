@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 
 import pytest
 from hypothesis import given
@@ -131,6 +132,22 @@ def test_the_first_bad_combination_is_named_before_anything_starts(tmp_path, var
     assert not list(tmp_path.iterdir())
 
 
+def lines_of(folder):
+    with (folder / "sweep.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_further_call_keeps_the_lines_of_the_runs_that_are_still_there(tmp_path):
+    plan = make_plan(tmp_path, vary={"lr": (0.1, 0.2)}, seeds=(0,))
+    first = sweep.execute(ROOT, plan, Resources(), FakeRunner())
+    shutil.rmtree(plan[1].directory.path)
+    plan = make_plan(tmp_path, vary={"momentum": (0.1,)}, seeds=(7,))
+    second = sweep.execute(ROOT, plan, Resources(), FakeRunner())
+    table = lines_of(tmp_path)
+    assert [row["run"] for row in table] == [first[0]["run"], second[0]["run"]]
+    assert [(row["lr"], row["momentum"]) for row in table] == [("0.1", ""), ("", "0.1")]
+
+
 def test_a_failed_run_does_not_stop_the_others_and_is_run_again(tmp_path):
     broken = "fedavg-lr0.1-seed1"
     first = FakeRunner(failing=[broken])
@@ -142,8 +159,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_run_again(tmp_path):
     rows = sweep.execute(ROOT, make_plan(tmp_path), Resources(), second)
     assert second.started == [broken]
     assert {row["status"] for row in rows} == {"completed"}
-    with (tmp_path / "sweep.csv").open() as file:
-        table = list(csv.DictReader(file))
+    table = lines_of(tmp_path)
     assert [row["run"] for row in table] == [row["run"] for row in rows]
     assert (table[0]["method"], table[0]["lr"], table[0]["accuracy_final"]) == (
         "fedavg", "0.01", "0.5",

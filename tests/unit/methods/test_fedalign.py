@@ -37,6 +37,7 @@ def test_a_block_at_full_width_is_the_block(name, bn):
     torch.testing.assert_close(at_width(block, images, 1.0), block(images))
     assert part.shape == block(images).shape
     assert not torch.allclose(part, block(images))
+    assert at_width(block, images, 0.3).shape == part.shape  # also of no whole group
     if bn == "running":
         at_width(block, images, 0.25)
         assert not torch.equal(block.bn1.running_mean, before)  # by the block's own passes

@@ -30,6 +30,14 @@ from strategies.rounds.records import ARRAYS, ClientResult, Task, to_array_recor
 ANY_HEADS = [name for name in PERSONAL if name not in ("fedgen", "lg-fedavg")]
 
 
+@pytest.mark.parametrize("method", ["fedgen", "fedproto"])
+def test_a_client_may_lack_a_class_in_some_rounds(method):
+    config = run(method=method, stochastic_every=1, num_rounds=2)
+    _, strategy = outcome(config, nodes=2)
+    assert len(strategy.report.results) == 4
+    assert not strategy.report.failures
+
+
 @pytest.mark.parametrize("method", PERSONAL)
 def test_a_repeated_training_request_changes_no_bit(method, monkeypatch):
     """As after a lost reply: the client has stored a new model but starts from the previous one."""

@@ -126,8 +126,7 @@ def test_headline_numbers_come_from_the_summary(run):
         "Sent by clients": "4.0 MB",
     }
     assert report.text("code") == [
-        "flwr run . -c \"seed=7 method='feddr+'\"",
-        f"fedapp run -c {run.path}/config.toml -c \"run-name='again'\"\n"
+        "flwr run . -c \"seed=7 method='feddr+'\"\n"
         f"fedapp compare {run.path} OTHER_RUN --html compare.html",
     ]
     assert "run one, model cnn, seed 7, device cpu" in report.text("p")

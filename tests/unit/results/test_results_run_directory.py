@@ -58,6 +58,8 @@ def test_used_directory_is_refused_by_name_unless_resumed(run, tmp_path):
         RunDirectory.create(tmp_path, "one", CONFIG)
     again = RunDirectory.create(tmp_path, "one", {**CONFIG, "num_rounds": 5}, resume=True)
     assert again.rounds() == [{"round": 1}]
+    assert again.config() == run.config()
+    again.write_config({**CONFIG, "num_rounds": 5})
     assert again.config()["num-rounds"] == 5
 
 

@@ -55,11 +55,22 @@ def test_check_names_the_typed_keys_without_effect(tmp_path):
     assert "mu, alpha have no effect with this method, data and partition" in done.output
 
 
-def test_check_refuses_what_a_run_refuses():
-    keys = ["-c", "shards=3 num-clients=7"]
-    done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *keys])
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ("shards=3 num-clients=7", "cannot be divided evenly"),
+        ("resume='auto'", "run-name must say which run to continue"),
+        ("resume='nowhere'", "nowhere"),
+        ("run-name='taken'", "already exists and is not empty"),
+    ],
+)
+def test_check_refuses_what_a_run_refuses(tmp_path, keys, sentence):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").touch()
+    texts = ["-c", keys, "-c", f"output-dir='{tmp_path}'"]
+    done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *texts])
     assert isinstance(done.exception, UserError)
-    assert "cannot be divided evenly" in str(done.exception)
+    assert sentence in str(done.exception)
 
 
 def test_data_on_the_clients_hosts_give_no_forecast(tmp_path):

@@ -59,6 +59,23 @@ def test_a_completed_run_that_is_resumed_keeps_its_model(train, method):
     assert resumed.summary()["status"] == "completed"
 
 
+@pytest.mark.parametrize("error", [UserError("2 of 2 clients have no node"), KeyboardInterrupt()])
+def test_a_resume_without_nodes_leaves_the_files_of_the_run(train, monkeypatch, tmp_path, error):
+    run = train(num_rounds=1)
+    files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+    def no_nodes(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "wait_for_nodes", no_nodes)
+        with pytest.raises(type(error)):
+            train(num_rounds=3, eval_every=2, resume="auto")
+    assert {path: path.read_bytes() for path in files} == files
+    assert train(num_rounds=3, eval_every=2, resume="auto").summary()["rounds"] == 3
+    assert RunDirectory.load(tmp_path / "one").config()["num-rounds"] == 3
+
+
 def test_a_run_that_fails_at_once_after_resuming_keeps_its_model(train, fail_in, tmp_path):
     before = model(train(num_rounds=1).path)
     fail_in(2, RoundFailed("nobody replied"))
@@ -199,19 +216,21 @@ def test_states_of_a_run_that_diverged_are_removed_too(train, fail_in, tmp_path,
     assert bool(list((tmp_path / "client-states").iterdir())) == kept
 
 
-def test_a_resumed_run_has_no_summary_until_it_ends(train, monkeypatch, tmp_path):
+def test_a_resumed_run_has_no_summary_while_it_trains(train, monkeypatch, tmp_path):
     finished = train(num_rounds=1)
     assert finished.summary()["status"] == "completed"
     left = finished.path / ".model.safetensors.123.tmp", finished.checkpoints / ".a.123.tmp"
     for file in left:
         file.write_bytes(b"of a process that was killed")
-    with monkeypatch.context() as patched:
-        patched.setattr(server, "wait_for_nodes", no_node)
-        with pytest.raises(UserError, match="no node"):
-            train(num_rounds=3, resume="auto")
-    assert finished.summary() == {}
-    assert not any(file.exists() for file in left)
+    aggregate, seen = ClientStrategy.aggregate_train, []
+
+    def looking(*arguments):
+        seen.append((finished.summary(), any(file.exists() for file in left)))
+        return aggregate(*arguments)
+
+    monkeypatch.setattr(ClientStrategy, "aggregate_train", looking)
     assert train(num_rounds=3, resume="auto").summary()["rounds"] == 3
+    assert seen == [({}, False)] * 2
 
 
 def no_node(*_):
