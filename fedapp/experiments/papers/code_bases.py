@@ -22,8 +22,8 @@ FEDNTD_SPREAD = (
 )
 
 AUGMENTED_TEST = (
-    "published accuracies: very probably of augmented test images (docs/evidence.md); on the "
-    "images as they are, finished runs of this paper end 4 to 14 points higher"
+    "published accuracies: probably of augmented test images (docs/evidence.md); on the "
+    "images as they are, finished runs of this paper end 0 to 14 points higher"
 )
 SAME_BATCHES = (
     "batches: the same in every round, and no shuffling, as in FedORGP's public code, with which "
