@@ -21,6 +21,8 @@ from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import measures_file as store
 from fedapp.results.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 KEPT = {"checkpoint_every": 1, "checkpoint_keep": 0, "keep_state": True}
 METHODS = [
     {"method": "scaffold"},

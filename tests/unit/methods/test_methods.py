@@ -14,6 +14,8 @@ from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS
 from fedapp.runtime.process import ProcessContext
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 ONE_MODEL = [name for name, row in METHODS.items() if row.personal is None]
 
 

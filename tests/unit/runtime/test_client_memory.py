@@ -33,6 +33,8 @@ from strategies.rounds.records import Task, from_array_record, to_array_record
 from strategies.secure.messages import SECURE
 from strategies.secure.node import SecureNode
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 KEEPS = [
     {"method": name}
     for name, row in METHODS.items()
@@ -143,7 +145,7 @@ def resumed(run, rounds, more, nodes=3):
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
-    run = settings(**method, lr=0.05, lr_schedule="constant", num_rounds=3, batch_size=48)
+    run = settings(**method, lr=0.05, lr_schedule="constant", num_rounds=3)
     cohorts = [set(sample_clients(0, r, 10, 0.5)) for r in (1, 2, 3)]
     assert cohorts[0] & cohorts[2]  # some state of the first part matters in the second
     assert cohorts[0] - cohorts[1]  # and some client missed a round

@@ -18,6 +18,8 @@ from strategies.rounds.interruption import ask_to_stop, uninterrupted
 from strategies.secure.messages import UNMASK
 from strategies.secure.server import SecureSession
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 KEYS = {
     "num_clients": 4, "shards": 5, "participation": 1.0, "lr_schedule": "constant",
     "client_eval_every": 1,

@@ -18,6 +18,8 @@ from fedapp.runtime.opening import changed_schedule
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import RoundDiverged, RoundFailed
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 
 @pytest.fixture
 def train(tmp_path):

@@ -13,6 +13,8 @@ from strategies.rounds.records import ARRAYS, to_array_record, view_array_record
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 RUN = settings(method="fedavg", participation=1.0, num_rounds=1, tolerate_failures=True)
 SECURE = {**RUN, "secure-aggregation": "pairwise"}
 GONE = 3  # the party that is lost: node 102 of five, which hosts the clients 2 and 7

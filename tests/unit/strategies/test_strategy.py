@@ -30,6 +30,8 @@ from strategies.rounds.records import (
     to_array_record,
 )
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 
 def spoil(change):
     """Tamper with the arrays of every train reply of the node 101."""
@@ -68,7 +70,7 @@ def test_a_spoilt_update_is_refused_by_name(change, words):
 
 
 def test_a_node_that_sends_a_spoilt_partial_sum_is_refused():
-    wild = spoil(lambda a: {n: v + 2**60 for n, v in a.items()})
+    wild = spoil(lambda a: {n: v + 2**62 for n, v in a.items()})
     with pytest.raises(RoundFailed, match="out of range"):
         federate(RUN, nodes=3, tamper=wild)
 

@@ -28,6 +28,8 @@ from strategies.rounds.records import (
     to_array_record,
 )
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, tolerate_failures=True)
 JUDGED = {**RUN, "client-eval-every": 1}
 TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
