@@ -165,6 +165,6 @@ class FedGen(FedAvg):
         if arrays.keys() != {COUNTS} or not fits or (counts < 0).any() or not counts.any():
             raise UpdateRefused("its label counts are not one number from 0 for each class")
         total, examples = sum(counts.tolist()), self.federation.examples[client]
-        if total > examples:  # fewer: a stochastic client lacks a class in this round
+        if total != examples:
             raise UpdateRefused(f"it counts {total} labels but has {examples} examples")
         return counts

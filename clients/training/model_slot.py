@@ -92,7 +92,8 @@ class ClientData:
     examples: Callable[[int], Batches]  # round -> its training examples, without augmentation
     test: Callable[[], Batches]  # the client's own test split
     num_examples: int
-    class_counts: Tensor  # [C], training examples of each class
+    class_counts: Tensor  # [C], training examples of each class in this round
+    all_counts: Tensor  # [C], the same in a round without a missing class
     seed: Callable[[int], int] = int  # round -> seed of other random numbers, such as dropout's
 
 

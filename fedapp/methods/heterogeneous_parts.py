@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clients.training.arrays import to_arrays
+from fedapp.core.errors import UserError
 from fedapp.core.rng import Stream, seeded, torch_rng, torch_seed
 from fedapp.methods.setup import MethodSetup
 from strategies.low_rank import LowRank
@@ -103,6 +104,11 @@ def _generator(setup: MethodSetup) -> FeatureGenerator:
 
 def fedgen(setup: MethodSetup) -> dict[str, Any]:
     """Return FedGen's generator and how it is trained."""
+    if setup.number("proto-batch-size") == 1:
+        raise UserError(
+            "run-config key 'proto-batch-size' is 1, but FedGen's generator has BatchNorm, which "
+            "needs 2 or more"
+        )
     return {"generator": _generator(setup), "training": _training(setup, "fedgen-server-lr")}
 
 

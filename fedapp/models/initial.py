@@ -20,7 +20,7 @@ from fedapp.models.model import Model
 IMAGENET = "imagenet"
 IMAGENET_MODELS = ("resnet18", "resnet18-imagenet-stem")
 _RUN_FILE = "model.safetensors"
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_COUNTER = "num_batches_tracked"  # of BatchNorm; runs do not store it
 
 
 def find_initial(name: str, data_dir: str, download: bool = False) -> Path | None:
@@ -63,7 +63,12 @@ def load_initial(model: Model, path: Path | None) -> Model:
     new = ("head.", "bottleneck.") if extractor_only else ("head.",)
     for name, tensor in tensors.items():
         fits = name in stored and stored[name].shape == tensor.shape
-        if not fits and not name.startswith(new) and not name.endswith(_STATISTICS):
+        if not fits and not name.startswith(new) and not name.endswith(_COUNTER):
+            if name.endswith("running_mean"):
+                raise UserError(
+                    f"{path} has no running averages of BatchNorm, because its model normalised "
+                    "by the batch; set bn='batch'"
+                )
             shape = list(stored[name].shape) if name in stored else "nothing"
             raise UserError(
                 f"{path} does not fit the model: '{name}' is {list(tensor.shape)} and {shape} in "

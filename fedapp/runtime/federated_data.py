@@ -77,6 +77,7 @@ class FederatedData:
             test=lambda: self.test_batches(self._test_members(client)),
             num_examples=len(self.partition.train[client]),
             class_counts=counts,
+            all_counts=self._class_counts[client],
             seed=lambda r: torch_seed(self.settings.seed, Stream.LOCAL, r, client),
         )
 

@@ -46,6 +46,7 @@ class PersonalModelSlots:
         self.data, self.device, self.settings = data, device, settings
         self.group = find_group(config.model_group)
         self._slots: dict[tuple[str, int], ModelSlot] = {}
+        self._rows: dict[tuple[int, int], Tensor] = {}  # with few features they take seconds
 
     def slot(self, client: int) -> ModelSlot:
         """Return the models of one client's architecture and head."""
@@ -92,11 +93,13 @@ class PersonalModelSlots:
 
     def orthogonal(self, width: int, seed: int) -> Tensor:
         """Return orthogonal rows [C, width], drawn from a seed."""
-        config = self.config
-        return orthogonal_initialisation(
-            self.data.num_classes, width, seed,
-            simplex=config.oi_simplex, objective=config.oi_objective,
-        )  # fmt: skip
+        config, key = self.config, (width, seed)
+        if key not in self._rows:
+            self._rows[key] = orthogonal_initialisation(
+                self.data.num_classes, width, seed,
+                simplex=config.oi_simplex, objective=config.oi_objective,
+            )  # fmt: skip
+        return self._rows[key].clone()
 
     def bytes_of_all(self) -> int:
         """Return the total bytes of all clients' models without allocating them."""

@@ -129,9 +129,10 @@ class RoundReport:
 
     @property
     def train_loss(self) -> float:
-        """Mean training loss of the usable clients, weighted by their examples."""
-        total = sum(result.examples for result in self.results)
-        return sum(r.loss * r.examples for r in self.results) / total if total else float("nan")
+        """Mean training loss of the clients that took a step, weighted by their examples."""
+        trained = [result for result in self.results if result.steps]
+        total = sum(result.examples for result in trained)
+        return sum(r.loss * r.examples for r in trained) / total if total else float("nan")
 
     @property
     def all_failures(self) -> list[ClientFailure]:

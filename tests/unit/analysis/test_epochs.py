@@ -32,9 +32,12 @@ def round_of(folder, **changes):
     return saved, models
 
 
-@pytest.mark.parametrize("weights", ["size", "uniform"])
-def test_it_goes_from_the_received_model_to_the_local_ones_and_their_mean(tmp_path, weights):
-    saved, models = round_of(tmp_path, weights=weights, partition="lda", alpha=0.3)
+@pytest.mark.parametrize(("weights", "stochastic"), [("size", 0), ("uniform", 0), ("size", 1)])
+def test_it_goes_from_the_received_model_to_the_local_ones_and_their_mean(
+    tmp_path, weights, stochastic
+):
+    run = {"weights": weights, "stochastic_every": stochastic}
+    saved, models = round_of(tmp_path, partition="lda", alpha=0.3, **run)
     found = measure_round(saved.process, models, ["local-training", "local-accuracy"])["measures"]
     curves, ends = found["local-training"], found["local-accuracy"]
     assert len(curves["clients"]) == len(models.clients) == 5
@@ -91,6 +94,7 @@ def test_data_are_seen_between_the_epochs_of_the_first_training_only():
     data = ClientData(
         training=lambda r: lambda: log.append(f"epoch of {r}") or [],
         tuning=None, examples=None, test=None, num_examples=1, class_counts=None,
+        all_counts=None,
     )  # fmt: skip
     training = watched(data, 2, lambda: log.append("seen")).training
     epoch = training(7)

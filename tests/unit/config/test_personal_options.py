@@ -153,6 +153,27 @@ def test_clients_of_one_architecture_can_start_from_weights_of_their_own(method)
     assert equal == common
 
 
+def test_the_orthogonal_rows_of_all_clients_are_computed_once(monkeypatch):
+    drawn: list[int] = []
+
+    def rows(num_classes: int, width: int, seed: int, **_: Any) -> torch.Tensor:
+        drawn.append(width)
+        return torch.eye(num_classes, width)
+
+    monkeypatch.setattr("fedapp.runtime.personal_models.orthogonal_initialisation", rows)
+    process = ProcessContext(parse_config(run(method="feddor", init_per_client=True)))
+    slot = process.slot_of(0)
+    heads = [slot.initial(client).get_submodule("head").weight for client in (0, 2)]
+    assert all(torch.equal(head, torch.eye(10, 16)) for head in heads)
+    assert drawn == [16]
+
+
+def test_fedgens_generator_needs_batches_of_two():
+    sentence = "'proto-batch-size' is 1, but FedGen's generator has BatchNorm"
+    with pytest.raises(UserError, match=sentence):
+        strategy_of({**run(method="fedgen"), "proto-batch-size": 1})
+
+
 def test_clients_with_initial_weights_of_their_own_end_with_the_same_bits_on_any_nodes():
     config = run(method="lg-fedavg", init_per_client=True, num_rounds=1, participation=0.5)
     one, many = (dict(sorted(outcome(config, nodes=nodes)[0].items())) for nodes in (1, 4))

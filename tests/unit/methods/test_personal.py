@@ -19,6 +19,8 @@ from fedapp.methods.table import METHODS
 from fedapp.models.model import build_model
 from fedapp.runtime.process import ProcessContext
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
 KEEPS = ["local", "local-etf", "local-dr", "fedper", "fedrep", "ditto"]
 ALONE = {"num_clients": 1, "participation": 1.0, "partition": "iid", "num_rounds": 3}
@@ -68,14 +70,14 @@ def test_displaced_weights_are_seen_under_autocast_and_so_are_the_old_ones_after
 
 
 def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch():
-    process = ProcessContext(parse_config(settings(method="per-fedavg", batch_size=16)))
+    process = ProcessContext(parse_config(settings(method="per-fedavg", batch_size=11)))
     client = process.client(0)
     received = client.get_parameters({})
     sent, _, report = client.fit(received, {"server_round": 2, "lr": 0.05})
     model = process.new_model()
     optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     batches = list(process.client(0).data.training(2)())
-    assert len(batches) % 2 == 1  # 72 images: the last batch is both halves of its pair
+    assert len(batches) % 2 == 1  # 51 images: the last batch is both halves of its pair
     pairs = [(batches[i], batches[min(i + 1, len(batches) - 1)]) for i in range(0, len(batches), 2)]
     for first, second in pairs:
         moved = process.new_model()
@@ -147,6 +149,18 @@ def test_dittos_reference_mode_averages_the_personal_models():
     one = settings(method="ditto", ditto_reference=True, ditto_lambda=0.0, lr=0.05, **ALONE)
     constant = settings(method="fedavg", lr=0.05, lr_schedule="constant", **ALONE)
     assert_same(federate({**one, "lr-schedule": "constant"})[0], federate(constant)[0])
+
+
+@pytest.mark.parametrize("reference", [True, False])
+def test_dittos_reference_gives_new_clients_the_first_rate(reference):
+    config = settings(method="ditto", ditto_reference=reference, lr=0.05)
+    process = ProcessContext(parse_config(config))
+    received = process.client(0).get_parameters({})
+    late, later = (
+        process.client(0).evaluate(received, {"server_round": 9, "lr": lr})[0]
+        for lr in (0.01, 0.001)
+    )
+    assert (late == later) == reference
 
 
 def test_fedrep_trains_its_parts_in_turn():

@@ -106,6 +106,14 @@ def test_a_head_for_other_classes_is_new(finished):
     assert torch.equal(model.head.weight, head)
 
 
+def test_a_model_without_running_averages_does_not_start_one_with_them(tmp_path):
+    trained = build_model("mobilenet", "linear", 3, 32, 10, seed=0, bn="batch")
+    torch.save(trained.state_dict(), tmp_path / "batch.pth")
+    model = build_model("mobilenet", "linear", 3, 32, 10, seed=0, bn="running")
+    with pytest.raises(UserError, match=r"batch.pth has no running averages .* set bn='batch'"):
+        load_initial(model, tmp_path / "batch.pth")
+
+
 def test_what_cannot_be_used_is_named(tmp_path, finished):
     model = build_model("cnn", "linear", 1, 8, 10, seed=0)
     with pytest.raises(UserError, match="no such file or run directory"):

@@ -21,6 +21,7 @@ from fedapp.results.comparison import (
     unique_names,
 )
 from fedapp.results.comparison_page import comparison_html
+from fedapp.results.plots.curves import group_curves
 from fedapp.results.run_directory import RunDirectory
 
 accuracies = st.floats(0, 1)
@@ -206,3 +207,20 @@ def test_the_page_has_accuracies_in_percent_and_folds_single_runs(make_run):
     assert "50.0 %" in text
     assert "55.00 ± 7.07 %" in text
     assert "The 2 runs one by one" in text
+
+
+def test_the_curve_of_a_group_is_that_of_its_completed_runs(make_run, monkeypatch):
+    runs = []
+    for seed, (status, rounds) in enumerate([("completed", 3), ("failed", 1)]):
+        runs.append(make_run(0.5, status, method="fedavg", seed=seed))
+        runs[-1].log_round(*({"round": r, "accuracy": 0.5} for r in range(1, rounds + 1)))
+    drawn = []
+
+    def draw(groups):
+        drawn.append([len(rows) for _, curves in groups for rows in curves])
+        return group_curves(groups)
+
+    monkeypatch.setattr("fedapp.results.comparison_page.plots.group_curves", draw)
+    comparison_html(runs)
+    comparison_html(runs[1:])
+    assert drawn == [[3], [1]]

@@ -54,6 +54,24 @@ def test_loss_is_logarithmic_only_when_it_spans_decades(losses, scale):
     assert axes.get_ylabel() == ("Loss (log scale)" if scale == "log" else "Loss")
 
 
+@pytest.mark.parametrize(
+    ("losses", "numbers"),
+    [
+        ([3.0, 0.06], ["0.05", "0.1", "0.2", "0.5", "1", "2"]),
+        ([20.0, 0.005], ["0.01", "0.1", "1", "10"]),
+    ],
+)
+def test_a_logarithmic_axis_has_plain_numbers(losses, numbers):
+    rows = [{"round": number, "loss": loss} for number, loss in enumerate(losses, 1)]
+    figure = plots.loss_curve(rows)
+    rendering.png(figure)
+    axes = figure.axes[0]
+    low, high = axes.get_ylim()
+    ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    assert [label.get_text() for tick, label in ticks if low <= tick <= high] == numbers
+    assert not any(label.get_text() for label in axes.get_yticklabels(minor=True))
+
+
 def test_empty_plots_say_so():
     for figure in (plots.accuracy_curve([]), plots.loss_curve([]), plots.compare_curves([])):
         assert figure.axes[0].texts[0].get_text() == "not measured in this run"

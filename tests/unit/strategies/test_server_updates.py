@@ -12,7 +12,7 @@ from in_process import assert_same, federate, settings
 from strategies.aggregate import weighted_mean
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
-from strategies.rounds.federation import Federation
+from strategies.rounds.federation import Federation, RoundReport
 from strategies.rounds.records import ClientResult
 
 SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
@@ -135,3 +135,11 @@ def test_fedexp_can_evaluate_the_last_model_and_trains_the_same():
     final, strategy, _ = federate({**run, "fedexp-evaluate": "last"})
     assert_same(final, average)
     assert_same(strategy.model_to_evaluate(final), final)
+
+
+def test_a_client_without_a_step_has_no_part_in_the_mean_training_loss():
+    report = RoundReport(
+        1, [ClientResult(0, 30, 2, 1.5, 0.0, 0, 0.0), ClientResult(1, 10, 0, 0.0, 0.0, 0, 0.0)]
+    )
+    assert report.train_loss == 1.5
+    assert np.isnan(RoundReport(1, report.results[1:]).train_loss)
