@@ -30,8 +30,7 @@ def method_row(name: str, row: Method) -> dict[str, str]:
         "client": row.client.kind.__name__,
         "sends": ", ".join(filter(None, (row.exchange.sends, row.exchange.also_sends))),
         "keeps": _kept(row),
-        "defaults": " ".join(f"{kebab(key)}={value:g}" for key, value in row.defaults.items())
-        or "-",
+        "defaults": " ".join(f"{kebab(key)}={_text(v)}" for key, v in row.defaults.items()) or "-",
         "source": row.source,
     }
 
@@ -41,6 +40,10 @@ def markdown_table() -> str:
     rows = method_rows()
     lines = [[f"`{row['method']}`", *list(row.values())[1:]] for row in rows]
     return "\n".join(formatting.markdown_table(list(rows[0]), lines))
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _kept(row: Method) -> str:

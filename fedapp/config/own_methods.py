@@ -34,12 +34,20 @@ def check_method(row: Method) -> None:
     for name, key in row.keys.items():
         _check_key(name, key)
     try:
-        keys = {*method_keys(), *map(kebab, RunKeys.model_fields)}
+        keys = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
+        keys |= {name: key.default for name, key in method_keys().items()}
     except ValueError as error:
         raise UserError(str(error)) from None
     options = (row.head.options, row.client.options, row.server.options)
-    for name in [*(key for option in options for key in option.values()), *row.defaults]:
+    named = [key for option in options for key in option.values()]
+    for name in [*named, *row.defaults, *row.fixed]:
         _exists("key", kebab(name), keys)
+    for name in row.defaults:
+        if keys[kebab(name)] != "auto":
+            raise UserError(
+                f"the defaults name the key '{kebab(name)}', which is never 'auto', so that they "
+                "would have no effect; name it in fixed instead"
+            )
     _check_class("client", row.client, LocalClient)
     _check_class("server", row.server, ClientStrategy)
     _check_restored(row.server.kind)

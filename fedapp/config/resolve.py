@@ -131,9 +131,9 @@ class Layer:
     fixed: bool = False
 
     def taken(self, config: RunConfig) -> dict[str, Any]:
-        """Return the values that replace those of a configuration."""
-        values = self.values.items()
-        return {key: v for key, v in values if self.fixed or getattr(config, key) == "auto"}
+        """Return the values that replace those of a configuration, by field."""
+        values = {key.replace("-", "_"): value for key, value in self.values.items()}
+        return {k: v for k, v in values.items() if self.fixed or getattr(config, k) == "auto"}
 
 
 def _filled(config: RunConfig, found: Iterable[Layer]) -> RunConfig:

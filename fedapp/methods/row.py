@@ -16,8 +16,6 @@ from fedapp.models.heads import HeadKind, find_kind
 from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
 
-Value = float
-
 ADD = "add"  # base + weight * regulariser
 PERTURB = "perturb"  # gradient of the base loss at weights moved along the regulariser's gradient
 BLEND = "blend"  # beta * base + (1 - beta) * regulariser
@@ -126,7 +124,7 @@ class Exchange:
     sends: str = ""  # model, body (without head), head, mentee, nothing; empty: depends on the head
     also_sends: str = ""  # what clients and server send in addition
     keeps: str = ""  # what a client keeps in its state between rounds
-    keeps_if: tuple[str, Value | str] = ("", "")  # key and value that `keeps` depends on
+    keeps_if: tuple[str, float | str] = ("", "")  # key and value that `keeps` depends on
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class Method:
     accuracy: str = GLOBAL  # what the run's accuracy measures
     models: tuple[str, ...] = ()  # backbones it can train, the default one first; empty: all
     keys: dict[str, Key] = field(default_factory=dict)  # run-config keys of this method
-    defaults: dict[str, Value] = field(default_factory=dict)  # the paper's values, by key
+    defaults: dict[str, Any] = field(default_factory=dict)  # the paper's values, by key
     fixed: dict[str, Any] = field(
         default_factory=dict
     )  # values that the user cannot change, by key

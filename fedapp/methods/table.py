@@ -31,7 +31,6 @@ from fedapp.methods.row import (
     HeadSpec,
     LossSpec,
     Method,
-    Value,
 )
 from fedapp.methods.server import SERVER
 
@@ -226,7 +225,7 @@ def method_keys(without: Collection[str] = ()) -> dict[str, Key]:
 
 
 # Values of keys at "auto" if neither the method nor the setting of the data set has one.
-FALLBACKS: dict[str, Value] = {
+FALLBACKS: dict[str, Any] = {
     "beta": 0.9,
     "mu": 0.001,
     "tau": 3.0,

@@ -11,6 +11,7 @@ from in_process import ROOT, assert_same, settings
 from safetensors.numpy import load_file
 
 from clients.training.objective import BASE_LOSSES, Step
+from fedapp.cli.listing import method_row
 from fedapp.config import extensions, run_config
 from fedapp.config.extensions import foreign_keys
 from fedapp.config.resolve import parse_config
@@ -131,6 +132,8 @@ def row(arguments):
         (row("settings_of='fedavgg'"), "'fedavgg' does not exist; did you mean 'fedavg'"),
         (row("server=ServerSpec(options={'a': 'no-key'})"), "method 'x': key 'no-key' does not"),
         (row("defaults={'bta': 1.0}"), "method 'x': key 'bta' does not exist; did you mean 'beta'"),
+        (row("defaults={'num-rounds': 3}"), "'num-rounds', which is never 'auto', .* in fixed"),
+        (row("fixed={'num_round': 3}"), "method 'x': key 'num-round' does not exist; did you mean"),
         (row("keys={'half-step': 0.5}"), r"key 'half-step' is 0.5, but must be a Key\(type"),
         (row("keys={'half_step': Key(float, 1.0, '')}"), "must be words with hyphens"),
         (row("keys={'extension': Key(float, 1.0, '')}"), "must be words with hyphens"),
@@ -149,6 +152,14 @@ def test_a_mistake_is_one_sentence_and_leaves_the_tables_unchanged(named, conten
     assert before == METHODS
     with pytest.raises(UserError, match=f"^FEDAPP_EXTENSIONS: .*{message}"):
         raise mistake
+
+
+def test_a_rows_defaults_may_be_words_and_have_hyphens(named):
+    named(row("defaults={'weight-decay': 0.1, 'lr-schedule': 'cosine'}, fixed={'num-clients': 5}"))
+    assert extensions._add_files()[1] is None
+    config = parse_config({"method": "x", "weight-decay": "auto"})
+    assert (config.weight_decay, config.lr_schedule, config.num_clients) == (0.1, "cosine", 5)
+    assert method_row("x", METHODS["x"])["defaults"] == "weight-decay=0.1 lr-schedule=cosine"
 
 
 def test_a_file_cannot_replace_a_row_of_the_file_before_it(named, tmp_path):
