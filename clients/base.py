@@ -42,6 +42,7 @@ class LocalClient(NumPyClient):
     """One client: a set of examples, and the model and objective it trains them with."""
 
     takes_regulariser: ClassVar[bool] = True  # False: its loss ignores the objective
+    kept_copies: int = 0  # arrays in its state for each trained parameter, of the same shape
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class LocalClient(NumPyClient):
         self.memory = memory
         self.inbox = dict(inbox or {})
         self.velocity: list[Tensor] | None = None  # of SGD; None: zero in each round
+        self.server_round = 0  # the last one that it worked in
 
     # -- what a method may override -------------------------------------------------------------
 
@@ -87,9 +89,8 @@ class LocalClient(NumPyClient):
 
     def state_bytes(self) -> int:
         """Return the size in bytes of the state that this client keeps between rounds."""
-        if not self.objective.needs_previous:
-            return 0
-        return nbytes(floating(self.model).values())
+        previous = nbytes(floating(self.model).values()) if self.objective.needs_previous else 0
+        return previous + self.kept_copies * nbytes(self.trained.values())
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Turn the received model into this client's personal model, before its evaluation."""
@@ -117,6 +118,7 @@ class LocalClient(NumPyClient):
             LossDiverged: the loss or the trained model is not finite.
             StateError: the client's state cannot be read.
         """
+        self.server_round = server_round
         self.set_parameters(list(received.values()))
         self.prepare(server_round)
         self.copy_to_teacher()

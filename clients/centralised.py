@@ -7,7 +7,7 @@ epochs of a plain training loop.
 
 import torch
 
-from clients.base import LocalClient, check_finite, nbytes
+from clients.base import LocalClient, check_finite
 from clients.training.arrays import Arrays, to_arrays
 from clients.update import Update
 
@@ -17,6 +17,8 @@ class CentralisedClient(LocalClient):
 
     The velocity starts at zero, so that the first step equals that of a new optimiser bit for bit.
     """
+
+    kept_copies = 1
 
     def prepare(self, server_round: int) -> None:
         """Load the velocity at the end of the last round, or zeros."""
@@ -29,7 +31,3 @@ class CentralisedClient(LocalClient):
         velocity = self.velocity or []
         update.state = to_arrays(dict(zip(self.trained, velocity, strict=True)))
         check_finite(update.state, "the momentum", update.training.steps)
-
-    def state_bytes(self) -> int:
-        """Return the size of the velocity and of the objective's state."""
-        return super().state_bytes() + nbytes(self.trained.values())

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient, nbytes
+from clients.base import Arrays, LocalClient
 from clients.training.arrays import to_arrays
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
@@ -33,6 +33,8 @@ class FedCurvClient(LocalClient):
     Source: Shoham et al. 2019, NeurIPS workshop, equation 5.
     """
 
+    kept_copies = 2
+
     def __init__(
         self, *args: Any, weight: float, samples: int, per_sample: bool, accumulate: bool,
         **kwargs: Any,
@@ -53,7 +55,7 @@ class FedCurvClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
-        self._round, stored = server_round, self.stored_state  # a lost one is always an error
+        stored = self.stored_state  # a lost one is always an error
         counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
         self._own = stored if counted else {}  # its part of the sums
         self._pulls = bool(self.inbox) and self.weight > 0
@@ -94,7 +96,7 @@ class FedCurvClient(LocalClient):
         squares = [torch.zeros_like(tensor, requires_grad=False) for tensor in parameters]
         self.model.eval()
         examples = count = 0
-        for inputs, labels in self.data.training(self._round)():
+        for inputs, labels in self.data.training(self.server_round)():
             size = 1 if self.per_sample and not depends_on_batch else len(labels)
             for images, own in zip(inputs.split(size), labels.split(size), strict=True):
                 losses = F.cross_entropy(self.model(images)[1], own, reduction=reduction)
@@ -107,10 +109,6 @@ class FedCurvClient(LocalClient):
                 break
         torch._foreach_div_(squares, max(count, 1))
         return to_arrays(dict(zip(self.trained, squares, strict=True)))
-
-    def state_bytes(self) -> int:
-        """Return the size of u and u w and of the objective's state."""
-        return super().state_bytes() + 2 * nbytes(self.trained.values())
 
     def _others(self, group: str, at_least: float) -> list[Tensor]:
         """Return 2 lambda times a sum without this client's own part."""

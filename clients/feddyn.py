@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient, nbytes
+from clients.base import Arrays, LocalClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.update import Update
@@ -22,6 +22,8 @@ class FedDynClient(LocalClient):
     g_i has the shapes of the trained parameters and starts at zero. The reported training loss
     excludes both terms. Source: Acar et al. 2021, ICLR, algorithm 1.
     """
+
+    kept_copies = 1
 
     def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
         """Prepare a client; `alpha` weighs the quadratic term, other arguments as `LocalClient`."""
@@ -50,10 +52,6 @@ class FedDynClient(LocalClient):
             name: self._own[name] - np.float32(self.alpha) * (trained[name] - received[name])
             for name in self.trained
         }
-
-    def state_bytes(self) -> int:
-        """Return the size of g_i and of the objective's state."""
-        return super().state_bytes() + nbytes(self.trained.values())
 
     def _parameters(self) -> list[Tensor]:
         return [tensor.detach() for tensor in self.trained.values()]

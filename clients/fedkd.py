@@ -31,7 +31,6 @@ class FedKDClient(PairClient):
         super().__init__(*args, **kwargs)
         self.compress, self.decompress = compress, decompress
         self.per_element, self.detach = kl == "mean", detach
-        self.server_round = 0
 
     def recall(self, keep_received: bool) -> None:
         """Load both models and replace the stored mentee by the received one."""
@@ -40,11 +39,6 @@ class FedKDClient(PairClient):
             mentee = self._mentee()
             received = self.decompress(self.inbox[INBOX], to_arrays(mentee))
             load_arrays(mentee, received)
-
-    def prepare(self, server_round: int) -> None:
-        """Load both models; the round determines the compression of the mentee."""
-        super().prepare(server_round)
-        self.server_round = server_round
 
     def losses(self, features: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return both losses of `adaptive_mutual`."""

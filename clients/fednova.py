@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient, nbytes
+from clients.base import Arrays, LocalClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.training.sgd import effective_steps
@@ -26,6 +26,7 @@ class FedNovaClient(LocalClient):
         """Prepare a client; `correction` is "none" or "own", other arguments as `LocalClient`."""
         super().__init__(*args, **kwargs)
         self.corrects = correction == "own"
+        self.kept_copies = int(self.corrects)
 
     def prepare(self, server_round: int) -> None:
         """Load the client's last mean gradient; there is none before its first training."""
@@ -47,8 +48,3 @@ class FedNovaClient(LocalClient):
         if self.corrects:
             update.state = {name: change / np.float32(lr) for name, change in changes.items()}
         update.shared = {**update.shared, **changes}
-
-    def state_bytes(self) -> int:
-        """Return the size of the kept mean gradient and of the objective's state."""
-        own = nbytes(self.trained.values()) if self.corrects else 0
-        return super().state_bytes() + own

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient, check_finite
+from clients.base import Arrays, LocalClient, check_finite, nbytes
 from clients.training.arrays import load_arrays, to_arrays
 from clients.update import Update
 
@@ -19,6 +19,8 @@ AFTER_DOWNLOAD = "after-download"
 
 class PersonalClient(LocalClient):
     """Local training of a personal model, whose shared tensors, if any, start as received."""
+
+    kept = "its model"  # what the state has, for errors
 
     def __init__(self, *args: Any, evaluate_when: str = "round-end", **kwargs: Any) -> None:
         """Prepare a client; `evaluate_when` selects the shared tensors for an evaluation.
@@ -37,7 +39,11 @@ class PersonalClient(LocalClient):
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
         self.model.zero_grad(set_to_none=True)  # other clients' models need the memory
         update.state = to_arrays(self.own_tensors())
-        check_finite(update.state, "its model", update.training.steps)
+        check_finite(update.state, self.kept, update.training.steps)
+
+    def state_bytes(self) -> int:
+        """Return the size of the personal model and of the objective's state."""
+        return super().state_bytes() + nbytes(self.own_tensors().values())
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Load the personal model as it is after the round."""

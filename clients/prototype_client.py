@@ -51,13 +51,7 @@ class PrototypeClient(PersonalClient):
         self.seen: list[tuple[Tensor, Tensor]] = []  # what is averaged [B, width], labels [B]
         self.by_prototype = self.by_prototype if rule == "auto" else rule == "proto"
         self.num_classes = len(self.data.class_counts)
-        self.server_round = 0
         self.prototypes, self.known = self._received()
-
-    def prepare(self, server_round: int) -> None:
-        """Load the model, and remember the round, whose training images are averaged."""
-        super().prepare(server_round)
-        self.server_round = server_round
 
     def pull(self, step: Step) -> Tensor:
         """Return the distance of a batch's features to the prototypes of its classes."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient, nbytes
+from clients.base import Arrays, LocalClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.training.sgd import effective_steps
@@ -22,6 +22,8 @@ class ScaffoldClient(LocalClient):
     After K steps c_i changes by (w_g - w_i) / (K_eff lr) - c (option II). The client sends this
     change. Without momentum K_eff is K. Weight decay and momentum act on the corrected gradient.
     """
+
+    kept_copies = 1
 
     def prepare(self, server_round: int) -> None:
         """Compute c - c_i; both start at zero."""
@@ -45,7 +47,3 @@ class ScaffoldClient(LocalClient):
         }
         update.groups = {CONTROL: change}
         update.state = {name: self._own[name] + change[name] for name in self.trained}
-
-    def state_bytes(self) -> int:
-        """Return the size of c_i and of the objective's state."""
-        return super().state_bytes() + nbytes(self.trained.values())

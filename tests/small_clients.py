@@ -48,6 +48,7 @@ class VectorClient:
         self.client = kind(slot, 0, data, Inner(), None, _single(inbox or {}), **options)
         self.client.__dict__["_stored"] = (_single({"": state or {}})[""], {})
         self.received = np.array(w, np.float32)
+        self.client.server_round = server_round
         self.client.prepare(server_round)
 
     @property

@@ -71,6 +71,7 @@ def stochastic(method, **changes):
 def test_a_stochastic_client_sends_no_prototype_of_the_dropped_class():
     process, present = stochastic("fedproto", **{"feature-dim": 16})
     client = process.client(3)
+    client.server_round = 1
     client.prepare(1)
     uploads = client.collect()
     assert set(uploads["proto-classes"].tolist()) == present

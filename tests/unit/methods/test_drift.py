@@ -222,6 +222,7 @@ def test_fedcurv_importance_can_be_the_mean_squared_gradient_of_examples(bn):
     keys = {**RUN, "batch_size": 5, "fedcurv_samples": 6, "fedcurv_per_sample": True}
     keys |= {"model": "resnet10", "bn": bn, "num_clients": 100} if bn else {}
     client = ProcessContext(parse_config(settings(method="fedcurv", **keys))).client(3)
+    client.server_round = 1
     client.prepare(1)
     u = client.importance()["head.weight"]
     squares = []
