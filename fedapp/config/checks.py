@@ -227,11 +227,25 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
             "dp-clip bounds what one client can change only if all count the same: "
             "set weights to 'uniform'"
         )
-    check_privacy(config)
-    cohort = cohort_size(config.num_clients, config.participation)
-    fewest = Rule(config.aggregation, config.robust_malicious).fewest
-    if cohort < fewest:
+    if config.dp_clip and config.bn == "running" and BACKBONES[config.model].has_batch_norm:
         raise UserError(
-            f"{rule} with robust-malicious {config.robust_malicious} needs at least {fewest} "
-            f"clients per round, but {cohort} are sampled"
+            "dp-clip shortens updates and adds noise to them, which BatchNorm's running averages "
+            "do not bear (a variance may become negative): set bn to 'batch' or 'group'"
+        )
+    check_privacy(config)
+    _check_rule(config)
+
+
+def _check_rule(config: RunConfig) -> None:
+    """Raise UserError if a robust rule would protect against nobody."""
+    rule = Rule(config.aggregation, config.robust_malicious, config.robust_trim)
+    if rule.name == "multi-krum" and not rule.malicious:
+        raise UserError(
+            f"{rule} averages all models: set robust-malicious to the number of clients that may "
+            "be malicious"
+        )
+    cohort = cohort_size(config.num_clients, config.participation)
+    if cohort < rule.fewest:
+        raise UserError(
+            f"{rule} needs at least {rule.fewest} clients per round, but {cohort} are sampled"
         )

@@ -80,14 +80,16 @@ def _guessed(setting: Setting, **changes: Any) -> Setting:
 
 _VGG_RATES = {  # FedDr+ table 8 (CIFAR-10); FN: FedFN section 5.1
     **_fn(0.03), "dr": 0.35, "feddr+": 0.35, "spherefed": 0.55, "fedetf": 0.05,
+    "fedgela": 0.01,
 }  # fmt: skip
 # DR: best of 0.01, 0.1, 0.35 on CIFAR-10, measured here; no paper has one
 _CNN_RATES = {**_fn(0.03), "dr": 0.01, "feddr+": 0.01}
 _MOBILENET_RATES = {  # FedDr+ table 9; FN, spherefed-ce: FedFN section 5.1, appendix D.3
     **_fn(0.5), "dr": 5.0, "feddr+": 5.0, "spherefed": 6.5, "spherefed-ce": 0.3, "fedetf": 0.5,
+    "fedgela": 0.1,
 }  # fmt: skip
 # FedDr+ table 10 (ImageNet-100); FN: ours, as on CIFAR-100
-_RESNET_RATES = dict.fromkeys(("dr", "feddr+", "spherefed", "fedetf"), 1.0)
+_RESNET_RATES = {"fedgela": 0.1, **dict.fromkeys(("dr", "feddr+", "spherefed", "fedetf"), 1.0)}
 _DIGITS_RATES = {
     **_fn(0.1), "dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1,
     # 0.05 diverges with a momentum that lasts across rounds

@@ -8,6 +8,7 @@ whose server step starts from a mean of models support these rules.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
@@ -44,8 +45,20 @@ class Rule:
 
     @property
     def fewest(self) -> int:
-        """The least number of models: krum needs 2f + 3 (Blanchard et al. 2017)."""
+        """The least number of models for the rule's protection.
+
+        Krum needs 2f + 3 (Blanchard et al. 2017), a trimmed mean so many that it removes one at
+        each end.
+        """
+        if self.name == "trimmed-mean":
+            return next(number for number in count(1) if int(self.trim * number) >= 1)
         return 2 * self.malicious + 3 if self.name in ("krum", "multi-krum") else 1
+
+    def __str__(self) -> str:
+        """Return the rule with the key that sets its strength, for errors."""
+        if self.name == "trimmed-mean":
+            return f"aggregation '{self.name}' with robust-trim {self.trim:g}"
+        return f"aggregation '{self.name}' with robust-malicious {self.malicious}"
 
     def combine(self, server_round: int, received: Arrays, models: "SeparateModels") -> Arrays:
         """Return the combination of the models, with clients in ascending order.
@@ -55,8 +68,8 @@ class Rule:
         replies = models.messages(self.clip)
         if len(replies) < self.fewest:
             raise RoundFailed(
-                f"round {server_round} has {len(replies)} usable updates, but aggregation "
-                f"'{self.name}' with robust-malicious {self.malicious} needs {self.fewest}"
+                f"round {server_round} has {len(replies)} usable updates, but {self} needs "
+                f"{self.fewest}"
             )
         arrays, _ = RULES[self.name](self, len(replies)).aggregate_train(server_round, replies)
         if arrays is None:
