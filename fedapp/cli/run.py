@@ -46,7 +46,7 @@ def run(
     task = project, read_overrides(texts), Resources(nodes, workers, gpus)
     typed = list(read_overrides([text for text in texts if not is_file(text)]))
     if check:
-        _check(*task, typed)
+        _check(*task, typed, engine)
         return
     if engine == Engine.IN_PROCESS:
         from fedapp.engines.in_process import run_in_process  # imports PyTorch
@@ -56,7 +56,11 @@ def run(
 
 
 def _check(
-    project: Path, overrides: dict[str, Any], resources: Resources, typed: list[str]
+    project: Path,
+    overrides: dict[str, Any],
+    resources: Resources,
+    typed: list[str],
+    engine: Engine | None,
 ) -> None:
     """Print what a configuration resolves to and what the run will cost; start nothing."""
     from fedapp.config.effect import without_effect  # imports PyTorch
@@ -67,7 +71,7 @@ def _check(
     values = load_run_config(project, overrides)
     resolved = parse_config(values)
     check_place(resolved)
-    workers = resources.resolve_for(values).workers
+    workers = 1 if engine == Engine.IN_PROCESS else resources.resolve_for(values).workers
     cost = forecast(resolved, workers)
     found = {
         "method": resolved.method,

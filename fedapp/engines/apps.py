@@ -5,6 +5,7 @@ themselves.
 """
 
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from pkgutil import resolve_name
@@ -65,11 +66,15 @@ class ConfiguredClientApp:
         """Take the app's name, as module:name: Ray's workers import it themselves."""
         self.reference = reference
         self.run_config = dict(run_config)
+        own = {name: value for name, value in os.environ.items() if name.startswith("FEDAPP_")}
+        self.environment = own  # which the workers of a Ray cluster do not inherit
 
     def __call__(self, message: Any, context: Any) -> Any:
         """Let the app answer a message; store its node's state in `context`."""
         from flwr.app import Context  # takes a second
 
+        for name, value in self.environment.items():
+            os.environ.setdefault(name, value)
         config = {**context.node_config, **node_config(self.run_config)}
         app_context = Context(
             run_id=context.run_id, node_id=context.node_id, node_config=config,

@@ -21,7 +21,7 @@ from fedapp.config.effect import without_effect
 from fedapp.config.resolve import load_run_config, parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
-from fedapp.engines.resources import Resources
+from fedapp.engines.resources import Resources, check_simulated
 from fedapp.runtime.client import app as client_app
 from fedapp.runtime.process import close_process
 from fedapp.runtime.run_data import clear_data_cache
@@ -111,13 +111,22 @@ def run_in_process(
     """Run one training in this process; return 0 if it completed, otherwise 1.
 
     The number of nodes is that of `resources`, by default one; it changes no bit of the result.
-    Of the keys in `typed`, the log names those without effect.
-    Raises UserError for an invalid configuration.
+    Without a share of a GPU there, device "auto" is the CPU. Of the keys in `typed`, the log names
+    those without effect. Raises UserError for an invalid configuration, or more than one worker.
     """
     started = time.monotonic()
     configure()
+    if resources.workers > 1:
+        raise UserError(
+            f"{resources.workers} workers are asked for, but the engine in-process trains in one "
+            "process; leave their number out, or take another engine"
+        )
     values = load_run_config(project, overrides)
-    if note := without_effect(typed, parse_config(values)):
+    if resources.gpus == 0 and values["device"] == "auto":
+        values["device"] = "cpu"
+    config = parse_config(values)
+    check_simulated(config.num_clients, config.partition)
+    if note := without_effect(typed, config):
         log.warning(note)
     close_process()  # of an earlier run in this process, whose data files may have changed
     clear_data_cache()

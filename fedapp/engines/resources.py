@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from fedapp.core.errors import UserError
 from fedapp.core.hardware import cores, gpu_names
 
 
@@ -92,3 +93,13 @@ def default_engine() -> Engine:
 def node_config(run_config: Mapping[str, Any]) -> dict[str, str]:
     """Return the node-config of virtual nodes: they host any client, unless partition is own."""
     return {} if run_config["partition"] == "own" else {"hosts": "any"}
+
+
+def check_simulated(num_clients: int, partition: str) -> None:
+    """Raise UserError if all clients of a simulation would have the same images as their own."""
+    if partition == "own" and num_clients > 1:
+        raise UserError(
+            "partition is 'own': every SuperNode has the images of its own data-dir, but in a "
+            f"simulation all {num_clients} clients would have those of the run's; start SuperNodes "
+            "(docs/deployment.md), or choose another partition"
+        )

@@ -14,7 +14,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.progress import show_progress
 from fedapp.engines.apps import ConfiguredServerApp
 from fedapp.engines.ray import run_on_ray
-from fedapp.engines.resources import Engine, Resources
+from fedapp.engines.resources import Engine, Resources, check_simulated
 from fedapp.engines.shutdown import finish, interrupted, leave, stop
 from fedapp.engines.subprocesses import (
     COMPLETED,
@@ -79,6 +79,7 @@ def _check(values: Mapping[str, Any], typed: Sequence[str], on_ray: bool = False
 
     try:
         config = parse_config(values)
+        check_simulated(config.num_clients, config.partition)
     except UserError as error:
         print(f"fedapp: {error}", file=sys.stderr, flush=True)
         leave(MISTAKE)

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from fedapp.core.errors import UserError
 from fedapp.core.rng import sample_clients
+from fedapp.engines import in_process
 from fedapp.engines.in_process import InProcessGrid, run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
@@ -74,6 +75,22 @@ def test_a_rounds_images_are_those_that_were_trained_on(tmp_path, method, change
 def test_a_mistake_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match="'metod' does not exist; did you mean 'method'"):
         run_in_process(ROOT, {"metod": "fedavg"}, Resources())
+
+
+def test_own_images_are_no_matter_for_a_simulation():
+    own = {"dataset": "images", "partition": "own", "classes": "cat dog", "num-clients": 4}
+    with pytest.raises(UserError, match=r"partition is 'own': .* all 4 clients would have those"):
+        run_in_process(ROOT, settings(**own), Resources())
+
+
+def test_one_process_has_no_workers_and_without_a_share_no_gpu(monkeypatch):
+    with pytest.raises(UserError, match="4 workers are asked for, but the engine in-process"):
+        run_in_process(ROOT, {}, Resources(workers=4))
+    asked = []
+    monkeypatch.setattr(in_process, "train", lambda grid, values, *_: asked.append(values))
+    assert run_in_process(ROOT, settings(), Resources(gpus=0.0)) == 0
+    assert run_in_process(ROOT, settings(), Resources()) == 0
+    assert [values["device"] for values in asked] == ["cpu", "auto"]
 
 
 @pytest.mark.parametrize(
