@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,4 +100,5 @@ def measured_in_process(
     project: Path, workload: Workload, allowed: Resources, **changes: Any
 ) -> Rounds:
     """Run a workload once without Flower's processes; otherwise as `measured_workload`."""
-    return measured_workload(project, workload, allowed, run_in_process, **changes)
+    one = replace(allowed, workers=1)
+    return measured_workload(project, workload, one, run_in_process, **changes)
