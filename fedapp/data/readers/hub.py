@@ -1,7 +1,8 @@
 """Data sets of the Hugging Face hub, by name, as flwr-datasets takes them: "hub:OWNER/NAME".
 
-The copy of the hub's Parquet files in data-dir (or, after a download, in the cache folder) is
-decoded once. Only decoding and downloading need the libraries of the extra "hub".
+The copy of the hub's Parquet files in data-dir (or in the cache folder) is decoded once. Every set
+has a folder OWNER--NAME of its own there. Only decoding and downloading need the libraries of the
+extra "hub".
 """
 
 import os
@@ -38,6 +39,7 @@ TEST_SPLITS = ("test", "validation", "valid", "val")
 LABELS = ("label", "fine_label", "labels")
 CONNECT_SECONDS = 5.0
 UNFINISHED = ".download-unfinished"  # marks an incomplete copy
+MARK = ".hub-name"  # says which set was downloaded into a folder
 
 
 def read_hub(origin: Origin) -> Arrays:
@@ -50,8 +52,7 @@ def read_hub(origin: Origin) -> Arrays:
     name, _, subset = origin.name.removeprefix(PREFIX).partition(":")
     if name.count("/") != 1 or not all(name.split("/")):
         raise UserError(f"dataset '{origin.name}' must be hub:OWNER/NAME or hub:OWNER/NAME:SUBSET")
-    cached = cache_folder() / "hub" / name.replace("/", "--")
-    root = absolute(origin.data_dir, "data-dir") if origin.data_dir else cached
+    root = _folder_of(name, origin.data_dir)
     if not _is_whole(root):
         if not origin.download:
             part = ", but for a part" if (root / UNFINISHED).exists() else ""
@@ -63,6 +64,41 @@ def read_hub(origin: Origin) -> Arrays:
     files = sorted(path for pattern in FILES for path in root.rglob(pattern))
     versions = [subset, *(file_version(str(path), path.stat()) for path in files)]
     return cached_arrays("hub", f"{root}:{subset}", versions, lambda: _decode(root, subset))
+
+
+def _folder_of(name: str, data_dir: str) -> Path:
+    """Return the folder for a data set's files: OWNER--NAME in data-dir, or data-dir itself.
+
+    Raises:
+        UserError: another data set was downloaded into that folder.
+    """
+    parent = absolute(data_dir, "data-dir") if data_dir else cache_folder() / "hub"
+    folder = parent / name.replace("/", "--")
+    missing = data_dir and not _is_whole(folder)
+    if missing and (parent.name == folder.name or _marked(parent) or _is_one_copy(parent)):
+        folder = parent
+    if (other := _marked(folder)) not in ("", name):
+        raise UserError(
+            f"{folder} holds '{PREFIX}{other}', as its file {MARK} says, not '{PREFIX}{name}'; set "
+            "data-dir to a folder without that set, or to a copy of the right Parquet files"
+        )
+    return folder
+
+
+def _marked(folder: Path) -> str:
+    """Return the name of the data set that was downloaded into a folder; "" if none was."""
+    mark = folder / MARK
+    return mark.read_text(encoding="utf-8", errors="replace").strip() if mark.is_file() else ""
+
+
+def _is_one_copy(folder: Path) -> bool:
+    """Return whether a folder has a copy of one data set, which a user placed there.
+
+    With other sets in folders of their own inside, it is not: they would be read with it.
+    """
+    return _is_whole(folder) and not any(
+        (path / MARK).exists() or ("--" in path.name and path.is_dir()) for path in folder.iterdir()
+    )
 
 
 def _library(name: str) -> ModuleType:
@@ -95,6 +131,7 @@ def _download(name: str, root: Path) -> None:
         try:
             root.mkdir(parents=True, exist_ok=True)
             (root / UNFINISHED).touch()
+            (root / MARK).write_text(name, encoding="utf-8")
             for revision in (None, CONVERTED):
                 source = {"repo_type": "dataset", "revision": revision}
                 listed = hub.list_repo_files(name, **source)
