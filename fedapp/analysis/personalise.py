@@ -46,7 +46,8 @@ def personalise(
         settings, and each client's scores under "clients".
 
     Raises:
-        UserError: the run's model is missing or damaged, or a key may not be changed.
+        UserError: the run's model is missing or damaged, its clients' data are on other hosts, or a
+            key may not be changed.
     """
     run = RunDirectory.load(path)
     config = _configuration(run, overrides)
@@ -82,6 +83,7 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
             )
     saved = run.config()
     check_global_model(str(saved.get("method")))
+    _check_data_here(run)
     values = {**saved, **overrides}
     if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
         kept = {
@@ -97,6 +99,16 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
     if not config.finetune_epochs:
         raise UserError("finetune-epochs is 0, so nothing would be trained; give 1 or more")
     return config
+
+
+def _check_data_here(run: RunDirectory) -> None:
+    """Raise UserError if the clients' data are on their own hosts."""
+    if run.config().get("partition") == "own":
+        raise UserError(
+            f"the data of the clients of {run.path} stay on their hosts (partition 'own'), so its "
+            "model cannot be fine-tuned here: train with finetune-epochs, and the hosts "
+            "fine-tune it after the last round"
+        )
 
 
 def check_global_model(method: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.training.arrays import to_arrays
+from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config.resolve import parse_config
 from fedapp.core.arrays import Arrays
@@ -87,7 +88,8 @@ class SavedRun:
         """Measure a round with up to `clients` of its clients (0: all), and store the results.
 
         Raises:
-            UserError: the model at the start of the round is unknown.
+            UserError: the model at the start of the round is unknown, or its local models need
+                training with learning rate 0.
         """
         if server_round - 1 not in self.starts:
             known = ", ".join(str(number + 1) for number in sorted(self.starts))
@@ -101,6 +103,7 @@ class SavedRun:
                 f"the rounds of {self.run.path} cannot be measured: the cohorts of a run with "
                 "dp-noise are secret, so its local models cannot be trained again"
             )
+        lr = self._lr(server_round, words)
         result = self.starts.get(server_round)
         cohort = cohort_of(self.config, server_round, clients)
         models = RoundModels(
@@ -108,11 +111,28 @@ class SavedRun:
             self.starts[server_round - 1](),
             result and result().arrays,
             cohort,
-            self.config.lr_at(server_round),
+            lr,
         )
         entry = measure_round(self.process, models, words)
         store.add(self.run, entry)
         return entry
+
+    def _lr(self, server_round: int, words: Sequence[str]) -> float:
+        """Return the rate of a round: the run's own, else, if it was never run, the schedule's.
+
+        The schedule of a resumed run may now be that of more rounds.
+        """
+        rates = {row["round"]: row["lr"] for row in self.run.rounds() if "lr" in row}
+        lr = float(rates.get(server_round, self.config.lr_at(server_round)))
+        if not lr and any(MEASURES[word].local for word in words):
+            known = ", ".join(str(n + 1) for n in sorted(self.starts) if n + 1 != server_round)
+            raise UserError(
+                f"round {server_round} of {self.run.path} has learning rate 0 (lr-schedule "
+                f"'{self.config.lr_schedule}'), so nothing would be trained: measure an earlier "
+                f"round (known: rounds {known}), or run with checkpoint-every=1 checkpoint-keep=0 "
+                "to keep all"
+            )
+        return lr
 
 
 def _read(path: Any) -> Arrays:

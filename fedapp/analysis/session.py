@@ -51,6 +51,7 @@ def analyse_runs(
         config = run.config()
         bottleneck = int(config.get("bottleneck", 0))
         check_measures(str(config["method"]), request.measures, bottleneck)
+        _check_own(run, request.measures)
     measured = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(request.measures):
@@ -61,6 +62,17 @@ def analyse_runs(
         measured[label] = store.read(run)
         say(f"wrote {run.path / 'analysis.json'}, analysis.csv, plots in analysis/, report.html")
     return measured
+
+
+def _check_own(run: RunDirectory, measures: str) -> None:
+    """Raise UserError for a measure that trains local models, if their data are elsewhere."""
+    for word in measures_of_models(measures):
+        if MEASURES[word].local and run.config().get("partition") == "own":
+            raise UserError(
+                f"measure '{word}' of {run.path} trains local models, but with partition 'own' the "
+                "clients' data stay on their hosts: choose measures without local models (see "
+                "`fedapp measures`)"
+            )
 
 
 def _measure(saved: SavedRun, request: AnalysisRequest, say: Callable[[str], None]) -> None:

@@ -140,15 +140,12 @@ def _run(
     jobs: int,
     html: Path | None,
 ) -> None:
-    """Run the cells that can be run, then print and write the results; exits 1 if a run failed."""
-    from fedapp.experiments.papers.reproduce import (
-        result,
-        run_ahead,
-        run_cell,
-        runs_so_far,
-        write_results,
-    )
-    from fedapp.experiments.papers.results_page import write_results_page
+    """Run the cells that can be run, then print and write the results.
+
+    Exits 1 if a run failed or a file cannot be written.
+    """
+    from fedapp.core.files import try_write
+    from fedapp.experiments.papers import reproduce as run
 
     able = [cell for cell in cells if cell.config is not None]
     if not able:
@@ -157,20 +154,33 @@ def _run(
     if len(able) < len(cells):
         _say(f"{len(cells) - len(able)} of {len(cells)} cells cannot run; --plan says why")
     if jobs:
-        run_ahead(able, request, project, jobs)
-    rows = []
+        run.run_ahead(able, request, project, jobs)
+    rows: list[dict[str, Any]] = []
     for cell in able:
         if jobs:  # unfinished runs are reported, not repeated
-            rows.append(result(cell, runs_so_far(cell, request)))
+            rows.append(run.result(cell, run.runs_so_far(cell, request)))
         else:
-            rows.append(run_cell(cell, request, project))
-        path = write_results(request.output_dir, rows)
+            rows.append(run.run_cell(cell, request, project))
+        # a full disk must not end the other cells
+        kept = try_write(run.RESULTS, lambda: run.write_results(request.output_dir, rows))
     _show_results(rows, request, as_json)
-    table = find_paper(able[0].paper).table(able[0].table)
+    path = request.output_dir / run.RESULTS
+    page = (html or path.with_suffix(".html")).absolute()
+    files = {path: kept, page: _write_page(rows, able[0], page)}
+    if written := [str(file) for file, is_written in files.items() if is_written]:
+        _say(f"wrote {' and '.join(written)}")
+    is_whole = all(files.values()) and not any(row["unfinished seeds"] for row in rows)
+    raise SystemExit(0 if is_whole else 1)
+
+
+def _write_page(rows: list[dict[str, Any]], cell: Cell, path: Path) -> bool:
+    """Write the page of a table's results; return False, and say why, if it cannot be written."""
+    from fedapp.core.files import try_write
+    from fedapp.experiments.papers.results_page import write_results_page
+
+    table = find_paper(cell.paper).table(cell.table)
     source = f"{table.source}. {table.caption}"
-    page = write_results_page(rows, source, (html or path.with_suffix(".html")).absolute())
-    _say(f"wrote {path} and {page}")
-    raise SystemExit(1 if any(row["unfinished seeds"] for row in rows) else 0)
+    return try_write(str(path), lambda: write_results_page(rows, source, path))
 
 
 def _show_results(rows: list[dict[str, Any]], request: Request, as_json: bool) -> None:

@@ -60,7 +60,9 @@ def compare(
 
 def watch(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    port: Annotated[int, typer.Option(min=0, help="Port on this machine; 0: a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on this machine; 0: a free one.")
+    ] = 0,
 ) -> None:
     """Show the report of a running run in a browser on this machine; Ctrl-C ends.
 

@@ -4,6 +4,7 @@
 code must not change during the run, and starts `fedapp.engines.simulation` in its own process.
 """
 
+import errno
 import os
 import shutil
 import subprocess
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.project import components, merge
+from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
 from fedapp.engines.resources import Engine, Resources, default_engine
 from fedapp.engines.subprocesses import run_task
 
 _PATH_VARIABLES = ("FEDAPP_STATE", "FEDAPP_CACHE", "XDG_CACHE_HOME", "TORCH_HOME")
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))  # what the system says of a disk
 _MLFLOW = "MLFLOW_TRACKING_URI"
 _ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -68,13 +71,31 @@ def _search_path(text: str) -> list[str]:
 
 
 def copy_app(project: Path, target: Path) -> Path:
-    """Copy a project's packages with their compiled modules; return `target`."""
+    """Copy a project's packages with their compiled modules; return `target`.
+
+    Raises:
+        UserError: the temporary folder is full, or a file cannot be copied.
+    """
     packages = [path.parent for path in project.glob("*/__init__.py")]
-    for package in packages:
-        # another process may be about to rename a module that it has compiled
-        ignored = shutil.ignore_patterns("*.pyc.*")
-        shutil.copytree(package, target / package.name, ignore=ignored)
+    # another process may be about to rename a module that it has compiled
+    ignored = shutil.ignore_patterns("*.pyc.*")
+    try:
+        for package in packages:
+            shutil.copytree(package, target / package.name, ignore=ignored)
+    except OSError as error:
+        raise UserError(_not_copied(project, target, error)) from None
     return target
+
+
+def _not_copied(project: Path, target: Path, error: OSError) -> str:
+    """Return the sentence for an error of the copy; a `shutil.Error` lists one per file."""
+    if full := [reason for reason in _FULL if reason in str(error)]:
+        return (
+            f"the temporary folder {tempfile.gettempdir()} has no space for a copy of the app "
+            f"({full[0]}); make room in it, or let TMPDIR name another folder"
+        )
+    reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+    return f"the app in {project.absolute()} cannot be copied to {target}: {reason}"
 
 
 def environment_for(home: Path, resources: Resources | None = None) -> dict[str, str]:

@@ -21,12 +21,13 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
-from fedapp.experiments.earlier_runs import changed_file, outcome
+from fedapp.experiments.earlier_runs import outcome
 from fedapp.experiments.jobs import Runner, run_parallel, runner_for
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import Spread, variable_keys
 from fedapp.results.folders import is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
+from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +141,7 @@ def execute(
     rows = [result_row(each) for each in runs]
     table = runs[0].directory.path.parent / "sweep.csv"
     waiting = [index for index, each in enumerate(runs) if not each.outcome]
-    others = _other_runs(table, rows)
-    write_csv([*others, *rows], table)
+    _write_table(rows, table)
     done = len(runs) - len(waiting)
     log.info("%d runs, %d ended before; results in %s", len(runs), done, table)
 
@@ -157,7 +157,7 @@ def execute(
         verdict = f"failed: {problem}" if problem else "completed"
         log.info("[%d/%d] %s %s", count, len(waiting), name, verdict)
         # a full disk must not end the runs
-        try_write(table.name, lambda: write_csv([*others, *rows], table))
+        try_write(table.name, lambda: _write_table(rows, table))
     return rows
 
 
@@ -190,6 +190,11 @@ def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in summary
     ]
+
+
+def _write_table(rows: Sequence[Mapping[str, Any]], table: Path) -> None:
+    """Write sweep.csv, with the lines of other runs as they are now: other hosts write it too."""
+    write_csv([*_other_runs(table, rows), *rows], table)
 
 
 def _other_runs(table: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -99,6 +99,19 @@ def unnamed(parent: Path, config: Mapping[str, object]) -> Path:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise a UserError that names a run directory if the block cannot write one of its files."""
+    try:
+        yield
+    except OSError as error:
+        reason = ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
+        raise UserError(
+            f"run directory {path} cannot be written ({reason}); make room for it, get write "
+            "access, or give another output-dir."
+        ) from error
+
+
+@contextmanager
 def lock_run(path: Path) -> Iterator[None]:
     """Create a run's folder if needed, and lock it against other processes.
 

@@ -31,7 +31,7 @@ from fedapp.core.files import (
 from fedapp.core.paths import expanded, folder_name
 from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
-from fedapp.results.folders import CHECKPOINTS, existing, named, unnamed
+from fedapp.results.folders import CHECKPOINTS, existing, named, unnamed, writing
 
 Scalar = str | int | float | bool
 
@@ -171,7 +171,8 @@ class RunDirectory:
         self._rewrite_rounds([row for row in self.rounds() if row["round"] <= after])
 
     def _rewrite_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        write_atomically(self.metrics_path, "".join(map(json_text, rows)).encode())
+        with writing(self.path):
+            write_atomically(self.metrics_path, "".join(map(json_text, rows)).encode())
 
     def write_partition(
         self,
@@ -184,16 +185,14 @@ class RunDirectory:
 
         `data_hash` identifies the data and their division.
         """
-        self._write_json(
-            "partition.json",
-            {
-                "class_names": list(class_names),
-                "train_counts": np.asarray(class_counts),
-                "test_counts": None if test_counts is None else np.asarray(test_counts),
-                "data_hash": data_hash,
-            },
-            indent=None,
-        )
+        counts = {
+            "class_names": list(class_names),
+            "train_counts": np.asarray(class_counts),
+            "test_counts": None if test_counts is None else np.asarray(test_counts),
+            "data_hash": data_hash,
+        }
+        with writing(self.path):
+            self._write_json("partition.json", counts, indent=None)
 
     def partition(self) -> dict[str, Any]:
         """Read partition.json; {} if the run wrote none."""
@@ -223,17 +222,20 @@ class RunDirectory:
 
     def write_config(self, config: Mapping[str, Scalar], chosen: Collection[str] = ()) -> None:
         """Write config.toml; the lines of `chosen` keys are marked as values of "auto"."""
-        write_atomically(self.path / "config.toml", as_toml(config, chosen))
+        with writing(self.path):
+            write_atomically(self.path / "config.toml", as_toml(config, chosen))
 
     def remove_summary(self) -> None:
         """Remove summary.json, if any: the run goes on, and a reader must not take it as ended."""
-        (self.path / "summary.json").unlink(missing_ok=True)
+        with writing(self.path):
+            (self.path / "summary.json").unlink(missing_ok=True)
 
     def remove_temporary(self) -> None:
         """Remove the incomplete files that a killed process has left."""
-        for folder in (self.path, self.checkpoints):
-            for file in filter(is_temporary, folder.iterdir()):
-                file.unlink(missing_ok=True)
+        with writing(self.path):
+            for folder in (self.path, self.checkpoints):
+                for file in filter(is_temporary, folder.iterdir()):
+                    file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any]:
         """Read summary.json; {} if the run has not written one yet."""
@@ -266,7 +268,8 @@ class RunDirectory:
         """
         stem = folder_name(self.path.name).lstrip(".").encode()[:_MAX_STEM].decode(errors="ignore")
         key = f"{stem}-{secrets.token_hex(4)}"
-        self._write_json(_STATE, {"state_key": key}, indent=None)
+        with writing(self.path):
+            self._write_json(_STATE, {"state_key": key}, indent=None)
         return key
 
     def _write_json(self, name: str, value: Mapping[str, Any], indent: int | None) -> None:

@@ -14,7 +14,6 @@ from flwr.app import Context
 
 import fedapp
 from fedapp.core.errors import UserError
-from fedapp.models.initial import digest
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import check_masked, identity_of
 from strategies.rounds.records import PROTOCOL_VERSION
@@ -100,7 +99,7 @@ def shared_properties(process: ProcessContext) -> dict[str, str]:
         "list of classes": data.classes_hash(),
         "form of images": size,
         **({} if process.config.partition == "own" else {IMAGES: process.data.hash}),
-        "initial model": digest(process.initial),
+        "initial model": process.initial_hash,
     }
 
 

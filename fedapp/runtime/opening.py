@@ -20,6 +20,7 @@ from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import check_free, lock_run
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,11 @@ def _checkpoint(path: Path, config: RunConfig) -> Checkpoint | None:
                 f"must be at least {saved.server_round}, not {config.num_rounds}"
             )
         return saved
-    if RunDirectory(path).rounds():
-        _check_same(path, config, "it has no checkpoints: choose another run-name, or remove it")
+    run, advice = RunDirectory(path), "it has no checkpoints: choose another run-name, or remove it"
+    if run.rounds():
+        _check_same(path, config, advice)
+    if run.summary().get("status") == "completed":
+        raise UserError(f"resume: {path.absolute()} holds a completed run, and {advice}")
     return None
 
 
@@ -143,10 +147,12 @@ def reopened(run: RunDirectory, config: RunConfig) -> ProcessContext:
     """Return the data and the model of an earlier run, to measure it.
 
     Raises:
-        UserError: they cannot be loaded, or the run was trained on other data. With partition 'own'
-            this is not checked: the clients' data are on their hosts.
+        UserError: they cannot be loaded, or the run was trained with other files, or on other data.
+            With partition 'own' the data are not checked: the clients' are on their hosts.
     """
     process = ProcessContext(config)
+    if change := changed_file(run, config):
+        raise UserError(f"{run.path.absolute()} was trained with {change}; restore the file")
     if config.partition != "own":
         _check_data(run, process.data.hash)
     return process

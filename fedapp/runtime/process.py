@@ -28,7 +28,7 @@ from fedapp.core.paths import state_folder
 from fedapp.methods.setup import MethodSetup
 from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES, needs_two
-from fedapp.models.initial import find_initial, load_initial
+from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import Model, build_model, shared_tensors
 from fedapp.runtime.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.fine_tuning import tuning_of
@@ -83,6 +83,11 @@ class ProcessContext:
             "extension": self.config.extension(),
             "split": self.data.partition.source or "none",
         }
+
+    @cached_property
+    def initial_hash(self) -> str:
+        """A hash of the initial model's file, as of its first use; "none" without a file."""
+        return digest(self.initial)
 
     @property
     def files_text(self) -> str:

@@ -16,6 +16,7 @@ from fedapp.results.run_directory import best_round
 from fedapp.runtime.callback import ActiveRun
 from fedapp.runtime.evaluation import at_chance
 from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.used_files import recorded
 
 _TESTED = {
     GLOBAL: GLOBAL_MODEL,
@@ -54,7 +55,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "device": str(process.device),
         "versions": {
             **_versions(),
-            **process.files,
+            **recorded(process),
         },
         "command": _command(run),
         **_last_clients(rows),

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.auto import pools_data
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, unknown
@@ -23,7 +22,7 @@ from fedapp.data.datasets import DATASETS, find_dataset, load_dataset
 from fedapp.data.partition.personal_splits import TRAIN_FRACTION
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.protocol import Reason
-from fedapp.methods.table import kept_by_clients
+from fedapp.methods.table import find_method, kept_by_clients
 
 _OWN_OPTIONS = {  # keys that a plan sets itself, and what to use instead
     "num-rounds": "use --scale", "seed": "use --seeds", "dataset": "use --dataset-as",
@@ -121,14 +120,13 @@ class PlannedRun:
     def images(self) -> int | None:
         """The approximate number of training images; None if the data set's size is unknown."""
         assert self.cell.config is not None
-        keys, info = self.overrides, find_dataset(str(self.cell.config["dataset"]))
+        config, info = resolved(self), find_dataset(str(self.cell.config["dataset"]))
         if not info.train_images:
             return None
-        pools = pools_data(str(keys.get("partition")))
-        total = info.pooled_images * TRAIN_FRACTION if pools else info.train_images
-        cohort = len(sample_clients(0, 1, keys["num-clients"], keys["participation"]))
-        share = cohort / keys["num-clients"]
-        return round(total * share * keys["local-epochs"] * keys["num-rounds"])
+        total = info.pooled_images * TRAIN_FRACTION if config.pool_data else info.train_images
+        cohort = len(sample_clients(0, 1, config.num_clients, config.participation))
+        share = cohort / config.num_clients
+        return round(total * share * int(config.local_epochs) * config.num_rounds)
 
     def command(self) -> str:
         """Return the exact command of this run, for the project's folder."""
@@ -153,10 +151,21 @@ def runs_of(cell: Cell, request: Request) -> list[PlannedRun]:
 
 
 def check_changes(cells: Iterable[Cell], request: Request) -> None:
-    """Raise UserError if a cell's configuration is not valid with the request's changes."""
+    """Raise UserError if a cell's configuration is not valid with the request's changes.
+
+    A method of another kind is refused: its accuracy would stand beside a published one of other
+    models on other images.
+    """
     for cell in cells:
-        if request.changes and cell.config is not None:
-            resolved(runs_of(cell, request)[0])
+        if not request.changes or cell.config is None:
+            continue
+        own = find_method(resolved(runs_of(cell, request)[0]).method).accuracy
+        published = find_method(str(cell.config["method"])).accuracy
+        if own != published:
+            raise UserError(
+                f"-c method='{request.changes['method']}': its accuracy is that of the {own}, but "
+                f"the cell '{cell.name}' has that of the {published}"
+            )
 
 
 def with_data(cells: Iterable[Cell], request: Request) -> list[Cell]:

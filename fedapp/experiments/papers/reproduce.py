@@ -18,12 +18,13 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
-from fedapp.experiments.earlier_runs import changed_file, outcome
+from fedapp.experiments.earlier_runs import outcome
 from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_parallel
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
 RESULTS = "results.csv"

@@ -57,8 +57,8 @@ def hashed(arrays: list[np.ndarray]) -> str:
 
 def train(folder: Path, state_dir: str = "", **changes) -> RunDirectory:
     config = settings(
-        output_dir=str(folder), run_name="run", num_clients=5, participation=0.6, num_rounds=3,
-        **changes,
+        output_dir=str(folder), run_name="run", num_clients=5, participation=0.6,
+        **{"num_rounds": 3, **changes},
     )  # fmt: skip
     grid = InProcessGrid(config, 2)
     for context in grid.contexts.values():
@@ -116,3 +116,24 @@ def test_a_run_goes_on_where_the_server_has_not_its_clients_states(tmp_path, cap
     assert run.summary()["status"] == "completed"
     assert [entry["round"] for entry in store.read(run)] == [1]  # nobody kept anything before it
     assert "analysis of round 2 is left out: client" in capsys.readouterr().out
+
+
+def test_local_models_have_the_rate_of_the_run_before_it_got_more_rounds(trainings, tmp_path):
+    keys = {"method": "fedavg", "lr_schedule": "step", "checkpoint_every": 1, "checkpoint_keep": 0}
+    train(tmp_path, num_rounds=2, **keys)
+    run = train(tmp_path, num_rounds=4, resume="auto", **keys)
+    saved = SavedRun(run, LocalOverrides())
+    assert saved.config.lr_at(2) > run.rounds()[1]["lr"]
+    saved.measure(2, ["norms"], 1)
+    (measured,) = [models for models in trainings.values() if len(models) == 2]
+    assert len(set(measured)) == 1
+
+
+def test_a_round_of_rate_0_trains_nobody(tmp_path):
+    run = train(tmp_path, method="fedavg", num_rounds=2, lr_schedule="cosine")
+    saved = SavedRun(run, LocalOverrides())
+    assert saved.measurable() == [3]
+    with pytest.raises(UserError, match=r"round 3 .*learning rate 0 .*'cosine'.*known: rounds 1\)"):
+        saved.measure(3, ["four-factors", "norms"], 1)
+    assert saved.measure(3, ["four-factors"], 1)["clients"] == []
+    assert saved.measure(1, ["norms"], 1)["clients"] != []

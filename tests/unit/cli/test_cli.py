@@ -235,3 +235,9 @@ def test_compare_and_report_read_run_directories(tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert runner.invoke(cli.app, ["report", paths[0]]).exit_code == 0
     assert (Path(paths[0]) / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_watch_refuses_a_port_that_does_not_exist(tmp_path):
+    done = runner.invoke(cli.app, ["watch", str(tmp_path), "--port", "70000"])
+    assert done.exit_code == 2
+    assert "70000 is not in the range 0<=x<=65535" in done.output

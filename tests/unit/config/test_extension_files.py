@@ -105,7 +105,8 @@ def test_the_state_of_the_page_lasts_through_a_resume(named, tmp_path):
         for last in rounds:
             run = settings(
                 method="smooth", num_rounds=last, output_dir=str(tmp_path), run_name=name,
-                resume="auto", keep_state=True, participation=1.0, lr_schedule="constant",
+                resume="auto", keep_state=True, checkpoint_every=1, participation=1.0,
+                lr_schedule="constant",
             )  # fmt: skip
             train(InProcessGrid(run), run, "", 0.0)
         return load_file(tmp_path / name / "model.safetensors")

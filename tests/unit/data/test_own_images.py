@@ -10,6 +10,9 @@ from in_process import settings
 from PIL import Image
 
 from fedapp import server_app
+from fedapp.analysis.personalise import personalise
+from fedapp.analysis.saved_runs import LocalOverrides
+from fedapp.analysis.session import AnalysisRequest, analyse_runs
 from fedapp.core.errors import UserError
 from fedapp.data.readers.own_images import class_names, load_named_images
 from fedapp.engines.in_process import InProcessGrid
@@ -141,6 +144,19 @@ def test_measures_of_the_clients_data_are_refused(hosts, tmp_path):
 
     with pytest.raises(UserError, match="stays on their hosts"):
         train(hosts, tmp_path, method="fedavg", analyses=next(iter(MEASURES)))
+
+
+def test_a_finished_run_is_measured_only_where_that_needs_no_data_of_clients(hosts, tmp_path):
+    run = train(hosts, tmp_path, method="fedavg", num_rounds=1)
+    local = LocalOverrides(data_dir=str(hosts["server"]))
+    with pytest.raises(UserError, match=r"measure 'norms' of .*own trains local models.*hosts"):
+        analyse_runs([run.path], AnalysisRequest("four-factors norms", local=local), print)
+    assert not (run.path / "analysis.json").exists()
+    found = analyse_runs([run.path], AnalysisRequest("four-factors", local=local), print)
+    assert found["fedavg"][0]["clients"] == []
+    with pytest.raises(UserError, match=r"data of the clients of .*own stay on their hosts"):
+        personalise(run.path, {"data-dir": local.data_dir}, tmp_path / "models")
+    assert not (tmp_path / "models").exists()
 
 
 def test_class_names_may_hold_spaces_between_commas():

@@ -1,12 +1,16 @@
 """A simulation works in a folder that is removed after it, and nothing of the user's with it."""
 
+import errno
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from fedapp.config.project import merge
 from fedapp.core.errors import UserError
-from fedapp.engines.launch import environment_for
+from fedapp.engines.launch import copy_app, environment_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,3 +61,30 @@ def test_an_empty_output_dir_is_the_default_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given in ({}, {"output-dir": ""}, {"output-dir": "runs"}):
         assert merge(ROOT, given)["output-dir"] == str(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(("module", "name"), [(shutil, "copyfile"), (os, "makedirs")])
+def test_a_full_temporary_folder_is_one_sentence(tmp_path, monkeypatch, code, module, name):
+    def full(*arguments, **options):
+        raise OSError(code, os.strerror(code), "file")
+
+    monkeypatch.setattr(module, name, full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UserError) as caught:
+        copy_app(ROOT, tmp_path / "fedapp-x" / "app")
+    assert str(caught.value) == (
+        f"the temporary folder {tmp_path} has no space for a copy of the app "
+        f"({os.strerror(code)}); make room in it, or let TMPDIR name another folder"
+    )
+
+
+def test_an_app_that_cannot_be_read_is_one_sentence(tmp_path):
+    package = tmp_path / "project" / "own"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "gone.py").symlink_to(tmp_path / "nothing")
+    with pytest.raises(UserError) as caught:
+        copy_app(tmp_path / "project", tmp_path / "app")
+    assert str(caught.value).startswith(f"the app in {tmp_path}/project cannot be copied to ")
+    assert "No such file or directory" in str(caught.value)

@@ -73,6 +73,12 @@ def test_a_change_is_checked_before_the_first_run(tmp_path):
         check_changes([cell()], Request(tmp_path, changes={"precision": "bf61"}))
 
 
+def test_a_method_with_another_accuracy_than_the_cells_is_refused(tmp_path):
+    sentence = "its accuracy is that of the personal models .*, but the cell .* global model"
+    with pytest.raises(UserError, match=sentence):
+        check_changes([cell()], Request(tmp_path, changes={"method": "fedavg-ft"}))
+
+
 def test_every_run_of_a_table_has_a_plain_name_of_its_own(tmp_path):
     paper = find_paper("fedfn")
     cells = [
@@ -95,6 +101,15 @@ def test_images_are_rounds_times_cohort_times_epochs(tmp_path):
     assert run.images == 200 * 5 * 5000
     (row,) = plan_rows([cell()], Request(tmp_path, seeds=(0, 1)), images_per_second=1000)
     assert (row["runs"], row["million images"], row["hours"]) == (2, 10.0, round(1e4 / 3600, 2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"), [({"local-epochs": "auto"}, 5), ({"local-epochs": 2}, 2)]
+)
+def test_images_are_those_of_the_changed_keys(tmp_path, changes, epochs):
+    request = Request(tmp_path, changes=changes)
+    check_changes([cell()], request)
+    assert PlannedRun(cell(), 0, request).images == 200 * epochs * 5000
 
 
 def test_seeds_are_the_papers_unless_asked_otherwise(tmp_path):

@@ -211,6 +211,32 @@ def test_with_jobs_a_run_that_fails_is_tried_once_and_the_other_cells_are_report
     assert "the disk is full" in done.stderr
 
 
+def test_results_that_cannot_be_written_stop_no_cell(simulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
+    cells = ["--cell", "fedavg cifar10 s=2", "--cell", "fedprox cifar10 s=2", "--seeds", "0"]
+    cells += ["--output-dir", str(tmp_path)]
+    write, refusals = reproducing.write_atomically, []
+
+    def full(path, content):
+        if refusals:
+            raise refusals.pop()
+        write(path, content)
+
+    monkeypatch.setattr(reproducing, "write_atomically", full)
+    for times, code in ((2, 1), (1, 0)):
+        refusals += [OSError(28, "No space left on device")] * times
+        done = reproduce(*cells)
+        assert done.exit_code == code, done.output
+        assert "40.14" in done.stdout
+        assert len(simulated.calls) == 2
+        assert (tmp_path / "results.csv").is_file() == (code == 0)
+        assert ("results.csv and" in done.stderr) == (code == 0)
+    (tmp_path / "page").mkdir()
+    done = reproduce(*cells, "--html", str(tmp_path / "page"))
+    assert isinstance(done.exception, SystemExit)
+    assert (done.exit_code, "40.14" in done.stdout) == (1, True)
+
+
 def test_a_cell_that_cannot_run_is_refused_with_its_reason(tmp_path):
     done = reproduce("--cell", "fedavg cinic10", "--output-dir", str(tmp_path))
     assert isinstance(done.exception, UserError)

@@ -1,5 +1,7 @@
 """A sweep goes on when a file cannot be written; its long names fit into a file system."""
 
+import csv
+
 from sweep_runs import ROOT, FakeRunner, make_plan
 
 from fedapp.engines.resources import Resources
@@ -33,3 +35,20 @@ def test_a_long_name_is_cut_and_stays_unique():
     names = {sweep.run_name({"data-dir": "/a" * 200 + end}, 0) for end in ("1", "2")}
     assert len(names) == 2
     assert all(len(name.encode()) <= 240 for name in names)
+
+
+def test_two_hosts_keep_the_newest_lines_of_each_other(tmp_path):
+    """The other host starts while the first one's runs train, and ends before them."""
+    here = make_plan(tmp_path, vary={"lr": (0.1,)}, seeds=(0, 1))
+    there = make_plan(tmp_path, vary={"lr": (0.2,)}, seeds=(0, 1))
+    runner = FakeRunner()
+
+    def meanwhile(project, values, resources):
+        if values["run-name"] == here[0].directory.name:
+            sweep.execute(ROOT, there, Resources(), runner)
+        return runner(project, values, resources)
+
+    sweep.execute(ROOT, here, Resources(), meanwhile)
+    with (tmp_path / "sweep.csv").open() as file:
+        table = {row["run"]: row["status"] for row in csv.DictReader(file)}
+    assert table == {each.directory.name: "completed" for each in [*there, *here]}

@@ -1,16 +1,23 @@
 """Starting from trained weights: what is taken, what is new, and what is refused."""
 
+import re
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from in_process import InProcessGrid, assert_same, federate, settings
 
 from fedapp import server_app
+from fedapp.analysis.personalise import personalise
+from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import build_model
+from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.used_files import changed_file
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +142,35 @@ def test_nodes_with_another_file_are_refused(finished, tmp_path):
     path = finished / "model.safetensors"
     assert digest(path) == digest(path) != digest(None) == "none"
     assert digest(finished / "summary.json") != digest(path)
+
+
+def test_a_finished_run_is_reopened_only_with_its_initial_model_and_extension(finished, tmp_path):
+    start = shutil.copytree(finished, tmp_path / "start") / "model.safetensors"
+    values = settings(
+        method="fedavg", initial_model=str(start), num_rounds=1, output_dir=str(tmp_path),
+        run_name="next",
+    )  # fmt: skip
+    server_app.run(InProcessGrid(values, 2), values, "", 0.0)
+    run = RunDirectory.load(tmp_path / "next")
+    before = run.summary()["versions"]
+    assert before["initial model"] == f"model.safetensors {digest(start)}"
+    config = parse_config(run.config())
+    assert changed_file(run, config) == ""
+    shutil.copy(run.path / "model.safetensors", start)
+    reason = f"the initial model {before['initial model']} instead of .* {digest(start)}"
+    assert re.search(reason, changed_file(run, config))
+    for reopen in (lambda: SavedRun(run, LocalOverrides()), lambda: personalise(run.path, {})):
+        with pytest.raises(UserError, match=f"next was trained with {reason}"):
+            reopen()
+
+    def record(**versions):
+        run.write_summary({**run.summary(), "versions": versions})
+
+    record(extension="own.py 0123")
+    with pytest.raises(UserError, match=r"with the extension own.py 0123 instead of none"):
+        SavedRun(run, LocalOverrides())
+    record(extension="none", split="none")  # of a version that did not record initial models
+    SavedRun(run, LocalOverrides())
+    record(**before)
+    start.unlink()
+    assert changed_file(run, config) == ""

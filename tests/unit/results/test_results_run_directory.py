@@ -89,6 +89,36 @@ def test_output_dir_that_cannot_be_written_is_named(tmp_path):
         RunDirectory.create(blocked / "runs", "x", CONFIG)
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (PermissionError(13, "Permission denied", "x.tmp"), "Permission denied: x.tmp"),
+    ],
+)
+def test_a_run_directory_that_cannot_be_written_is_named(run, monkeypatch, error, reason):
+    run.log_round({"round": 1})
+
+    def refuse(path, content):
+        raise error
+
+    monkeypatch.setattr("fedapp.results.run_directory.write_atomically", refuse)
+    for write in (
+        lambda: RunDirectory.create(run.path.parent, "one", CONFIG, resume=True),
+        lambda: run.truncate_rounds(0),
+        lambda: run.write_partition([[1]], ["cat"]),
+        lambda: run.write_config(CONFIG),
+        run.state_key,
+    ):
+        with pytest.raises(UserError) as caught:
+            write()
+        assert str(caught.value) == (
+            f"run directory {run.path} cannot be written ({reason}); make room for it, get write "
+            "access, or give another output-dir."
+        )
+    assert run.rounds() == [{"round": 1}]
+
+
 def test_load_refuses_what_is_no_run_directory(run, tmp_path):
     assert RunDirectory.load(str(run.path)) == run
     with pytest.raises(UserError, match=r"has no config\.toml"):

@@ -8,8 +8,10 @@ from in_process import assert_same, federate, settings
 
 from fedapp import server_app
 from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import checkpoint
+from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.recorder import Recorder
 
 
@@ -29,11 +31,11 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def fill(disk):
+def fill(disk, left=65536):
     """Write until only 64 kB are left, too little for a checkpoint."""
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     with (disk / "filler").open("wb") as file:
-        file.write(bytes(max(0, free - 65536)))
+        file.write(bytes(max(0, free - left)))
 
 
 def test_a_full_disk_prevents_a_checkpoint_and_not_the_run(
@@ -89,3 +91,31 @@ def test_the_checkpoint_before_the_full_disk_gives_the_same_bits(small_disk, mon
     arrays = checkpoint.load(small_disk / "full", parse_config(values).fingerprint()).arrays
     expected = federate(values)[0]
     assert_same(expected, {name: arrays[name] for name in expected})
+
+
+@pytest.mark.parametrize("later", [None, "write_partition", "truncate_rounds", "write_config"])
+def test_a_run_on_a_full_disk_is_not_resumed_and_its_directory_is_named(
+    small_disk, few_images, monkeypatch, later
+):
+    values = settings(
+        num_rounds=1, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
+        num_clients=4, shards=5, participation=1.0,
+    )  # fmt: skip
+    server_app.run(InProcessGrid(values), values, "", 0.0)
+    kept = RunDirectory.load(small_disk / "full")
+    before = kept.config(), kept.rounds(), kept.summary()
+
+    def full_now(self, *arguments, **options):
+        fill(small_disk, left=0)
+        return original(self, *arguments, **options)
+
+    if later is None:
+        fill(small_disk, left=0)
+    else:
+        original = getattr(RunDirectory, later)
+        monkeypatch.setattr(RunDirectory, later, full_now)
+    more = {**values, "num-rounds": 2, "resume": "auto"}
+    sentence = rf"run directory {kept.path} cannot be written \(No space left on device\); make"
+    with pytest.raises(UserError, match=sentence):
+        server_app.run(InProcessGrid(more), more, "", 0.0)
+    assert before == (kept.config(), kept.rounds(), kept.summary())

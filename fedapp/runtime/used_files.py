@@ -1,0 +1,49 @@
+"""The user's files that a run uses: its extension, its split and its initial model.
+
+summary.json records their names and hashes. Thus a finished run is neither measured with other
+files, nor counted as the completed run of a sweep that has other files.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.data.partition.split_file import find_split, source
+from fedapp.models.initial import digest, find_initial
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process import ProcessContext
+
+_INITIAL = "initial model"
+
+
+def recorded(process: ProcessContext) -> dict[str, str]:
+    """Return each file's name and hash as of the start of a run, "none" without one."""
+    return {**process.files, _INITIAL: _initial(process.initial, process.initial_hash)}
+
+
+def changed_file(run: RunDirectory, config: RunConfig) -> str:
+    """Return "the split a.json 12ab instead of b.json 34cd" for a changed file; "" for none.
+
+    What the run did not record, in an earlier version or because it has not ended, counts as
+    unchanged; so does an initial model that is not on this machine.
+    """
+    before = run.summary().get("versions") or {}
+    for kind, current in _now(config).items():
+        if (earlier := before.get(kind, current)) != current:
+            return f"the {kind} {earlier} instead of {current}"
+    return ""
+
+
+def _now(config: RunConfig) -> dict[str, str]:
+    now = {"extension": config.extension(), "split": "none"}
+    if config.partition_file:
+        now["split"] = source(find_split(config.partition_file, config.data_dir))
+    with suppress(UserError, OSError):
+        path = find_initial(config.initial_model, config.data_dir)
+        now[_INITIAL] = _initial(path, digest(path))
+    return now
+
+
+def _initial(path: Path | None, content_hash: str) -> str:
+    return "none" if path is None else f"{path.name} {content_hash}"
