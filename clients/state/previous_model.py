@@ -4,23 +4,12 @@ The client's state contains it in addition to the method's own state, under a pr
 that any method can be trained with such an objective.
 """
 
-from typing import Protocol
-
 from torch import nn
 
 from clients.training.arrays import Arrays, floating, load_arrays, to_arrays
+from clients.training.model_slot import ModelSlot
 
 _PREFIX = "previous/"
-
-
-class Copies(Protocol):
-    """A source of frozen models, by name or with a client's initial weights."""
-
-    def copy(self, name: str) -> nn.Module:
-        """Return the model of this name."""
-
-    def initial(self, client: int) -> nn.Module:
-        """Return the model with a client's initial weights."""
 
 
 def taken_from(model: nn.Module) -> Arrays:
@@ -36,7 +25,7 @@ def split(stored: Arrays) -> tuple[Arrays, Arrays]:
     }
 
 
-def load(slot: Copies, stored: Arrays, client: int) -> nn.Module:
+def load(slot: ModelSlot, stored: Arrays, client: int) -> nn.Module:
     """Return the previous model, frozen; before the client's first round, the initial one.
 
     The paper leaves that case open. Its authors' code uses the model of the first round.

@@ -104,7 +104,7 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     screen = console()
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     whole = _unwrapped(rows, screen.width)
-    for column in rows[0] if rows else ():
+    for column in rows[0]:
         table.add_column(column, overflow="fold", no_wrap=column in whole)
     for row in rows:
         table.add_row(*map(_text, row.values()))
@@ -113,7 +113,7 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
 
 def _unwrapped(rows: list[dict[str, Any]], width: int) -> set[str]:
     """Return the columns whose cells stay on one line: names and numbers, as far as they fit."""
-    columns = list(rows[0]) if rows else []
+    columns = list(rows[0])
     free, found = width - LEAST_WIDTH * len(columns), set()
     for number, column in enumerate(columns):
         texts = [column, *(_text(row[column]) for row in rows)]

@@ -58,7 +58,7 @@ def export(
 
     with _sentences():
         size = export_state(state_folder(state_dir), run, client, target)
-    print(f"wrote {target.absolute()} ({_size(size)})")
+    print(f"wrote {target.absolute()} ({megabytes(size)})")
 
 
 @app.command(cls=Command)
@@ -82,7 +82,7 @@ def clean(
         rows = remove(folder, run, keep, dry_run=not yes)
     _show(f"{'Removed from' if yes else 'To remove from'} {folder}", rows, as_json)
     if rows and not yes:
-        freed = _size(sum(row.bytes for row in rows))
+        freed = megabytes(sum(row.bytes for row in rows))
         print(f"nothing removed; add --yes to remove {freed}", file=sys.stderr)
 
 
@@ -102,7 +102,7 @@ def _show(title: str, rows: "list[RunState]", as_json: bool) -> None:
 
 
 def _row(row: "RunState", as_json: bool) -> dict[str, Any]:
-    size: dict[str, Any] = {"bytes": row.bytes} if as_json else {"size": _size(row.bytes)}
+    size: dict[str, Any] = {"bytes": row.bytes} if as_json else {"size": megabytes(row.bytes)}
     modified = datetime.fromtimestamp(row.modified).astimezone().isoformat(timespec="seconds")
     return {
         "run": row.run_key,
@@ -112,7 +112,3 @@ def _row(row: "RunState", as_json: bool) -> dict[str, Any]:
         "modified": modified,
         "damaged": row.damaged,
     }
-
-
-def _size(count: int) -> str:
-    return megabytes(count)

@@ -1,7 +1,7 @@
 """The type of a row of the method table.
 
 Methods differ along five axes: head, loss, client, server and exchange. The rows themselves are in
-`fedapp.methods.table`, the only module that knows method names.
+`fedapp.methods.table`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""THE METHOD TABLE: one row per method. It is the only module that knows method names.
+"""THE METHOD TABLE: one row per method. No other code asks for the name of a method.
 
 A method consists of a head, a base loss, a regulariser, a client and a strategy. A new method that
 only recombines these is one more row here. `fedapp.methods.row` explains the columns; the command

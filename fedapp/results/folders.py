@@ -58,7 +58,7 @@ def named(parent: Path, run_name: str, resume: bool) -> Path:
 
     Raises:
         UserError: the name is not a folder name, or the folder has other content.
-            OSError: the folder cannot be created.
+        OSError: the folder cannot be created.
     """
     if not is_folder_name(run_name):
         raise UserError(f"run-name '{run_name}' must be a plain folder name, without slashes.")

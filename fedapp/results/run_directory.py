@@ -1,7 +1,7 @@
 """The run directory: access to every file of a run in one class.
 
-Only this module knows the file names and their formats, so that the server, the report, `fedapp
-compare` and a resumed run agree on them. A file that replaces an earlier version is replaced
+The server, the report, `fedapp compare` and a resumed run read and write a run's files through it,
+so that they agree on the formats. A file that replaces an earlier version is replaced
 atomically: a reader during a run, or after a crash, sees the old or the new file.
 """
 

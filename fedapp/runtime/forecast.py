@@ -72,7 +72,6 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
 def _training_speed(process: ProcessContext, number: int) -> float:
     """Return how many images per second a client trains on, by its method's objective."""
     client = process.client(number)
-    client.model = client.slot.model
     one_epoch = replace(process.settings, epochs=1)
     batches = list(islice(_endless(client.data.training(1)), 4))
     objective = client.objective

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Context
 
 import fedapp
@@ -49,8 +50,6 @@ def hosts_any(context: Context) -> bool:
 
 def describe(context: Context) -> dict[str, Any]:
     """Return a node's identity as scalars and lists: its reply to the server's query."""
-    import torch
-
     partition_id, num_partitions = _partition_of(context.node_config)
     if context.run_config.get("partition") == "own":
         _check_own(context)
