@@ -38,13 +38,18 @@ def fill(disk, left=65536):
         file.write(bytes(max(0, free - left)))
 
 
+def run_on(disk, **changes):
+    """Return the configuration of run "full" of four clients, with a checkpoint of every round."""
+    return settings(
+        checkpoint_every=1, output_dir=str(disk), run_name="full", num_clients=4, shards=5,
+        participation=1.0, **changes,
+    )  # fmt: skip
+
+
 def test_a_full_disk_prevents_a_checkpoint_and_not_the_run(
     small_disk, pictures, monkeypatch, capsys
 ):
-    values = settings(
-        num_rounds=3, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
-        num_clients=4, shards=5, participation=1.0,
-    )  # fmt: skip
+    values = run_on(small_disk, num_rounds=3)
     run, kept = small_disk / "full", []
     end_of_round = Recorder.end_of_round
 
@@ -69,10 +74,7 @@ def test_a_full_disk_prevents_a_checkpoint_and_not_the_run(
 
 
 def test_the_checkpoint_before_the_full_disk_gives_the_same_bits(small_disk, monkeypatch):
-    values = settings(
-        num_rounds=2, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
-        num_clients=4, shards=5, participation=1.0, lr_schedule="constant",
-    )  # fmt: skip
+    values = run_on(small_disk, num_rounds=2, lr_schedule="constant")
     save = checkpoint.save
 
     def full_in_round_2(folder, saved, *arguments, **options):
@@ -97,10 +99,7 @@ def test_the_checkpoint_before_the_full_disk_gives_the_same_bits(small_disk, mon
 def test_a_run_on_a_full_disk_is_not_resumed_and_its_directory_is_named(
     small_disk, few_images, monkeypatch, later
 ):
-    values = settings(
-        num_rounds=1, checkpoint_every=1, output_dir=str(small_disk), run_name="full",
-        num_clients=4, shards=5, participation=1.0,
-    )  # fmt: skip
+    values = run_on(small_disk, num_rounds=1)
     server_app.run(InProcessGrid(values), values, "", 0.0)
     kept = RunDirectory.load(small_disk / "full")
     before = kept.config(), kept.rounds(), kept.summary()
