@@ -8,7 +8,6 @@ whose server step starts from a mean of models support these rules.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
@@ -51,7 +50,8 @@ class Rule:
         each end.
         """
         if self.name == "trimmed-mean":
-            return next(number for number in count(1) if int(self.trim * number) >= 1)
+            number = math.ceil(min(1 / self.trim, 2.0**53))
+            return number if int(self.trim * number) else number + 1  # 1/49 * 49 is below 1
         return 2 * self.malicious + 3 if self.name in ("krum", "multi-krum") else 1
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import TASK, UPLOADS, Task, from_array_record, to_array_record
+from strategies.rounds.robust import Rule
 
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, weights="uniform")
 ROBUST = ["median", "trimmed-mean", "krum", "multi-krum"]
@@ -42,6 +43,14 @@ def test_krum_ends_a_run_that_has_lost_too_many_clients(lost, usable, monkeypatc
         return
     with pytest.raises(RoundFailed, match=f"has {usable} usable updates, but .* 2 needs 7"):
         federate(run)
+
+
+@pytest.mark.parametrize(
+    ("trim", "fewest"), [(0.2, 5), (0.07, 15), (1 / 3, 3), (1 / 49, 50), (1e-9, 10**9)]
+)
+def test_a_trimmed_mean_needs_models_enough_to_remove_one_at_each_end(trim, fewest):
+    assert Rule("trimmed-mean", trim=trim).fewest == fewest
+    assert Rule("trimmed-mean", trim=5e-324).fewest > 2**52
 
 
 def test_one_lying_client_of_ten_moves_the_mean_far():
