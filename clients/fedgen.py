@@ -68,6 +68,6 @@ class FedGenClient(PersonalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Store the model; upload label counts if the server lacks them."""
-        if self.client in self.inbox[INBOX].get(MISSING_COUNTS, ()):
+        if self.client in self.inbox.get(INBOX, {}).get(MISSING_COUNTS, ()):
             update.uploads = {COUNTS: self.data.all_counts.cpu().numpy().copy()}
         super().finish(received, update, lr)

@@ -31,7 +31,8 @@ _STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
 class FedGen(FedAvg):
     """Mean head, and Adam on CE of the mean head's logits of generated features.
 
-    `diversity` weights a second term, which makes different noise give different features.
+    `diversity` weights a second term, which makes different noise give different features. Clients
+    do not use the generator in the first `warmup` rounds, so they do not get it.
 
     Labels are drawn from the label counts that the server knows. Each client sends its counts with
     its first upload, or all clients send them before the first round (`label_query`). The generator
@@ -43,11 +44,11 @@ class FedGen(FedAvg):
 
     def __init__(
         self, *args: Any, generator: FeatureGenerator, training: ServerTraining, steps: int,
-        label_query: bool, diversity: float, **kwargs: Any,
+        label_query: bool, diversity: float, warmup: int, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
         self.generator, self.training, self.steps = generator, training, steps
-        self.label_query, self.diversity = label_query, diversity
+        self.label_query, self.diversity, self.warmup = label_query, diversity, warmup
         self.optimiser = torch.optim.Adam(generator.parameters(), lr=training.lr)
         self._heard: dict[int, np.ndarray] = {}
         self._new_counts: dict[int, np.ndarray] = {}  # of this round, which may give no model
@@ -77,15 +78,16 @@ class FedGen(FedAvg):
     def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:
         """Store the generator and the label distribution, which every client of the round gets."""
         super().begin_round(received, total_weight, cohort)
-        self._new_counts = {}
-        self._sent = {**module_arrays(self.generator), LABELS: self._distribution()}
+        self._new_counts, self._sent = {}, {}
+        if self.server_round > self.warmup:
+            self._sent = {**module_arrays(self.generator), LABELS: self._distribution()}
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the generator, the label distribution and the clients with missing label counts."""
         sent = dict(self._sent)
         if unheard := sorted(set(clients) - self._heard.keys()):
             sent[MISSING_COUNTS] = np.array(unheard, np.int64)
-        return {EXTRA: sent}
+        return {EXTRA: sent} if sent else {}
 
     def add_reply(
         self, content: RecordDict, task: Task, results: list[ClientResult]

@@ -50,9 +50,15 @@ def features_of(run: RunDirectory) -> Features:
     Clients that were never sampled, or whose models are on other machines, are left out.
 
     Raises:
-        UserError: the run's clients have no personal models, or did not keep them.
+        UserError: the run's clients have no personal models, did not keep them, or have their own
+            images.
     """
     config = parse_config(run.config())
+    if config.partition == "own":
+        raise UserError(
+            f"the clients of run '{run.name}' have partition 'own': their images and models stay "
+            "on their hosts, so their features cannot be mapped here"
+        )
     process = reopened(run, config)
     if process.personal is None:
         raise UserError(

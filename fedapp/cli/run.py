@@ -4,6 +4,7 @@ Slow imports are inside the commands, so that `--help` is fast.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,8 @@ from fedapp.cli.options import AsJson, Overrides, Project, say, show, write_png
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
 from fedapp.engines.launch import run as simulate
-from fedapp.engines.resources import Engine, Resources
-from fedapp.results.formatting import clock, megabytes
+from fedapp.engines.resources import Engine, Resources, check_in_process
+from fedapp.results.formatting import clock, megabytes, stored_size
 
 
 def run(
@@ -65,13 +66,13 @@ def _check(
     """Print what a configuration resolves to and what the run will cost; start nothing."""
     from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
-    from fedapp.runtime.forecast import forecast  # imports PyTorch
+    from fedapp.runtime.forecast import forecast, time_note  # imports PyTorch
     from fedapp.runtime.opening import check_place  # imports PyTorch
 
     values = load_run_config(project, overrides)
     resolved = parse_config(values)
     check_place(resolved)
-    workers = 1 if engine == Engine.IN_PROCESS else resources.resolve_for(values).workers
+    workers = _workers(engine, resources, values)
     cost = forecast(resolved, workers)
     found = {
         "method": resolved.method,
@@ -85,14 +86,23 @@ def _check(
         f"{cost.seconds_per_round:.3g} s per round",
         "memory": f"about {megabytes(cost.memory)}",
         "traffic": f"models of {megabytes(cost.bytes_per_round)} per round",
-        "client states": megabytes(cost.state) if cost.state else "none",
+        "client states": "none" if cost.state is None else stored_size(cost.state),
     }
     show(
         "This run is possible", [{"": name, "value": value} for name, value in found.items()], False
     )
-    for note in (rate_note(values, resolved), without_effect(typed, resolved)):
+    notes = rate_note(values, resolved), time_note(cost, resolved), without_effect(typed, resolved)
+    for note in notes:
         if note:
             say(note)
+
+
+def _workers(engine: Engine | None, resources: Resources, values: Mapping[str, Any]) -> int:
+    """Return how many processes train."""
+    if engine == Engine.IN_PROCESS:
+        check_in_process(resources.workers)
+        return 1
+    return resources.resolve_for(values).workers
 
 
 def config(

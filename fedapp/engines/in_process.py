@@ -21,7 +21,7 @@ from fedapp.config.effect import without_effect
 from fedapp.config.resolve import load_run_config, parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
-from fedapp.engines.resources import Resources, check_simulated
+from fedapp.engines.resources import Resources, check_in_process, check_simulated
 from fedapp.runtime.client import app as client_app
 from fedapp.runtime.process import close_process
 from fedapp.runtime.run_data import clear_data_cache
@@ -116,11 +116,7 @@ def run_in_process(
     """
     started = time.monotonic()
     configure()
-    if resources.workers > 1:
-        raise UserError(
-            f"{resources.workers} workers are asked for, but the engine in-process trains in one "
-            "process; leave their number out, or take another engine"
-        )
+    check_in_process(resources.workers)
     values = load_run_config(project, overrides)
     if resources.gpus == 0 and values["device"] == "auto":
         values["device"] = "cpu"

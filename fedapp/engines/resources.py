@@ -95,6 +95,15 @@ def node_config(run_config: Mapping[str, Any]) -> dict[str, str]:
     return {} if run_config["partition"] == "own" else {"hosts": "any"}
 
 
+def check_in_process(workers: int) -> None:
+    """Raise UserError for more than one worker of the engine that trains in one process."""
+    if workers > 1:
+        raise UserError(
+            f"{workers} workers are asked for, but the engine in-process trains in one process; "
+            "leave their number out, or take another engine"
+        )
+
+
 def check_simulated(num_clients: int, partition: str) -> None:
     """Raise UserError if all clients of a simulation would have the same images as their own."""
     if partition == "own" and num_clients > 1:

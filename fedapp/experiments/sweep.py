@@ -141,7 +141,7 @@ def execute(
     rows = [result_row(each) for each in runs]
     table = runs[0].directory.path.parent / "sweep.csv"
     waiting = [index for index, each in enumerate(runs) if not each.outcome]
-    _write_table(rows, table)
+    _save(rows, table)
     done = len(runs) - len(waiting)
     log.info("%d runs, %d ended before; results in %s", len(runs), done, table)
 
@@ -156,8 +156,7 @@ def execute(
             rows[index] |= {"status": "failed", "reason": problem}
         verdict = f"failed: {problem}" if problem else "completed"
         log.info("[%d/%d] %s %s", count, len(waiting), name, verdict)
-        # a full disk must not end the runs
-        try_write(table.name, lambda: _write_table(rows, table))
+        _save(rows, table)
     return rows
 
 
@@ -192,9 +191,12 @@ def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _write_table(rows: Sequence[Mapping[str, Any]], table: Path) -> None:
-    """Write sweep.csv, with the lines of other runs as they are now: other hosts write it too."""
-    write_csv([*_other_runs(table, rows), *rows], table)
+def _save(rows: Sequence[Mapping[str, Any]], table: Path) -> None:
+    """Write sweep.csv, with the lines of other runs as they are now: other hosts write it too.
+
+    A full disk is logged, and does not end the runs.
+    """
+    try_write(table.name, lambda: write_csv([*_other_runs(table, rows), *rows], table))
 
 
 def _other_runs(table: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -147,7 +147,7 @@ HETEROGENEOUS: dict[str, Method] = {
         server=ServerSpec(
             FedGen,
             {"steps": "fedgen-server-steps", "label_query": "fedgen-label-query",
-             "diversity": "fedgen-diversity"},
+             "diversity": "fedgen-diversity", "warmup": "fedgen-warmup-rounds"},
             parts.fedgen,
         ),
         client=ClientSpec(

@@ -32,6 +32,11 @@ def megabytes(count: float | None) -> str:
     return f"{size:,.1f} MB" if size >= 0.1 or size == 0 else f"{size:.3f} MB"
 
 
+def stored_size(count: int) -> str:
+    """Format the most bytes that the clients' states may need; 0 is a size that is not known."""
+    return f"up to {megabytes(count)}" if count else "of a size not known before"
+
+
 def clock(seconds: float) -> str:
     """Format seconds as m:ss, or as h:mm:ss from one hour on."""
     minutes, rest = divmod(round(seconds), 60)

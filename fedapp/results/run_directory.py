@@ -35,6 +35,7 @@ from fedapp.results.folders import CHECKPOINTS, existing, named, unnamed, writin
 
 Scalar = str | int | float | bool
 
+USED_FILES = ("extension", "split", "initial model")
 _STATE, _MAX_STEM = "state.json", 100  # bytes
 
 
@@ -242,9 +243,9 @@ class RunDirectory:
         return self._read_json("summary.json")
 
     def used_files(self) -> dict[str, str]:
-        """Return names and hashes of the user's files of a run, as "extension" and "split"."""
+        """Return names and hashes of a run's files of USED_FILES, without those that it had not."""
         found = self.summary().get("versions", {})
-        return {k: found[k] for k in ("extension", "split") if found.get(k, "none") != "none"}
+        return {kind: found[kind] for kind in USED_FILES if found.get(kind, "none") != "none"}
 
     def save_model(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
         """Replace model.safetensors atomically; equal input gives equal bytes."""

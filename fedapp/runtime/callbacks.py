@@ -16,7 +16,7 @@ from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
 from fedapp.results import progress
 from fedapp.results.checkpoint import Checkpoint
-from fedapp.results.formatting import megabytes
+from fedapp.results.formatting import stored_size
 from fedapp.results.plots.curves import curves
 from fedapp.results.plots.measure_plots import write_plots
 from fedapp.results.plots.rendering import png
@@ -122,8 +122,7 @@ class Console(Callback):
             f"epochs, device {process.device}, run directory {run.directory.path}"
         )
         if process.keeps:
-            expected, where = process.state_bytes(), state_folder(config.state_dir)
-            size = f"up to {megabytes(expected)}" if expected else "of a size not known before"
+            size, where = stored_size(process.state_bytes()), state_folder(config.state_dir)
             log.info(f"clients keep: {process.keeps}; {size} in {where}, or in their node's folder")
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:

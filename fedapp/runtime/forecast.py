@@ -31,7 +31,7 @@ class Forecast:
     memory: int  # bytes of all processes together
     bytes_per_round: int  # that clients send and receive
     parameters: int
-    state: int  # bytes that all clients keep on disk, at most
+    state: int | None  # bytes that all clients keep on disk, at most; 0: unknown; None: none
 
 
 def forecast(config: RunConfig, workers: int) -> Forecast:
@@ -65,7 +65,18 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
         memory=imported + own * (workers + 1),
         bytes_per_round=2 * shared * cohort,
         parameters=sum(p.numel() for p in process.model.parameters()),
-        state=process.state_bytes() if process.keeps else 0,
+        state=process.state_bytes() if process.keeps else None,
+    )
+
+
+def time_note(cost: Forecast, config: RunConfig) -> str:
+    """Return a warning if a round is expected to exceed its time limit; empty: it is not."""
+    if cost.seconds_per_round <= config.round_timeout:
+        return ""
+    return (
+        f"a round will take about {cost.seconds_per_round:,.0f} s, and round-timeout ends it after "
+        f"{config.round_timeout:g} s, without the clients that have not answered: raise "
+        "round-timeout"
     )
 
 

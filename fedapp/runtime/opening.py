@@ -121,7 +121,7 @@ def _check_same(path: Path, config: RunConfig, advice: str) -> None:
     try:
         earlier = parse_config(RunDirectory.load(path).config())
     except UserError as error:
-        _check_extension(path, config)  # it may have had other keys
+        _check_files(path, config)  # it may have had other keys
         raise _UnreadableError(str(error)) from None
     if earlier.fingerprint() != config.fingerprint():
         changed = ", ".join(config.changes_from(earlier))
@@ -129,16 +129,14 @@ def _check_same(path: Path, config: RunConfig, advice: str) -> None:
             f"resume: {path.absolute()} holds a run with another configuration ({changed}); "
             f"{advice}"
         )
-    _check_extension(path, config)  # `earlier` was parsed with the file of now
+    _check_files(path, config)  # `earlier` was parsed with the file of now
 
 
-def _check_extension(path: Path, config: RunConfig) -> None:
-    """Raise UserError if an ended run used another extension file, or another version of it."""
-    run = RunDirectory(path)
-    before, now = run.used_files().get("extension", "none"), config.extension()
-    if run.summary() and before != now:
+def _check_files(path: Path, config: RunConfig) -> None:
+    """Raise UserError if an ended run used another file, or another version of it."""
+    if change := changed_file(RunDirectory(path), config):
         raise UserError(
-            f"resume: {path.absolute()} holds a run with the extension {before} instead of {now}; "
+            f"resume: {path.absolute()} was trained with {change}; "
             "restore the file, or choose another run-name"
         )
 

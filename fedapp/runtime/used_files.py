@@ -1,7 +1,7 @@
 """The user's files that a run uses: its extension, its split and its initial model.
 
-summary.json records their names and hashes. Thus a finished run is neither measured with other
-files, nor counted as the completed run of a sweep that has other files.
+summary.json records their names and hashes. Thus a finished run is neither measured nor resumed
+with other files, nor counted as the completed run of a sweep that has other files.
 """
 
 from contextlib import suppress
@@ -26,13 +26,19 @@ def changed_file(run: RunDirectory, config: RunConfig) -> str:
     """Return "the split a.json 12ab instead of b.json 34cd" for a changed file; "" for none.
 
     What the run did not record, in an earlier version or because it has not ended, counts as
-    unchanged; so does an initial model that is not on this machine.
+    unchanged; so does a renamed file, and an initial model that is not on this machine.
     """
     before = run.summary().get("versions") or {}
     for kind, current in _now(config).items():
-        if (earlier := before.get(kind, current)) != current:
+        earlier = before.get(kind, current)
+        if _contents(earlier) != _contents(current):
             return f"the {kind} {earlier} instead of {current}"
     return ""
+
+
+def _contents(files: str) -> list[str]:
+    """Return the hashes in "a.py 12ab, b.py 34cd"."""
+    return [file.rpartition(" ")[2] for file in files.split(", ")]
 
 
 def _now(config: RunConfig) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from fedapp.analysis.feature_map import features_of
 from fedapp.cli import app as cli
+from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.rng import sample_clients
 from fedapp.engines.in_process import run_in_process
@@ -97,6 +98,14 @@ def test_clients_that_were_never_drawn_are_not_on_the_map(runs):
     features = features_of(runs["drawn"])
     assert features.clients == tuple(sorted(drawn))
     assert len(drawn) < 4
+
+
+def test_features_of_own_images_cannot_be_mapped(tmp_path):
+    keys = {"dataset": "images", "partition": "own", "classes": "a, b", "num_clients": 2}
+    config = parse_config(settings(method="feddor", **keys)).flat()
+    run = RunDirectory.create(tmp_path, "own", config)
+    with pytest.raises(UserError, match="'own' have partition 'own': their images and models stay"):
+        features_of(run)
 
 
 def test_models_that_were_not_kept_are_asked_for(runs):

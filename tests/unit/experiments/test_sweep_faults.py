@@ -21,7 +21,7 @@ def test_files_that_cannot_be_written_stop_no_other_run(tmp_path, monkeypatch):
 
     def csv_once(rows, path):
         written.append(len(written))
-        if len(written) == 3:
+        if len(written) in (1, 3):
             raise OSError(28, "No space left on device")
         write(rows, path)
 

@@ -42,6 +42,20 @@ def test_a_client_may_lack_a_class_in_some_rounds(method):
         assert sum(strategy._heard.values()).sum() == sum(strategy.federation.examples.values())
 
 
+def test_fedgen_sends_no_generator_in_the_rounds_that_do_not_use_it(monkeypatch):
+    answer, sent = InProcessGrid.answer, []
+
+    def watched(grid: InProcessGrid, message: Any) -> Any:
+        if message.metadata.message_type == "train":
+            sent.append(set(message.content.array_records.get("generator", {})))
+        return answer(grid, message)
+
+    monkeypatch.setattr(InProcessGrid, "answer", watched)
+    outcome(run(method="fedgen", fedgen_warmup_rounds=2, num_rounds=3), nodes=1)
+    assert sent[:2] == [{"unheard"}, set()]
+    assert "label-distribution" in sent[2]
+
+
 @pytest.mark.parametrize("method", PERSONAL)
 def test_a_repeated_training_request_changes_no_bit(method, monkeypatch):
     """As after a lost reply: the client has stored a new model but starts from the previous one."""

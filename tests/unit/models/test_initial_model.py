@@ -159,9 +159,15 @@ def test_a_finished_run_is_reopened_only_with_its_initial_model_and_extension(fi
     shutil.copy(run.path / "model.safetensors", start)
     reason = f"the initial model {before['initial model']} instead of .* {digest(start)}"
     assert re.search(reason, changed_file(run, config))
-    for reopen in (lambda: SavedRun(run, LocalOverrides()), lambda: personalise(run.path, {})):
+
+    def resume():
+        longer = {**values, "num-rounds": 2, "resume": "auto"}
+        server_app.run(InProcessGrid(longer, 2), longer, "", 0.0)
+
+    reopen = (lambda: SavedRun(run, LocalOverrides()), lambda: personalise(run.path, {}), resume)
+    for attempt in reopen:
         with pytest.raises(UserError, match=f"next was trained with {reason}"):
-            reopen()
+            attempt()
 
     def record(**versions):
         run.write_summary({**run.summary(), "versions": versions})

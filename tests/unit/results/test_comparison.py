@@ -141,6 +141,16 @@ def test_a_partition_seed_of_its_own_is_another_group(make_run):
     ]
 
 
+def test_another_file_of_the_same_name_is_another_group(make_run):
+    for kind in ("extension", "split", "initial model"):
+        one, other, again = (make_run(0.5, seed=seed) for seed in (0, 1, 2))
+        for run, content in ((one, "12ab"), (other, "34cd"), (again, "12ab")):
+            run.write_summary({**run.summary(), "versions": {kind: f"file {content}"}})
+        groups = group_runs([one, other, again])
+        assert [group.runs for group in groups] == [(one, again), (other,)]
+        assert labels(groups) == [f"feddr+ {kind}=file 12ab", f"feddr+ {kind}=file 34cd"]
+
+
 def test_what_follows_from_the_method_is_not_in_a_label_but_data_and_model_are(make_run):
     runs = [make_run(0.5, method="fedavg"), make_run(0.5, method="feddr+")]
     assert labels(group_runs(runs)) == ["fedavg", "feddr+"]

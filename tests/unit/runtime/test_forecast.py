@@ -1,5 +1,6 @@
 """What a run will cost, told before it starts."""
 
+import re
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.runtime import forecast as module
 from fedapp.runtime.forecast import forecast
+from fedapp.runtime.process import ProcessContext
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,8 @@ def test_a_forecast_counts_images_and_measures_speed(method):
     assert cost.seconds == pytest.approx(4 * cost.seconds_per_round)
     process = psutil.Process().memory_info().rss
     assert process / 2 < cost.memory < 3 * process  # workers share what they import
-    assert (cost.state > 0) == (method in ("moon", "scaffold", "feddor"))
+    assert (cost.state is not None) == (method in ("moon", "scaffold", "feddor"))
+    assert cost.state is None or cost.state > 0
 
 
 def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
@@ -44,6 +47,23 @@ def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
     for words in ("fedprox", "7 rounds", "188,810 parameters", "per second", "about"):
         assert words in done.stdout
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_check_warns_of_rounds_longer_than_their_time_limit(tmp_path):
+    keys = f"method='fedavg' num-clients=10 output-dir='{tmp_path}'"
+    texts = ["run", "--app", str(ROOT), "--check", "-c", keys]
+    done = CliRunner().invoke(cli.app, [*texts, "-c", "local-epochs=100 round-timeout=0.001"])
+    assert re.search(
+        r"round will take about \d+ s, and round-timeout ends it after 0.001 s", done.output
+    )
+    assert "round-timeout" not in CliRunner().invoke(cli.app, texts).output
+
+
+def test_check_says_that_the_size_of_the_states_is_not_known(monkeypatch):
+    monkeypatch.setattr(ProcessContext, "state_bytes", lambda self: 0)
+    keys = "method='scaffold' num-clients=10"
+    done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", "-c", keys])
+    assert re.search(r"client states .* of a size not known before", done.output)
 
 
 def test_check_names_the_typed_keys_without_effect(tmp_path):
@@ -71,6 +91,12 @@ def test_check_refuses_what_a_run_refuses(tmp_path, keys, sentence):
     done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *texts])
     assert isinstance(done.exception, UserError)
     assert sentence in str(done.exception)
+
+
+def test_check_refuses_workers_of_the_engine_without_workers():
+    options = ["--engine", "in-process", "--workers", "4"]
+    done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *options])
+    assert "4 workers are asked for" in str(done.exception)
 
 
 def test_data_on_the_clients_hosts_give_no_forecast(tmp_path):
