@@ -27,6 +27,7 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
 from fedapp.runtime import callbacks
 from fedapp.runtime.callback import Callback
+from fedapp.runtime.checkpoints import Checkpoints
 from fedapp.runtime.opening import check_name, opened_run
 from fedapp.runtime.privacy import PrivacyBudget
 from fedapp.runtime.process import ProcessContext
@@ -92,7 +93,7 @@ def callbacks_of(
         callbacks.MetricsFile(),
         callbacks.ClientScores(),
         callbacks.Console(),
-        callbacks.Checkpoints(),
+        Checkpoints(),
         callbacks.Tracking(tracker),
         Measures(config.analyses, tracker),
         callbacks.SummaryFile(),

@@ -18,9 +18,9 @@ from strategies.prototypes.training import (
     ensemble_loss,
     one_thread,
 )
-from strategies.rounds.federation import check_finite
 from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
 from strategies.rounds.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
+from strategies.rounds.report import check_finite
 from strategies.rounds.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"

@@ -20,12 +20,11 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.progress import tracked
 from fedapp.core.rng import Stream, numpy_rng
-from fedapp.results.plots.rendering import INK, new_figure, styled
+from fedapp.results.plots.rendering import INK, class_scale, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.process import ProcessContext
 from strategies.prototypes.uploads import CLASSES, PROTOTYPES
-from strategies.rounds.records import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,9 +95,7 @@ def _scatter(points: np.ndarray, features: Features, title: str) -> Figure:
     figure = new_figure(4.8, 4.8)
     axes: Any = figure.subplots()
     count = len(features.labels)
-    classes = int(features.labels.max()) + 1
-    color = {"cmap": "tab10" if classes <= 10 else "turbo", "vmin": -0.5}
-    color["vmax"] = max(classes, 10) - 0.5
+    color = class_scale(int(features.labels.max()) + 1)
     drawn = axes.scatter(*points[:count].T, c=features.labels, s=8, **color)
     if len(features.classes):
         stars = {"marker": "*", "s": 140, "edgecolors": INK}
@@ -113,8 +110,7 @@ def _of_client(
     process: ProcessContext, client: int, last: int, key: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return features and labels of a client's test images; None without images or model."""
-    task = Task(last, (client,), 0.0, "size", 1, state_key=key)
-    numpy_client = process.client(client, process.memory(client, task, last + 1))
+    numpy_client = process.client(client, process.memory(client, key, last + 1))
     try:
         stored = numpy_client.stored_state
     except StateError as error:

@@ -25,7 +25,6 @@ from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.runtime.process import ProcessContext
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.records import Task
 
 
 @dataclass(frozen=True)
@@ -141,14 +140,11 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
     If `path` has its first stop, the stops between the epochs are added.
     """
     start, server_round = models.start, models.server_round
-    task = Task(
-        server_round, (client,), models.lr, "size", 1, state_key=start.state_key,
-        accepted=(start.accepted.get(client, 0),),
-    )  # fmt: skip
     try:
         if start.missing:
             raise StateError(f"{start.missing} was not kept")
-        memory = process.memory(client, task, server_round)
+        accepted = start.accepted.get(client, 0)
+        memory = process.memory(client, start.state_key, server_round, accepted)
         memory = memory and replace(memory, missing="error")  # a new state would give another model
         numpy_client = process.client(client, memory, start.extras, server_round)
         if path:

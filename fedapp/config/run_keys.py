@@ -199,7 +199,9 @@ class OutputKeys(Keys):
         "", description="name of the run directory; empty: method, data set and time"
     )
     checkpoint_every: Recording[Unsigned] = Field(
-        0, description="rounds between checkpoints (at most five minutes); 0: none"
+        0,
+        description="rounds between checkpoints (at most five minutes; one more if a run ends "
+        "early); 0: none",
     )
     checkpoint_keep: Recording[Unsigned] = Field(
         2, description="number of newest checkpoints to keep; 0: all"

@@ -1,4 +1,4 @@
-"""fedapp's own callbacks: evaluation, metrics, console, checkpoints, trackers and final files."""
+"""fedapp's own callbacks: evaluation, metrics, console, trackers and final files."""
 
 import logging
 import time
@@ -15,7 +15,6 @@ from fedapp.core.files import json_text, try_write, write_atomically
 from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
 from fedapp.results import progress
-from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.formatting import stored_size
 from fedapp.results.plots.curves import curves
 from fedapp.results.plots.measure_plots import write_plots
@@ -27,8 +26,6 @@ from fedapp.runtime.evaluation import Evaluation, evaluate_classes
 from strategies.rounds.interruption import uninterrupted
 
 log = logging.getLogger(__name__)
-
-_OLDEST_CHECKPOINT = 300.0  # seconds
 
 
 class Evaluate(Callback):
@@ -129,29 +126,6 @@ class Console(Callback):
         """Log one line for the round."""
         elapsed = run.round_started - run.rounds_started
         log.info(progress.round_line(row, run.last_round, elapsed, first_round=run.first_round))
-
-
-class Checkpoints(Callback):
-    """Saves checkpoints; a full disk is reported and does not end the run."""
-
-    def run_begins(self, run: ActiveRun) -> None:
-        """Count the time to the first checkpoint from here."""
-        self._saved = time.monotonic()
-
-    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Save a checkpoint if one is due, but not of a round whose failed clients end the run.
-
-        One is also due when the last one is five minutes old.
-        """
-        every, number = run.config.checkpoint_every, row["round"]
-        failed = run.strategy.report.errors and not run.config.tolerate_failures
-        old = time.monotonic() - self._saved > _OLDEST_CHECKPOINT
-        if not every or failed or (number % every and number != run.last_round and not old):
-            return
-        self._saved = time.monotonic()
-        saved = Checkpoint(number, run.config.fingerprint(), run.arrays, run.strategy.save())
-        write = partial(run.directory.save_checkpoint, saved, run.config.checkpoint_keep)
-        try_write(f"checkpoint of round {number}", write)
 
 
 class Tracking(Callback):

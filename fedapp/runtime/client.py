@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 from clients.base import LocalClient, Scalar
 from clients.fedgen import COUNTS
 from clients.state.listing import UnknownRun, clean
+from clients.state.memory import Memory
 from clients.state.store import StateError
 from clients.training.local_training import LossDiverged
 from clients.update import Update
@@ -68,13 +69,12 @@ def train(message: Message, context: Context) -> Message:
     process, task, received, inbox = _unpack(message, context)
     if refused := _refused(message, process, task):
         return refused
-    state_dir = str(context.node_config.get("state-dir", ""))
     node_reply = NodeReply(received, task)
     for client in task.clients:
         try:
             masked = SECURE in message.content and task.summed and not task.separate
             check_masked(context.node_config, masked)
-            memory = process.memory(client, task, task.server_round, state_dir)
+            memory = _memory(process, task, client, task.server_round, context)
             with memory.state.locked() if memory else nullcontext():
                 numpy_client = process.client(client, memory, inbox, task.server_round)
                 update = numpy_client.work(
@@ -99,13 +99,12 @@ def evaluate(message: Message, context: Context) -> Message:
     process, task, received, inbox = _unpack(message, context)
     if refused := _refused(message, process, task):
         return refused
-    state_dir = str(context.node_config.get("state-dir", ""))
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
     config: dict[str, Scalar] = {"server_round": task.server_round, "lr": task.lr}
     for client in task.clients:
         try:
-            memory = process.memory(client, task, task.server_round + 1, state_dir)
+            memory = _memory(process, task, client, task.server_round + 1, context)
             numpy_client = process.client(client, memory, inbox, task.server_round)
             loss, count, scores = numpy_client.evaluate(
                 list(_ordered(received, numpy_client).values()), config
@@ -167,6 +166,15 @@ def _unpack(
         from_array_record(message.content.array_records[ARRAYS]),
         extra_records(message.content),
     )
+
+
+def _memory(
+    process: ProcessContext, task: Task, client: int, server_round: int, context: Context
+) -> Memory | None:
+    """Return a client's state as of the start of `server_round`; None if it keeps nothing."""
+    state_dir = str(context.node_config.get("state-dir", ""))
+    accepted = task.accepted_round(client)
+    return process.memory(client, task.state_key, server_round, accepted, state_dir)
 
 
 def _refused(message: Message, process: ProcessContext, task: Task) -> Message | None:

@@ -34,7 +34,6 @@ from fedapp.runtime.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.fine_tuning import tuning_of
 from fedapp.runtime.personal_models import PersonalModelSlots
 from fedapp.runtime.run_data import draw_partition, load_run_dataset
-from strategies.rounds.records import Task
 
 _opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one, by the arguments of `_open`
 _threads_before: list[int] = []  # PyTorch's number, if the open context has one of its own
@@ -154,10 +153,19 @@ class ProcessContext:
         )  # fmt: skip
 
     def memory(
-        self, client: int, task: Task, server_round: int, state_dir: str = ""
+        self,
+        client: int,
+        state_key: str,
+        server_round: int,
+        accepted: int | None = None,
+        state_dir: str = "",
     ) -> Memory | None:
-        """Return a client's state as of the start of `server_round`; None if it keeps nothing."""
-        if not self.keeps or not task.state_key:
+        """Return a client's state as of the start of `server_round`; None if it keeps nothing.
+
+        `state_key` names the run's states; `accepted` is the client's last round that the server
+        accepted, 0 for none, None if that is not known.
+        """
+        if not self.keeps or not state_key:
             return None
         config, dataset = self.config, self.data.dataset
         root = state_folder(state_dir or config.state_dir)
@@ -167,8 +175,8 @@ class ProcessContext:
             "classes": f"{dataset.num_classes} ({dataset.classes_hash()})",
             "seed": str(config.seed),
         }
-        state = ClientState(root, task.state_key, client, header)
-        return Memory(state, server_round, task.accepted_round(client), config.state_missing)
+        state = ClientState(root, state_key, client, header)
+        return Memory(state, server_round, accepted, config.state_missing)
 
     def state_bytes(self) -> int:
         """Return the largest number of bytes on disk that the states of all clients need."""

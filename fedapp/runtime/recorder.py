@@ -12,8 +12,8 @@ from fedapp.runtime.callback import ActiveRun, Callback
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.summary import summarise
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.federation import RoundDiverged, RoundFailed
 from strategies.rounds.records import LATE, ClientFailure, from_array_record
+from strategies.rounds.report import RoundDiverged, RoundFailed
 
 
 class Recorder:

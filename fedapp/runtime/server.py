@@ -19,8 +19,9 @@ from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.federation import Federation, RoundDiverged, RoundFailed
+from strategies.rounds.federation import Federation
 from strategies.rounds.records import to_array_record
+from strategies.rounds.report import RoundDiverged, RoundFailed
 
 
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:

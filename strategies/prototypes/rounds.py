@@ -24,8 +24,8 @@ from strategies.prototypes.uploads import (
     prototype_similarity,
     read_upload,
 )
-from strategies.rounds.federation import check_finite
 from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
+from strategies.rounds.report import check_finite
 from strategies.rounds.uploads import UploadRounds
 
 EXTRA = "prototypes"

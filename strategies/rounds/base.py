@@ -12,13 +12,7 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.client_evaluation import read_scores, summarise_clients
-from strategies.rounds.federation import (
-    Federation,
-    NewestModel,
-    RoundFailed,
-    RoundReport,
-    check_finite,
-)
+from strategies.rounds.federation import Federation
 from strategies.rounds.interruption import uninterrupted
 from strategies.rounds.loop import RoundLoop
 from strategies.rounds.records import (
@@ -36,6 +30,7 @@ from strategies.rounds.records import (
     unpack_report,
     weight_of,
 )
+from strategies.rounds.report import NewestModel, RoundFailed, RoundReport, check_finite
 from strategies.rounds.transport import array_bytes, payload_bytes, release
 
 _ACCEPTED = "accepted-rounds"
@@ -49,7 +44,7 @@ class ClientStrategy(RoundLoop):
     summed = False  # whether a node with one client too sends its exact sum
     sums_only = False  # whether the server needs nothing but sums, so that masks can hide the rest
     continues_without_results = False  # whether the run continues after a round without results
-    newest: NewestModel | None = None  # of this process; None before the end of its first round
+    newest: NewestModel | None = None  # the state's round; None until this process has ended one
     uniform = False  # whether the method ignores `weights` and uses equal weights
 
     def __init__(
@@ -157,7 +152,7 @@ class ClientStrategy(RoundLoop):
         """Return one message per node that hosts clients of this round's cohort."""
         self.server_round, self.report = server_round, RoundReport(server_round)
         if self.federation.pool:
-            self.federation.see(grid.get_node_ids())
+            self.federation.set_connected(grid.get_node_ids())
         cohort = self.cohort(server_round)
         total = sum(weight_of(self.weights, self.federation.examples[c]) for c in cohort)
         self._global = from_array_record(arrays)
@@ -183,10 +178,11 @@ class ClientStrategy(RoundLoop):
         for task in waiting.values():
             self.report.failures += failures_of(task.clients, LATE_REASON, LATE)
         self.report.sort()
-        self.federation.note(self.report.results)
+        self.federation.learn_pace(self.report.results)
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self.after_replies()  # may wait for nodes, so it can be interrupted
         with uninterrupted():
+            self.newest = None  # while the state is neither this round's nor the last one's
             self.newest = NewestModel(server_round, to_array_record(self._next_arrays()))
         return self.newest.arrays, MetricRecord({"train_loss": self.report.train_loss})
 

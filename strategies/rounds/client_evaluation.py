@@ -11,8 +11,8 @@ import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
 from strategies.aggregate import UpdateRefused
-from strategies.rounds.federation import check_clients
 from strategies.rounds.records import DIVERGED, REPORT, ClientFailure, unpack_failures
+from strategies.rounds.report import check_clients
 
 Scores = dict[str, float]
 

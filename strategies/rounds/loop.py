@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 
-from strategies.rounds.federation import RoundReport
+from strategies.rounds.report import RoundReport
 from strategies.rounds.transport import exchange
 
 

@@ -21,8 +21,8 @@ from flwr.serverapp.strategy import (
 )
 
 from strategies.aggregate import Arrays, ExactSum, UpdateRefused
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import ARRAYS, from_array_record, to_array_record
+from strategies.rounds.report import RoundFailed
 
 _WEIGHT = "num-examples"
 

@@ -7,8 +7,8 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import GroupSums, UpdateRefused
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import ARRAYS, Task, failures_of
+from strategies.rounds.report import RoundFailed
 from strategies.rounds.transport import payload_bytes
 from strategies.secure.messages import FEWEST, SECURE
 from strategies.secure.server import SecureSession

@@ -14,8 +14,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import ERROR, LATE, LATE_REASON
+from strategies.rounds.report import RoundFailed
 from strategies.rounds.transport import exchange, payload_bytes
 from strategies.secure.messages import KEYS, SECURE, SHARES, UNMASK, threshold_of
 from strategies.secure.node import MASK_PURPOSE, flattened

@@ -46,9 +46,9 @@ class CinicFormat:
         classes = sorted(name.name for name in (root / "train").iterdir() if name.is_dir())
         arrays: Arrays = {"classes": np.array(classes, dtype=np.str_)}
         for split in ("train", "test"):
-            names, labels = images_by_class(root, [f"{split}/{name}" for name in classes])
-            arrays[f"{split}_images"], _ = read_images(root, names, 32)
-            arrays[f"{split}_labels"] = labels
+            files = images_by_class(root, [f"{split}/{name}" for name in classes])
+            arrays[f"{split}_images"], _ = read_images(root, files.names, 32)
+            arrays[f"{split}_labels"] = files.labels
         return arrays
 
 
@@ -70,12 +70,12 @@ class TinyImageNetFormat:
         """Read training and validation images, 64x64; classes are the sorted WordNet ids."""
         root = paths["."]
         classes = sorted(text_lines(paths["wnids.txt"]))
-        train, labels = images_by_class(root, [f"train/{wnid}/images" for wnid in classes])
+        train = images_by_class(root, [f"train/{wnid}/images" for wnid in classes])
         tests, test_labels = self._annotations(paths["val/val_annotations.txt"], classes)
         return {
             "classes": np.array(classes, dtype=np.str_),
-            "train_images": read_images(root, train, 64)[0],
-            "train_labels": labels,
+            "train_images": read_images(root, train.names, 64)[0],
+            "train_labels": train.labels,
             "test_images": read_images(root, tests, 64)[0],
             "test_labels": test_labels,
         }

@@ -32,9 +32,9 @@ def read_imagenet100(origin: Origin) -> dict[str, Any]:
     classes = _classes(root, origin.class_list)
     content: dict[str, Any] = {"classes": classes, "mean": MEAN, "std": STD}
     for split, folder in (("train", "train"), ("test", "val")):
-        names, labels = images_by_class(root, [f"{folder}/{wnid}" for wnid in classes])
-        content[f"{split}_images"] = EncodedImages(root, names, SIDE)
-        content[f"{split}_labels"] = labels
+        files = images_by_class(root, [f"{folder}/{wnid}" for wnid in classes])
+        content[f"{split}_images"] = EncodedImages(root, files.names, SIDE)
+        content[f"{split}_labels"] = files.labels
     return content
 
 

@@ -31,11 +31,10 @@ _STATISTICS_CHUNK = 1000
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """The images of one split, sorted by class and name: path, version and class of each."""
+    """The images of some class folders: their names, relative to the root, and labels int64 [n]."""
 
     names: list[str]
-    versions: list[str]
-    labels: list[int]
+    labels: np.ndarray
 
 
 def load_image_folder(data_dir: str) -> Arrays:
@@ -54,9 +53,14 @@ def load_image_folder(data_dir: str) -> Arrays:
         )
     root = absolute(data_dir, "data-dir")
     classes = _classes(root)
-    splits = {split: _list_images(root, split, classes) for split in SPLITS}
-    versions = [version for split in splits.values() for version in split.versions]
-    return cached_arrays("images", str(root), versions, lambda: _decode(root, classes, splits))
+    splits = {split: images_by_class(root, [f"{split}/{c}" for c in classes]) for split in SPLITS}
+
+    def decode() -> Arrays:
+        images = decode_splits(root, splits)
+        mean, std = channel_statistics(images["train_images"])
+        return {"classes": np.array(classes), "mean": mean, "std": std, **images}
+
+    return cached_arrays("images", str(root), file_versions(root, splits), decode)
 
 
 def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -97,27 +101,32 @@ def _classes(root: Path) -> list[str]:
     return sorted(by_split["train"])
 
 
-def _list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
-    images = ImageFiles([], [], [])
-    for label, name in enumerate(classes):
-        files = image_entries(root / split / name)
-        for file in files:
-            images.names.append(f"{split}/{name}/{file.name}")
-            images.versions.append(file_version(images.names[-1], file.stat()))
-        images.labels.extend([label] * len(files))
-    return images
+def images_by_class(
+    root: Path, folders: Sequence[str], labels: Sequence[int] | None = None
+) -> ImageFiles:
+    """List the images of one folder for each class, sorted by name; `labels`: of the folders.
+
+    Raises UserError for a folder without images.
+    """
+    names: list[str] = []
+    counts = np.zeros(len(folders), dtype=np.int64)
+    for index, folder in enumerate(folders):
+        files = _image_names(root / folder)
+        names += [f"{folder}/{name}" for name in files]
+        counts[index] = len(files)
+    classes = range(len(folders)) if labels is None else labels
+    return ImageFiles(names, np.repeat(np.array(classes, dtype=np.int64), counts))
 
 
-def image_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the image files of a class folder, sorted by name; raises UserError if empty."""
+def _image_names(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            files = sorted((e for e in entries if _is_image(e)), key=lambda e: e.name)
+            names = sorted(entry.name for entry in entries if _is_image(entry))
     except OSError as error:
         raise UserError(f"cannot read class folder {folder}: {error.strerror}") from error
-    if not files:
+    if not names:
         raise UserError(f"no .jpg, .jpeg or .png file in class folder {folder}")
-    return files
+    return names
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
@@ -125,18 +134,25 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
     return not hidden and entry.name.lower().endswith(SUFFIXES) and entry.is_file()
 
 
-def _decode(root: Path, classes: Sequence[str], splits: dict[str, ImageFiles]) -> Arrays:
-    first = root / splits["train"].names[0]
+def file_versions(root: Path, splits: Mapping[str, ImageFiles]) -> list[str]:
+    """Return a text for each image that changes with its file."""
+    names = [name for files in splits.values() for name in files.names]
+    return [file_version(name, (root / name).stat()) for name in names]
+
+
+def decode_splits(root: Path, splits: Mapping[str, ImageFiles]) -> Arrays:
+    """Return the images and labels of the splits, by "<split>_images" and "<split>_labels".
+
+    Raises:
+        UserError: a file cannot be read, is not square, or differs in size from the first.
+    """
+    first = root / next(name for files in splits.values() for name in files.names)
     side = square_side(first, read_image(first))
     pixels = unify_channels(
         {split: read_images(root, files.names, side) for split, files in splits.items()}
     )
-    mean, std = channel_statistics(pixels["train"])
-    arrays = {"classes": np.array(classes), "mean": mean, "std": std}
-    for split, images in pixels.items():
-        arrays[f"{split}_images"] = images
-        arrays[f"{split}_labels"] = np.array(splits[split].labels, dtype=np.int64)
-    return arrays
+    images = {f"{split}_images": array for split, array in pixels.items()}
+    return {**images, **{f"{split}_labels": files.labels for split, files in splits.items()}}
 
 
 def read_images(
@@ -201,17 +217,6 @@ def square_side(name: object, photo: np.ndarray) -> int:
     if height != width:
         raise UserError(f"images must be square, but {name} is {width}x{height}")
     return int(width)
-
-
-def images_by_class(root: Path, folders: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """List the images of one folder for each class: names relative to `root`, labels int64 [n]."""
-    names: list[str] = []
-    counts = []
-    for folder in folders:
-        files = [f"{folder}/{entry.name}" for entry in image_entries(root / folder)]
-        names += files
-        counts.append(len(files))
-    return names, np.repeat(np.arange(len(folders), dtype=np.int64), counts)
 
 
 def read_image(path: Path, side: int | None = None) -> np.ndarray:

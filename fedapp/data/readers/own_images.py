@@ -13,14 +13,13 @@ import numpy as np
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
-from fedapp.data.readers.cache import cached_arrays, file_version
+from fedapp.data.readers.cache import cached_arrays
 from fedapp.data.readers.images import (
     SPLITS,
-    image_entries,
-    read_image,
-    read_images,
-    square_side,
-    unify_channels,
+    ImageFiles,
+    decode_splits,
+    file_versions,
+    images_by_class,
 )
 
 LAYOUT = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
@@ -52,42 +51,29 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
             "--node-config \"data-dir='/path'\""
         )
     root = absolute(data_dir, "data-dir")
-    files = {split: _files(root, split, classes) for split in SPLITS}
-    names = [name for split in files.values() for name, _ in split]
-    if not names:
+    splits = {split: _files(root, split, classes) for split in SPLITS}
+    if not any(files.names for files in splits.values()):
         raise UserError(f"no images in data-dir {root}; it must be laid out as {LAYOUT}")
-    versions = [*classes, *(file_version(name, (root / name).stat()) for name in names)]
-    return cached_arrays("own-images", str(root), versions, lambda: _decode(root, classes, files))
+
+    def decode() -> Arrays:
+        images = decode_splits(root, splits)
+        half = np.full(images["train_images"].shape[-1], 0.5)
+        return {"classes": np.array(classes), "mean": half, "std": half, **images}
+
+    versions = [*classes, *file_versions(root, splits)]
+    return cached_arrays("own-images", str(root), versions, decode)
 
 
-def _files(root: Path, split: str, classes: Sequence[str]) -> list[tuple[str, int]]:
+def _files(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
     """List the images of one split with their labels."""
     folder = root / split
-    class_folders = (
-        sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
-    )
-    files = []
-    for name in class_folders:
-        if name.startswith("."):
-            continue
+    folders = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    names = [name for name in folders if not name.startswith(".")]
+    for name in names:
         if name not in classes:
             raise UserError(
                 f"class folder {folder / name} is none of the run's classes "
                 f"({', '.join(classes)}): rename it, or take it out of data-dir"
             )
-        label = list(classes).index(name)
-        files += [(f"{split}/{name}/{e.name}", label) for e in image_entries(folder / name)]
-    return files
-
-
-def _decode(root: Path, classes: Sequence[str], files: dict[str, list[tuple[str, int]]]) -> Arrays:
-    first = root / next(name for split in files.values() for name, _ in split)
-    side = square_side(first, read_image(first))
-    names = {split: [name for name, _ in listed] for split, listed in files.items()}
-    pixels = unify_channels({split: read_images(root, names[split], side) for split in files})
-    half = np.full(pixels["train"].shape[-1], 0.5)
-    arrays = {"classes": np.array(classes), "mean": half, "std": half}
-    for split, images in pixels.items():
-        arrays[f"{split}_images"] = images
-        arrays[f"{split}_labels"] = np.array([label for _, label in files[split]], dtype=np.int64)
-    return arrays
+    labels = [list(classes).index(name) for name in names]
+    return images_by_class(root, [f"{split}/{name}" for name in names], labels)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedapp.results.plots.measure_panels import Run
-from fedapp.results.plots.rendering import INK, class_colors, new_figure, styled
+from fedapp.results.plots.rendering import INK, class_colors, new_figure, number_scale, styled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +79,6 @@ def _angles(densities: np.ndarray) -> np.ndarray:
 
 def _name_classes(figure: Figure, count: int) -> None:
     """Add the classes' colours as a legend, or as a colour scale if there are many."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.lines import Line2D
 
     colors = class_colors(count)
@@ -88,5 +86,5 @@ def _name_classes(figure: Figure, count: int) -> None:
         lines = [Line2D([], [], color=color, label=str(c)) for c, color in enumerate(colors)]
         figure.legend(handles=lines, loc="outside lower center", ncols=5, title="Class")
         return
-    scale = ScalarMappable(Normalize(-0.5, count - 0.5), ListedColormap(colors))
+    scale = number_scale(colors)
     figure.colorbar(scale, ax=figure.axes, label="Class", location="bottom", aspect=40)

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fedapp.results.formatting import percent
-from fedapp.results.plots.rendering import BLUE, PAPER, RED, new_figure, styled
+from fedapp.results.plots.rendering import BLUE, PAPER, RED, new_figure, styled, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 BLUES = ("#d6eaf6", BLUE, "#00304d")  # from few to many images, all visible on PAPER
@@ -98,7 +97,7 @@ def client_accuracy(values: npt.ArrayLike) -> Figure:
     axes.axvline(mean, color=RED, linestyle="--", label=f"mean: {mean:.1f} %")
     axes.set(title="Accuracy of the clients", xlabel="Accuracy (%)", ylabel="Clients")
     axes.set(xlim=(0, 100))
-    _whole_numbers(axes.yaxis)
+    whole_numbers(axes.yaxis)
     axes.legend(loc="upper left")
     return figure
 
@@ -115,13 +114,6 @@ def failed_clients(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.bar(rounds, late, 1.0, bottom=other, color=BLUE, label="too late")
     axes.set(title="Clients without an update", xlabel="Round", ylabel="Clients")
     axes.set(xlim=(min(rounds) - 0.6, max(rounds) + 0.6))
-    _whole_numbers(axes.xaxis, axes.yaxis)
+    whole_numbers(axes.xaxis, axes.yaxis)
     axes.legend(loc="best")
     return figure
-
-
-def _whole_numbers(*axis: Axis) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for each in axis:
-        each.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))

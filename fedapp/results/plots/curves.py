@@ -21,6 +21,7 @@ from fedapp.results.plots.rendering import (
     new_figure,
     plain_log_ticks,
     styled,
+    whole_numbers,
 )
 from fedapp.results.run_directory import best_round
 
@@ -158,10 +159,8 @@ def _draw_line(
 
 def _finish(axes: Axes, title: str, y_label: str) -> None:
     """Set title, labels and whole rounds of the axes; mark an empty plot as not measured."""
-    from matplotlib.ticker import MaxNLocator
-
     axes.set(title=title, xlabel="Round", ylabel=y_label)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
+    whole_numbers(axes.xaxis)
     if not any(np.size(line.get_xdata()) for line in axes.lines):
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "not measured in this run", ha="center", transform=axes.transAxes)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedapp.results.plots.measure_panels import Run
-from fedapp.results.plots.rendering import INK, class_colors, new_figure, styled
+from fedapp.results.plots.rendering import (
+    INK,
+    class_colors,
+    class_scale,
+    new_figure,
+    number_scale,
+    styled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +60,6 @@ def local_feature_map(runs: Sequence[Run]) -> Figure:
 
 def _by_model(figure: Any, axes: Any, points: dict[str, np.ndarray]) -> None:
     """Draw each local model's points in its own colour, and the global model's on top."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
-
     names = [name for name in points if name != "global"]
     colors = class_colors(len(names))
     for name, color in zip(names, colors, strict=True):
@@ -69,18 +73,13 @@ def _by_model(figure: Any, axes: Any, points: dict[str, np.ndarray]) -> None:
             columnspacing=1, handletextpad=0.2,
         )  # fmt: skip
         return
-    scale = ScalarMappable(Normalize(-0.5, len(names) - 0.5), ListedColormap(colors))
     label = "Local model, in the order of client numbers (cross: global)"
-    figure.colorbar(scale, ax=axes, label=label, location="bottom", aspect=40)
+    figure.colorbar(number_scale(colors), ax=axes, label=label, location="bottom", aspect=40)
 
 
 def _by_class(axes: Any, points: np.ndarray, labels: np.ndarray) -> Any:
     """Draw points [n, 2] in the colours of their classes; return the artist for a colour bar."""
-    classes = int(labels.max()) + 1
-    drawn = axes.scatter(
-        points[:, 0], points[:, 1], c=labels, s=7, cmap="tab10" if classes <= 10 else "turbo",
-        vmin=-0.5, vmax=max(classes, 10) - 0.5 if classes <= 10 else classes - 0.5,
-    )  # fmt: skip
+    drawn = axes.scatter(*points.T, c=labels, s=7, **class_scale(int(labels.max()) + 1))
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
     return drawn

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedapp.results.plots.rendering import INK, color_of, new_figure, styled
+from fedapp.results.plots.rendering import INK, color_of, new_figure, styled, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,8 +166,6 @@ def _bars(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
 
 def _curves(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
     """Draw one curve per run and series over the measured rounds."""
-    from matplotlib.ticker import MaxNLocator
-
     for position, (_, entries) in enumerate(runs):
         rounds = [entry["round"] for entry in entries]
         for index, (part, name) in enumerate(panel.series.values()):
@@ -176,5 +174,5 @@ def _curves(axes: Axes, word: str, panel: Panel, runs: Sequence[Run]) -> None:
                 rounds, values, DASHES[index], marker="o" if len(rounds) <= 12 else None,
                 markersize=4, color=color_of(position),
             )  # fmt: skip
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
+    whole_numbers(axes.xaxis)
     axes.set_xlabel("Round")

@@ -19,6 +19,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
@@ -82,6 +83,28 @@ def class_colors(count: int) -> np.ndarray:
     if count <= 10:
         return np.asarray(matplotlib.colormaps["tab10"](np.arange(count)))
     return np.asarray(matplotlib.colormaps["turbo"](np.linspace(0, 1, count)))
+
+
+def class_scale(count: int) -> dict[str, Any]:
+    """Return the colours of a scatter plot of class numbers: its arguments cmap, vmin and vmax."""
+    cmap = "tab10" if count <= 10 else "turbo"
+    return {"cmap": cmap, "vmin": -0.5, "vmax": max(count, 10) - 0.5}
+
+
+def number_scale(colors: np.ndarray) -> ScalarMappable:
+    """Return what a colour bar needs for the numbers 0, 1, ... in these colours [n, 4]."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    return ScalarMappable(Normalize(-0.5, len(colors) - 0.5), ListedColormap(colors))
+
+
+def whole_numbers(*axis: Axis) -> None:
+    """Label axes with few whole numbers, such as rounds or clients."""
+    from matplotlib.ticker import MaxNLocator
+
+    for each in axis:
+        each.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
 
 
 def plain_log_ticks(axis: Axis) -> None:

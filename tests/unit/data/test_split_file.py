@@ -26,7 +26,7 @@ from fedapp.runtime.process import ProcessContext, close_process
 from fedapp.runtime.run_data import load_partition
 from fedapp.runtime.used_files import changed_file
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.federation import RoundFailed
+from strategies.rounds.report import RoundFailed
 
 TRAIN, TEST = np.array([0, 0, 1, 1, 2, 2, 0, 1]), np.array([0, 1, 2, 0, 1, 2])
 TWO = [[0, 2, 3], [1, 4, 5]]

@@ -20,7 +20,7 @@ from strategies.aggregate import UpdateRefused, weighted_mean
 from strategies.fedcurv import FedCurv
 from strategies.feddyn import FedDyn
 from strategies.fednova import FedNova
-from strategies.rounds.records import ClientResult, Task
+from strategies.rounds.records import ClientResult
 
 SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
@@ -241,9 +241,8 @@ def sums_and_states(run):
     """Return a strategy after its last round, and the final states by client."""
     strategy = federate(run, state_key="run")[1]
     process = ProcessContext(parse_config(run))
-    task = Task(1, (), 0.05, "size", 1, 1, "run")
     later = run["num-rounds"] + 1
-    states = {c: process.memory(c, task, later).load() for c in range(run["num-clients"])}
+    states = {c: process.memory(c, "run", later).load() for c in range(run["num-clients"])}
     return strategy, {client: state for client, state in states.items() if state}
 
 

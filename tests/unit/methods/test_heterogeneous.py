@@ -17,7 +17,7 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.prototypes.uploads import Upload
-from strategies.rounds.federation import Federation, RoundDiverged, RoundFailed, RoundReport
+from strategies.rounds.federation import Federation
 from strategies.rounds.records import (
     DIVERGED,
     ERROR,
@@ -27,6 +27,7 @@ from strategies.rounds.records import (
     from_array_record,
     to_array_record,
 )
+from strategies.rounds.report import RoundDiverged, RoundFailed, RoundReport
 
 
 @pytest.mark.parametrize("method", PERSONAL)

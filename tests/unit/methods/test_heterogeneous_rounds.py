@@ -83,8 +83,7 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
     assert strategy.report.client_accuracy["client-count"] == 4
     process = ProcessContext(parse_config(config))
     for client, width in ((1, 24), (2, 12), (3, 6)):
-        task = Task(1, (client,), 0.0, "size", 1, state_key="hidden")
-        built = process.client(client, process.memory(client, task, 2))
+        built = process.client(client, process.memory(client, "hidden", 2))
         (name,) = (n for n in built.stored_state if n.endswith("head.hidden.weight"))
         assert built.stored_state[name].shape == (width, 16)
         start = process.slot_of(client).model.state_dict()[name].numpy()

@@ -20,7 +20,6 @@ from fedapp.models.initial import load_initial
 from fedapp.models.model import build_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
-from strategies.rounds.records import Task
 
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
 PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}
@@ -28,8 +27,7 @@ PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}
 
 def client_of(run, server_round, accepted=0):
     process = ProcessContext(parse_config(run))
-    task = Task(server_round, (3,), 0.05, "size", 100, 1, "run", (accepted,))
-    return process, process.client(3, process.memory(3, task, server_round))
+    return process, process.client(3, process.memory(3, "run", server_round, accepted))
 
 
 def test_without_weight_it_is_fedavg_bit_for_bit():

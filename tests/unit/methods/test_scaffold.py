@@ -69,13 +69,11 @@ def test_the_servers_c_is_the_mean_of_all_clients_c_i():
     """After every client has trained, c = 1/N sum c_i: the invariant of the algorithm."""
     from fedapp.config.resolve import parse_config
     from fedapp.runtime.process import ProcessContext
-    from strategies.rounds.records import Task
 
     run = settings(method="scaffold", num_rounds=4, lr=0.05, lr_schedule="constant")
     strategy = federate(run, state_key="run")[1]
     process = ProcessContext(parse_config(run))
-    task = Task(4, (), 0.05, "size", 1, 1, "run")
-    own = [process.memory(client, task, 5).load() or {} for client in range(10)]
+    own = [process.memory(client, "run", 5).load() or {} for client in range(10)]
     assert 5 < sum(map(bool, own)) <= 10
     for name, c in strategy.state().items():
         mean = sum(state[name].astype(np.float64) for state in own if state) / 10

@@ -28,8 +28,9 @@ from fedapp.runtime import process as process_module
 from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
-from strategies.rounds.federation import Federation, RoundFailed
-from strategies.rounds.records import Task, from_array_record, to_array_record
+from strategies.rounds.federation import Federation
+from strategies.rounds.records import from_array_record, to_array_record
+from strategies.rounds.report import RoundFailed
 from strategies.secure.messages import SECURE
 from strategies.secure.node import SecureNode
 
@@ -48,10 +49,6 @@ SENDS = [keys for keys in KEEPS if not keys["method"].startswith(("centralised",
 STATEFUL = [pytest.param(keys, id="-".join(map(str, keys.values()))) for keys in KEEPS]
 
 
-def task(server_round, client=3, accepted=0):
-    return Task(server_round, (client,), 0.05, "size", 100, 1, "run", (accepted,))
-
-
 def watched(config):
     """Return the client that these tests use: 3, or the only one."""
     return min(3, config.num_clients - 1)
@@ -60,9 +57,8 @@ def watched(config):
 def trained_client(process, server_round, accepted=0, remember=True):
     """Let a client train one round from the initial model, as a ClientApp does."""
     number = watched(process.config)
-    round_task = task(server_round, number, accepted)
-    client = process.client(number, process.memory(number, round_task, server_round))
-    update = work(client, server_round, round_task.lr)
+    client = process.client(number, process.memory(number, "run", server_round, accepted))
+    update = work(client, server_round, 0.05)
     if remember:
         client.save_state(update)
     return client, update
@@ -71,7 +67,7 @@ def trained_client(process, server_round, accepted=0, remember=True):
 def recalled(config, server_round, accepted):
     """Return that client's state as a new process loads it at the start of `server_round`."""
     process, number = ProcessContext(config), watched(config)
-    return process.memory(number, task(server_round, number, accepted), server_round).load()
+    return process.memory(number, "run", server_round, accepted).load()
 
 
 @pytest.mark.parametrize("method", STATEFUL)
@@ -118,7 +114,7 @@ def test_a_state_of_the_same_classes_in_another_order_is_refused():
     other = ProcessContext(config)
     other.data.dataset = replace(other.data.dataset, classes=other.data.dataset.classes[::-1])
     with pytest.raises(StateError, match=r"has classes '10 \(\w+\)', but this run has '10 \("):
-        other.memory(3, task(2, accepted=1), 2).load()
+        other.memory(3, "run", 2, accepted=1).load()
 
 
 def resumed(run, rounds, more, nodes=3):
@@ -231,8 +227,8 @@ def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
     _, strategy, _ = federate(run, state_key="run")
     assert [failure.client for failure in strategy.report.failures] == [4]
     process = ProcessContext(parse_config(run))
-    assert process.memory(4, task(3, client=4), 3).load() is None
-    assert process.memory(5, task(3, client=5, accepted=2), 3).load() is not None
+    assert process.memory(4, "run", 3, accepted=0).load() is None
+    assert process.memory(5, "run", 3, accepted=2).load() is not None
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,50 @@ def test_what_is_left_is_of_one_round(train, monkeypatch, method, owner, name, a
     check_same_round(RunDirectory.load(whole.path.parent / "cut"), whole)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedexp"])
+def test_a_resumed_run_repeats_no_finished_round(train, monkeypatch, method):
+    """The checkpoint of round 1 is not due; the interruption saves it."""
+    whole = train("whole", method=method, num_rounds=3)
+    keys = {"method": method, "num_rounds": 3, "checkpoint_every": 100}
+    with monkeypatch.context() as patch:
+        at_round_2(patch, ClientStrategy, "configure_train", interrupt, after=True)
+        with pytest.raises(KeyboardInterrupt):
+            train("cut", **keys)
+    cut = RunDirectory.load(whole.path.parent / "cut")
+    assert [path.name for path in cut.checkpoints.iterdir()] == ["round-000001.safetensors"]
+    before = cut.metrics_path.read_bytes()
+    train("cut", **keys, resume="auto")
+    assert cut.metrics_path.read_bytes().startswith(before)
+    model = "model.safetensors"
+    assert_same(load_file(cut.path / model), load_file(whole.path / model))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "after"),
+    [(ClientStrategy, "configure_evaluate", False), (callbacks.Console, "round_ends", True)],
+)
+def test_a_round_whose_evaluation_is_missing_gets_no_checkpoint(
+    train, monkeypatch, tmp_path, owner, name, after
+):
+    at_round_2(monkeypatch, owner, name, interrupt, after)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", method="fedexp", num_rounds=3, checkpoint_every=100)
+    assert not list((tmp_path / "cut" / "checkpoints").iterdir())
+
+
+def test_a_state_between_two_rounds_gets_no_checkpoint(train, monkeypatch, tmp_path):
+    """A second Ctrl-C, while the server computes the new state, acts at once."""
+
+    def interrupted_twice():
+        interrupt()
+        interrupt()
+
+    at_round_2(monkeypatch, ClientStrategy, "_next_arrays", interrupted_twice, after=True)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", method="fedexp", num_rounds=3, checkpoint_every=100)
+    assert not list((tmp_path / "cut" / "checkpoints").iterdir())
+
+
 @pytest.mark.parametrize(("name", "rounds"), [("configure_train", 1), ("configure_evaluate", 2)])
 def test_a_server_in_another_thread_stops_when_it_next_waits(train, monkeypatch, name, rounds):
     whole = train("whole", method="fedexp", num_rounds=rounds)

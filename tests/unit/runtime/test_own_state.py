@@ -15,7 +15,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from strategies.fedavg import FedAvg
-from strategies.rounds.federation import RoundFailed
+from strategies.rounds.report import RoundFailed
 
 
 def test_a_client_whose_row_names_no_state_cannot_lose_one_silently(monkeypatch):

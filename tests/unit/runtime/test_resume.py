@@ -13,10 +13,10 @@ from fedapp.core.errors import UserError
 from fedapp.results import trackers
 from fedapp.results.folders import lock_run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import callbacks, server
+from fedapp.runtime import checkpoints, server
 from fedapp.runtime.opening import changed_schedule
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.federation import RoundDiverged, RoundFailed
+from strategies.rounds.report import RoundDiverged, RoundFailed
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
@@ -152,7 +152,7 @@ def test_a_long_round_is_followed_by_a_checkpoint_that_is_not_due_yet(train, mon
     assert [path.name for path in train(num_rounds=2, **kept).checkpoints.iterdir()] == [
         "round-000002.safetensors"
     ]
-    monkeypatch.setattr(callbacks, "_OLDEST_CHECKPOINT", 0.0)
+    monkeypatch.setattr(checkpoints, "_OLDEST", 0.0)
     found = train(num_rounds=4, **kept, resume="auto").checkpoints.iterdir()
     assert sorted(path.stem[-1] for path in found) == ["2", "3", "4"]
     assert not list(train(num_rounds=5, checkpoint_every=0, resume="auto").checkpoints.glob("*5*"))

@@ -9,7 +9,7 @@ from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
 from strategies.rounds import base
-from strategies.rounds.federation import RoundDiverged
+from strategies.rounds.report import RoundDiverged
 
 METHODS = ["fedavgm", "feddyn", "scaffold", "fedexp", "fedcurv", "fedtgp", "fedorgp", "fedgen"]
 CLIENTS = {"num_clients": 5, "participation": 1.0, "num_rounds": 3}

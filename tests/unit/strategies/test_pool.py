@@ -22,11 +22,11 @@ def test_a_pool_of_nodes_shares_examples_evenly():
 def test_a_lost_node_of_a_pool_gets_no_clients_until_it_is_back():
     examples = dict.fromkeys(range(4), 10)
     federation = Federation(dict.fromkeys(examples, 7), examples, pool=[7, 9])
-    federation.see([9, 11])
+    federation.set_connected([9, 11])
     assert federation.by_node([0, 1, 2, 3]) == {9: [0, 1, 2, 3]}
-    federation.see([9, 7])
+    federation.set_connected([9, 7])
     assert federation.by_node([0, 1, 2, 3]) == {7: [0, 2], 9: [1, 3]}
-    federation.see([])  # nobody: the errors of the messages say so
+    federation.set_connected([])  # nobody: the errors of the messages say so
     assert federation.by_node([0, 1]) == {7: [0], 9: [1]}
 
 
@@ -64,8 +64,8 @@ def test_a_pool_shares_the_work_of_different_architectures_evenly():
     assert federation.by_node(list(range(8))) == {7: [0, 2, 4, 6], 9: [1, 3, 5, 7]}
     seconds = {"small": 2.0, "large": 8.0}
     results = [ClientResult(c, 10, 1, 0.0, seconds[names[c]], 0, 0.0, images=20) for c in names]
-    federation.note(results)
-    federation.note([replace(result, seconds=9.0) for result in results])  # a busy machine
+    federation.learn_pace(results)
+    federation.learn_pace([replace(result, seconds=9.0) for result in results])  # a busy machine
     assert federation.by_node(list(range(8))) == {7: [0, 1, 4, 5], 9: [2, 3, 6, 7]}
     assert federation.by_node([1, 0, 2, 4, 6]) == {7: [1], 9: [0, 2, 4, 6]}
 
@@ -73,5 +73,7 @@ def test_a_pool_shares_the_work_of_different_architectures_evenly():
 def test_with_equal_architectures_measured_seconds_move_no_client():
     federation = Federation(dict.fromkeys(range(4), 7), dict.fromkeys(range(4), 10), [7, 9])
     before = federation.by_node([0, 1, 2, 3])
-    federation.note([ClientResult(c, 10, 1, 0.0, 1.0 + c, 0, 0.0, images=20) for c in range(4)])
+    federation.learn_pace(
+        [ClientResult(c, 10, 1, 0.0, 1.0 + c, 0, 0.0, images=20) for c in range(4)]
+    )
     assert federation.by_node([0, 1, 2, 3]) == before

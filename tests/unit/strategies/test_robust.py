@@ -8,8 +8,8 @@ from in_process import break_client, differ, federate, settings
 from clients.training.local_training import LossDiverged
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import TASK, UPLOADS, Task, from_array_record, to_array_record
+from strategies.rounds.report import RoundFailed
 from strategies.rounds.robust import Rule
 
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, weights="uniform")

@@ -8,8 +8,8 @@ from in_process import assert_same, break_client, federate, settings
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import ARRAYS, to_array_record, view_array_record
+from strategies.rounds.report import RoundFailed
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
 

@@ -17,8 +17,8 @@ from in_process import assert_same, federate, settings
 from fedapp.core.errors import UserError
 from fedapp.engines.deployment.certificates import make_certificates
 from fedapp.runtime.secure import identity_of
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import Task
+from strategies.rounds.report import RoundFailed
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken, new_secret, public_key
 from strategies.secure.signatures import Identity, encoded

@@ -12,8 +12,9 @@ from in_process import assert_same, federate, settings
 from strategies.aggregate import weighted_mean
 from strategies.fedavgm import FedAvgM
 from strategies.fedexp import FedExP
-from strategies.rounds.federation import Federation, RoundReport
+from strategies.rounds.federation import Federation
 from strategies.rounds.records import ClientResult
+from strategies.rounds.report import RoundReport
 
 SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
 

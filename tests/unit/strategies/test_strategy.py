@@ -20,7 +20,6 @@ from fedapp.core.rng import cohort_size, sample_clients
 from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import (
     ARRAYS,
     DIVERGED,
@@ -29,6 +28,7 @@ from strategies.rounds.records import (
     from_array_record,
     to_array_record,
 )
+from strategies.rounds.report import RoundFailed
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

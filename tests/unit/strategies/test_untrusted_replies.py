@@ -14,7 +14,6 @@ from strategies.aggregate import UpdateRefused
 from strategies.fedavg import FedAvg
 from strategies.fedkd import FedKD
 from strategies.low_rank import LowRank
-from strategies.rounds.federation import RoundFailed
 from strategies.rounds.records import (
     DIVERGED,
     ERROR,
@@ -27,6 +26,7 @@ from strategies.rounds.records import (
     pack_uploads,
     to_array_record,
 )
+from strategies.rounds.report import RoundFailed
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

@@ -1,0 +1,121 @@
+"""What happened in one round: its report, its newest model, and the errors of a failed round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from strategies.aggregate import Arrays, UpdateRefused
+from strategies.rounds.records import DIVERGED, ERROR, LATE, ClientFailure, ClientResult
+
+
+class RoundFailed(RuntimeError):  # noqa: N818 - an outcome of the round, shown to the user
+    """A round gives no model; the message names the round, the clients and the reasons."""
+
+
+class RoundDiverged(RoundFailed):
+    """A round gives no model because its numbers are not finite, not because of an error."""
+
+
+@dataclass(frozen=True)
+class NewestModel:
+    """The shared arrays after a round, those that belong to the strategy's state."""
+
+    server_round: int
+    arrays: ArrayRecord
+
+
+@dataclass
+class RoundReport:
+    """What happened in one round of training; clients in ascending order."""
+
+    server_round: int
+    results: list[ClientResult] = field(default_factory=list)
+    failures: list[ClientFailure] = field(default_factory=list)  # of clients without an update
+    evaluation_failures: list[ClientFailure] = field(default_factory=list)
+    asked: int = 0  # clients of the cohort
+    bytes_down: int = 0  # of training messages
+    bytes_up: int = 0
+    client_bytes_down: int = 0  # of the arrays only, as if every client got its own message
+    eval_bytes_down: int = 0  # of messages for the evaluation on the clients' test splits
+    eval_bytes_up: int = 0
+    client_accuracy: dict[str, Any] = field(default_factory=dict)  # its summary over clients
+    scores: dict[int, dict[str, float]] = field(default_factory=dict)  # of each evaluated client
+    unevaluated: list[int] = field(default_factory=list)  # clients without the requested accuracy
+    metrics: dict[str, float] = field(default_factory=dict)  # the method's numbers, by name
+
+    @property
+    def train_loss(self) -> float:
+        """Mean training loss of the clients that took a step, weighted by their examples."""
+        trained = [result for result in self.results if result.steps]
+        total = sum(result.examples for result in trained)
+        return sum(r.loss * r.examples for r in trained) / total if total else float("nan")
+
+    @property
+    def all_failures(self) -> list[ClientFailure]:
+        """The failures of training, then those of the evaluation."""
+        return self.failures + self.evaluation_failures
+
+    @property
+    def errors(self) -> list[ClientFailure]:
+        """The failures that end the run unless it tolerates failures."""
+        return [failure for failure in self.all_failures if failure.kind in (ERROR, LATE)]
+
+    def sort(self) -> None:
+        """Sort by client, so that the order of the replies does not matter."""
+        self.results.sort(key=lambda result: result.client)
+        for failures in (self.failures, self.evaluation_failures):
+            failures.sort(key=lambda failure: failure.client)
+
+    def check(self, min_replies: int, tolerate_failures: bool, may_be_empty: bool = False) -> None:
+        """Raise `RoundFailed` for an error that is not tolerated or for too few usable clients.
+
+        With `may_be_empty` a round needs no usable client if `min_replies` is 1 and at least one
+        client has answered.
+        """
+        self.check_errors(tolerate_failures)
+        answered = len(self.errors) < len(self.failures)
+        if may_be_empty and min_replies == 1 and answered:
+            return
+        if len(self.results) < min_replies:
+            reasons = "; ".join(
+                f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]
+            )
+            total = len(self.results) + len(self.failures)
+            raise self.failed(
+                f"round {self.server_round} has {len(self.results)} usable updates of {total} "
+                f"and needs {min_replies} (min-replies): {reasons}"
+            )
+
+    def failed(self, sentence: str) -> RoundFailed:
+        """Return a `RoundDiverged` if all failures are divergence, otherwise a `RoundFailed`."""
+        diverged = all(failure.kind == DIVERGED for failure in self.all_failures)
+        return (RoundDiverged if diverged else RoundFailed)(sentence)
+
+    def check_errors(self, tolerated: bool) -> None:
+        """Raise `RoundFailed` if a client failed with an error, unless that is tolerated."""
+        if self.errors and not tolerated:
+            first = self.errors[0]
+            raise RoundFailed(
+                f"client {first.client} failed in round {self.server_round}: {first.reason}"
+            )
+
+
+def check_clients(reported: Sequence[int], expected: Sequence[int]) -> None:
+    """Raise `UpdateRefused` unless a reply covers each requested client exactly once."""
+    if sorted(reported) != sorted(expected):
+        raise UpdateRefused(f"it reports on clients {sorted(reported)}, not {sorted(expected)}")
+
+
+def check_finite(
+    arrays: Arrays, server_round: int, what: str = "a model", advice: str = ""
+) -> None:
+    """Raise `RoundDiverged` unless every value of a round's result is finite."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise RoundDiverged(
+                f"round {server_round} gave {what} with non-finite values: '{name}'"
+                + (f"; {advice}" if advice else "")
+            )
