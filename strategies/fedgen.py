@@ -41,6 +41,7 @@ class FedGen(FedAvg):
     """
 
     sums_only = False  # it needs each client's label counts
+    trains = True
 
     def __init__(
         self, *args: Any, generator: FeatureGenerator, training: ServerTraining, steps: int,

@@ -23,6 +23,7 @@ class FedGH(PrototypeRounds):
     """
 
     makes = "headers"
+    trains = True
 
     def __init__(
         self, *args: Any, headers: Mapping[int, nn.Module], hidden_of: Callable[[int], int],

@@ -1,7 +1,6 @@
 """Which configuration keys have an effect, given the method, the data and the partition."""
 
 from collections.abc import Callable, Iterable
-from inspect import signature
 
 from fedapp.config.auto import pools_data
 from fedapp.config.fine_tuning import ALTERNATING
@@ -95,7 +94,7 @@ def _scaled_heads(config: RunConfig, row: Method) -> bool:
 
 def _server_trains(config: RunConfig, row: Method) -> bool:
     """Return whether the server trains a module by these keys."""
-    return any("training" in signature(cls).parameters for cls in row.server.kind.__mro__)
+    return row.server.kind.trains
 
 
 # Keys that apply to some configurations only; all others apply always.

@@ -24,14 +24,15 @@ from fedapp.engines.resources import Resources
 from fedapp.experiments.earlier_runs import outcome
 from fedapp.experiments.jobs import Runner, run_parallel, runner_for
 from fedapp.experiments.sweep_options import Vary
-from fedapp.results.comparison import Spread, variable_keys
+from fedapp.results.comparison import variable_keys
 from fedapp.results.folders import is_free
 from fedapp.results.run_directory import RunDirectory, Scalar
+from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
 from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
 
-_FIGURES = ("accuracy_final", "accuracy_best", "best_round", "seconds", "reason")
+_SHOWN = ("accuracy_final", "accuracy_best", "best_round", "seconds", "reason")
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def result_row(each: SweepRun) -> dict[str, Any]:
     summary = each.directory.summary()
     row = {"run": each.directory.name, "combination": each.combination, **each.varied}
     row |= {"seed": each.seed, "status": summary.get("status", "to run")}
-    return {**row, **{key: summary.get(key) for key in _FIGURES}}
+    return {**row, **{key: summary.get(key) for key in _SHOWN}}
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -183,8 +184,7 @@ def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "combination": row["combination"],
             "completed": f"{row['completed']} of {row['runs']}",
             "seeds": " ".join(map(str, row["seeds"])),
-            "final": _percent(row, "accuracy_final"),
-            "best": _percent(row, "accuracy_best"),
+            **accuracy_texts(row),
             "seconds": row["seconds"],
         }
         for row in summary
@@ -244,17 +244,8 @@ def _combination_row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         "runs": len(rows),
         "completed": len(done),
     }
-    for figure in ("accuracy_final", "accuracy_best", "seconds"):
-        spread = Spread.of(row[figure] for row in done if row[figure] is not None)
-        result[figure] = spread and spread.mean
-        result[f"{figure}_std"] = spread and spread.std
-    return result
-
-
-def _percent(row: Mapping[str, Any], figure: str) -> str | None:
-    mean = row[figure]
-    n = len(row["seeds"])
-    return None if mean is None else Spread(mean, row[f"{figure}_std"], n).percent()
+    known = {name: [row[name] for row in done if row[name] is not None] for name in FIGURES}
+    return result | spread_columns(known)
 
 
 def _check_earlier(each: SweepRun) -> None:

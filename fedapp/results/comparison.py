@@ -6,7 +6,6 @@ seed determines the partition, the cohorts and the initial weights of both runs,
 common effects cancel.
 """
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from typing import Any
 from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
 from fedapp.config.run_keys import RunKeys
 from fedapp.results.formatting import percent, status
+from fedapp.results.paired import holm, paired_difference
 from fedapp.results.run_directory import RunDirectory, Scalar
+from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
 
 _VARIABLE_KEYS = marked_keys(RunKeys, RECORDING, MACHINE)
 Tables = dict[str, list[dict[str, Any]]]
@@ -24,29 +25,6 @@ _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
     "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and sample standard deviation (n - 1) of n values; a single value has no deviation."""
-
-    mean: float
-    std: float | None
-    n: int
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> "Spread | None":
-        """Return the spread of some values, or None if there are none."""
-        values = list(values)
-        if not values:
-            return None
-        std = statistics.stdev(values) if len(values) > 1 else None
-        return cls(statistics.fmean(values), std, len(values))
-
-    def percent(self) -> str:
-        """Return the fractions as percentages: "94.12 ± 0.31 %"."""
-        deviation = "" if self.std is None else f" ± {100 * self.std:.2f}"
-        return f"{100 * self.mean:.2f}{deviation} %"
 
 
 @dataclass(frozen=True)
@@ -67,45 +45,6 @@ class Group:
             if summary.get("status") == "completed" and summary.get(measure) is not None:
                 values.setdefault(int(summary["seed"]), []).append(float(summary[measure]))
         return {seed: statistics.fmean(group) for seed, group in sorted(values.items())}
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """The mean difference of two groups over their common seeds, as fractions."""
-
-    difference: float
-    standard_error: float
-    p_value: float | None  # two-sided paired t-test; None if all differences are equal
-    seeds: tuple[int, ...]
-
-
-def paired_difference(
-    one: Mapping[int, float], other: Mapping[int, float]
-) -> PairedDifference | None:
-    """Return `one` minus `other`, by seed; None with fewer than two common seeds."""
-    seeds = tuple(sorted(one.keys() & other.keys()))
-    if len(seeds) < 2:
-        return None
-    differences = [one[seed] - other[seed] for seed in seeds]
-    error = statistics.stdev(differences) / math.sqrt(len(seeds))
-    mean = statistics.fmean(differences)
-    if error < 1e-12:  # only rounding error: the test would divide 0 by 0
-        return PairedDifference(mean, 0.0, None, seeds)
-    from scipy.stats import ttest_rel
-
-    test = ttest_rel([one[seed] for seed in seeds], [other[seed] for seed in seeds])
-    return PairedDifference(mean, error, float(test.pvalue), seeds)
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p values for their number (Holm 1979); None stays None and is not counted."""
-    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    highest = 0.0
-    for rank, (p, index) in enumerate(known):
-        highest = max(highest, min(1.0, p * (len(known) - rank)))
-        adjusted[index] = highest
-    return adjusted
 
 
 def variable_keys(config: Mapping[str, Scalar]) -> frozenset[str]:
@@ -208,12 +147,8 @@ def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None)
 
 def _group_row(name: str, group: Group) -> dict[str, Any]:
     final = group.by_seed("accuracy_final")
-    row: dict[str, Any] = {"group": name, "runs": len(group.runs), "seeds": list(final)}
-    for measure in ("accuracy_final", "accuracy_best", "seconds"):
-        spread = Spread.of(group.by_seed(measure).values())
-        row[measure] = spread and spread.mean
-        row[f"{measure}_std"] = spread and spread.std
-    return row
+    row = {"group": name, "runs": len(group.runs), "seeds": list(final)}
+    return row | spread_columns({name: group.by_seed(name).values() for name in FIGURES})
 
 
 def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -276,13 +211,8 @@ def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group_text(row: Mapping[str, Any]) -> dict[str, Any]:
-    n = len(row["seeds"])
-    accuracies = {
-        title: None if row[key] is None else Spread(row[key], row[f"{key}_std"], n).percent()
-        for title, key in (("final", "accuracy_final"), ("best", "accuracy_best"))
-    }
     columns = {"group": row["group"], "runs": row["runs"], "seeds": _joined(row["seeds"])}
-    return {**columns, **accuracies, "seconds": row["seconds"]}
+    return {**columns, **accuracy_texts(row), "seconds": row["seconds"]}
 
 
 def _pair_text(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fedapp.results.plots import curves as plots
 from fedapp.results.plots import measure_plots
 from fedapp.results.plots.rendering import svg
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.spread import Spread
 
 
 def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
@@ -67,7 +68,7 @@ def _completed(runs: Sequence[RunDirectory]) -> Sequence[RunDirectory]:
 
 
 def _mean_final(group: comparison.Group) -> str:
-    spread = comparison.Spread.of(group.by_seed("accuracy_final").values())
+    spread = Spread.of(group.by_seed("accuracy_final").values())
     return spread.percent() if spread else "not measured"
 
 

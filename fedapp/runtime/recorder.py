@@ -39,20 +39,20 @@ class Recorder:
         directory.write_partition(*process.data.class_counts(), process.data.hash)
 
     def begin(
-        self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord, last_round: int = 0
+        self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord, last_round: int
     ) -> None:
         """Start the clock of the rounds and call `run_begins`; `arrays` is the initial model.
 
         A resumed run's config.toml and summary.json are those of its earlier rounds up to now.
-        `last_round` may be before that of the configuration, which it is by default.
+        `last_round` may be before that of the configuration.
         """
-        now, last = time.monotonic(), last_round or self.config.num_rounds
+        now = time.monotonic()
         self.run = ActiveRun(
-            self.config, self.directory, self.process, strategy, first_round, last,
+            self.config, self.directory, self.process, strategy, first_round, last_round,
             from_array_record(arrays), self.started, now, now,
         )  # fmt: skip
         self.directory.write_config(self.config.recorded(), self.chosen)
-        if first_round <= last:
+        if first_round <= last_round:
             self.directory.remove_summary()
         for callback in self.callbacks:
             callback.run_begins(self.run)

@@ -91,6 +91,8 @@ class TrainedPrototypes(PrototypeRounds):
     FedTGP (Zhang et al., AAAI 2024), FedORGP (Guo et al., 2025) and FedDOR differ in the loss.
     """
 
+    trains = True
+
     def __init__(
         self, *args: Any, maker: PrototypeMaker, training: ServerTraining, epochs: int | str,
         **kwargs: Any,

@@ -45,6 +45,7 @@ class ClientStrategy(RoundLoop):
     sums_only = False  # whether the server needs nothing but sums, so that masks can hide the rest
     continues_without_results = False  # whether the run continues after a round without results
     newest: NewestModel | None = None  # the state's round; None until this process has ended one
+    trains = False  # whether the server itself trains a module after each round
     uniform = False  # whether the method ignores `weights` and uses equal weights
 
     def __init__(

@@ -95,7 +95,6 @@ class Normaliser:
         std: Sequence[float],
         width: int,
         device: torch.device | str,
-        memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
         std_tensor = torch.tensor(std, dtype=torch.float64)
         scale = 1 / (255 * std_tensor)
@@ -103,13 +102,12 @@ class Normaliser:
         # One factor per column and channel: an inner loop over 3 channels alone does not vectorise.
         self.scale = scale.repeat(width).to(device, torch.float32)
         self.shift = shift.repeat(width).to(device, torch.float32)
-        self.memory_format = memory_format
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the normalised images, in `memory_format`."""
+        """Return the normalised images; in memory the channels come last."""
         values = images.to(torch.float32).flatten(2).mul_(self.scale).add_(self.shift)
         values = values.view(images.shape).permute(0, 3, 1, 2)
-        return values.contiguous(memory_format=self.memory_format)
+        return values.contiguous(memory_format=torch.channels_last)
 
 
 class ClientBatches:
@@ -128,7 +126,6 @@ class ClientBatches:
             of images below 28) set to zero after normalisation, its centre uniform in the image
             (DeVries & Taylor, 2017).
         device: for the data and the batches.
-        memory_format: of the batches.
         bounds: divides samples into batches: `batch_bounds` or `full_batch_bounds`.
         shuffle: use a random order of samples instead of the stored one.
 
@@ -145,7 +142,6 @@ class ClientBatches:
         batch_size: int,
         augmentation: str = "none",
         device: torch.device | str = "cpu",
-        memory_format: torch.memory_format = torch.channels_last,
         bounds: Bounds = batch_bounds,
         shuffle: bool = True,
     ) -> None:
@@ -157,7 +153,7 @@ class ClientBatches:
         self.labels = labels.to(self.device)
         self.height, self.width = images.shape[1:3]
         self.padded = _padded(images.to(self.device), self.augmentation)
-        self.normalise = Normaliser(mean, std, self.width, self.device, memory_format)
+        self.normalise = Normaliser(mean, std, self.width, self.device)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -265,7 +261,6 @@ def evaluation_batches(
     batch_size: int = 128,
     device: torch.device | str = "cpu",
     shuffle_seed: int | None = None,
-    memory_format: torch.memory_format = torch.channels_last,
 ) -> Iterator[Batch]:
     """Yield (float32 [B, channels, H, W], int64 [B]) over all samples once, without augmentation.
 
@@ -277,7 +272,7 @@ def evaluation_batches(
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(shuffle_seed))
     order = order.to(images.device)
     labels = labels.to(images.device)
-    normalise = Normaliser(mean, std, images.shape[2], device, memory_format)
+    normalise = Normaliser(mean, std, images.shape[2], device)
     for start, stop in batch_bounds(len(labels), batch_size):
         chosen = order[start:stop]
         yield normalise(images.index_select(0, chosen).to(device)), labels[chosen].to(device)

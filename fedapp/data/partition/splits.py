@@ -24,6 +24,7 @@ from fedapp.data.partition.assignment import (
 
 # On CIFAR-10 with 100 clients and alpha = 0.05, a published setting, 1 draw in 5000 is accepted.
 MAX_DRAWS = 50_000
+LDA_LEAST = 10  # samples of a client
 # The number of clients that a draw leaves short is nearly Poisson: of mean m, none with
 # probability exp(-m). Above 12 fewer than a third of 50,000-draw searches would succeed.
 TRIAL_DRAWS, MOST_SHORT = 100, 12.0
@@ -89,13 +90,12 @@ def lda(
     alpha: float,
     rng: np.random.Generator,
     balance_cap: bool = True,
-    min_size: int = 10,
 ) -> Partition:
     """Split each class by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
     With `balance_cap` a client that already has an average share gets no samples of the following
     classes (as in the released code of MOON, FedNTD and others). The draw is repeated until every
-    client has `min_size` samples, or half an average share if that is less. The search ends after
+    client has `LDA_LEAST` samples, or half an average share if that is less. The search ends after
     `TRIAL_DRAWS` draws if they make success unlikely, and at the latest after `MAX_DRAWS`. A
     client's test part has the class proportions of its training part; the test parts of two
     clients may overlap.
@@ -108,7 +108,7 @@ def lda(
         raise UserError(f"alpha must be a positive number, but it is {alpha}")
     classes = count_classes(train_labels, test_labels)
     class_sizes = np.bincount(train_labels, minlength=classes)
-    least = min(min_size, max(1, len(train_labels) // (2 * num_clients)))
+    least = min(LDA_LEAST, max(1, len(train_labels) // (2 * num_clients)))
     draws, short = 0, 0  # how many clients, in all draws together, have fewer samples than `least`
     while draws < MAX_DRAWS and (draws != TRIAL_DRAWS or short <= MOST_SHORT * draws):
         counts = draw_counts(class_sizes, num_clients, alpha, rng, balance_cap)

@@ -208,14 +208,10 @@ def test_batches_leave_the_global_generator_alone():
 
 
 @pytest.mark.parametrize("augmentation", ["none", "crop flip cutout"])
-def test_memory_format_changes_the_layout_and_no_value(augmentation):
-    images = random_images(10)
-    last = one_epoch(make(images, augmentation, memory_format=torch.channels_last))
-    plain = one_epoch(make(images, augmentation, memory_format=torch.contiguous_format))
-    for (x, _), (y, _) in zip(last, plain, strict=True):
-        assert x.is_contiguous(memory_format=torch.channels_last)
-        assert y.is_contiguous()
-        assert torch.equal(x, y)
+def test_the_channels_of_a_batch_come_last_in_memory(augmentation):
+    for images, _ in one_epoch(make(random_images(10), augmentation)):
+        assert images.shape[1:] == (3, 32, 32)
+        assert images.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_changing_a_batch_changes_no_data():

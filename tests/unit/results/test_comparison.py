@@ -9,20 +9,19 @@ from hypothesis import strategies as st
 
 from fedapp.config.resolve import parse_config
 from fedapp.results.comparison import (
-    Spread,
     compare,
     group_runs,
-    holm,
     labels,
-    paired_difference,
     run_labels,
     sentences,
     tables,
     unique_names,
 )
 from fedapp.results.comparison_page import comparison_html
+from fedapp.results.paired import holm, paired_difference
 from fedapp.results.plots.curves import group_curves
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.spread import Spread
 
 accuracies = st.floats(0, 1)
 

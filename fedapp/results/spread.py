@@ -1,0 +1,49 @@
+"""Means and deviations over seeds, as columns of a table and as text."""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FIGURES = ("accuracy_final", "accuracy_best", "seconds")  # of summary.json
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (n - 1) of n values; a single value has no deviation."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread | None":
+        """Return the spread of some values, or None if there are none."""
+        values = list(values)
+        if not values:
+            return None
+        std = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), std, len(values))
+
+    def percent(self) -> str:
+        """Return the fractions as percentages: "94.12 ± 0.31 %"."""
+        deviation = "" if self.std is None else f" ± {100 * self.std:.2f}"
+        return f"{100 * self.mean:.2f}{deviation} %"
+
+
+def spread_columns(values: Mapping[str, Iterable[float]]) -> dict[str, Any]:
+    """Return the mean of each figure, and its deviation as FIGURE_std; None if there is none."""
+    columns: dict[str, Any] = {}
+    for figure, numbers in values.items():
+        spread = Spread.of(numbers)
+        columns |= {figure: spread and spread.mean, f"{figure}_std": spread and spread.std}
+    return columns
+
+
+def accuracy_texts(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the final and the best accuracy of a row with `spread_columns` and its "seeds"."""
+    count = len(row["seeds"])
+    return {
+        title: None if row[key] is None else Spread(row[key], row[f"{key}_std"], count).percent()
+        for title, key in (("final", "accuracy_final"), ("best", "accuracy_best"))
+    }
