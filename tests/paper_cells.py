@@ -7,7 +7,7 @@ from fedapp.experiments.papers.cells import cells_of, select
 from fedapp.experiments.papers.tables import find_paper
 
 
-def cell(words="fedavg cifar10 s=2", table="table1-sharding", paper="fedntd"):
+def cell(paper="fedntd", table="table1-sharding", words="fedavg cifar10 s=2"):
     found = find_paper(paper)
     return select(cells_of(found, found.table(table)), words)
 

@@ -4,17 +4,15 @@ The vectors were computed apart from this code, so agreement to nine digits is a
 formulas. The edges are what runs meet: classes without images, empty splits, dead neurons.
 """
 
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
+from reference import VECTORS
 
 from fedapp.analysis.formulas import accuracy, features, weights
 from fedapp.results import class_accuracy
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())
 METRICS, FACTORS = VECTORS["metrics"], VECTORS["fedfn_factors"]
 F_LOCAL, F_GLOBAL = (np.array(VECTORS["inputs"][k]) for k in ("f_local", "f_global"))
 ETF = np.array(VECTORS["etf"]["V_rows_are_classes"])

@@ -4,24 +4,18 @@ The vectors are float64 evaluations of the formulas made apart from this code, s
 digits is agreement of formulas, not of implementations.
 """
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
+from reference import VECTORS, tensor
 from torch import Tensor
 
 from clients import losses
 from fedapp.models.heads import Head
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())
 PUBLISHED = VECTORS["losses"]
-
-
-def tensor(values: list) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 F_LOCAL, F_GLOBAL, F_PREVIOUS, W, BIAS, U = (

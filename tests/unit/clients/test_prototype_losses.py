@@ -3,24 +3,14 @@
 The vectors are float64 evaluations made apart from this code.
 """
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from reference import HETEROGENEOUS, tensor
 from torch import Tensor
 
 from clients import prototype_losses as losses
 from fedapp.models.heads import Head
 from fedapp.models.personal_heads import STYLES, PersonalHead
-
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
-)
-
-
-def tensor(values: list) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def table(rows: list) -> tuple[Tensor, Tensor]:
@@ -34,10 +24,10 @@ def near(value: Tensor, expected: float) -> None:
     assert float(value.detach()) == pytest.approx(expected, rel=1e-10)
 
 
-LOCAL = VECTORS["feddor_local"]
+LOCAL = HETEROGENEOUS["feddor_local"]
 FEATURES, LABELS = tensor(LOCAL["features"]), torch.tensor(LOCAL["labels"])
 PROTOTYPES, ALL = table(LOCAL["global_prototypes"])
-KD = VECTORS["fedkd_losses"]
+KD = HETEROGENEOUS["fedkd_losses"]
 PAIR = tensor(KD["personal_logits"]), tensor(KD["mentee_logits"])
 KD_LABELS = torch.tensor(KD["labels"])
 
@@ -51,7 +41,7 @@ def test_alignment_and_its_gradient():
 
 
 def test_alignment_without_a_class_keeps_the_denominator():
-    vector = VECTORS["align_with_missing_prototype"]
+    vector = HETEROGENEOUS["align_with_missing_prototype"]
     known = torch.tensor(vector["present_mask"])
     near(
         losses.cosine_alignment(FEATURES, LABELS, PROTOTYPES, known),
@@ -80,7 +70,7 @@ def test_feddor_local_loss_with_the_cosine_head():
 
 
 def test_fedproto_term():
-    vector = VECTORS["fedproto_local_term"]
+    vector = HETEROGENEOUS["fedproto_local_term"]
     prototypes, known = table(vector["global_prototypes"])
     labels = torch.tensor(vector["labels"])
     near(
@@ -90,14 +80,14 @@ def test_fedproto_term():
 
 
 def test_fedorgp_client_loss():
-    vector = VECTORS["fedorgp"]
+    vector = HETEROGENEOUS["fedorgp"]
     entropy = torch.nn.functional.cross_entropy(tensor(vector["client_CE_logits"]), LABELS)
     align = losses.cosine_alignment(FEATURES, LABELS, PROTOTYPES, ALL)
     near(entropy + vector["lambda_client"] * align, vector["L_client"])
 
 
 def test_fd_loss_takes_the_softmax_of_class_logits():
-    vector = VECTORS["fd_loss"]
+    vector = HETEROGENEOUS["fd_loss"]
     logits, labels = tensor(vector["logits"]), torch.tensor(vector["labels"])
     known = torch.ones(3, dtype=torch.bool)
     near(
@@ -141,7 +131,7 @@ def test_detached_fedkd_teaches_features_once():
 
 
 def test_fml_losses():
-    vector = VECTORS["fml_loss"]
+    vector = HETEROGENEOUS["fml_loss"]
     own, other = losses.mutual(*PAIR, KD_LABELS, vector["alpha"], vector["beta"])
     near(own, vector["L_personal"])
     near(other, vector["L_mentee"])
@@ -149,7 +139,7 @@ def test_fml_losses():
 
 @pytest.mark.parametrize("kind", ["raw_mean", "mean_of_normalized", "normalized_mean"])
 def test_class_means(kind):
-    vector = VECTORS["prototype_means"]
+    vector = HETEROGENEOUS["prototype_means"]
     means, counts = losses.class_means(
         tensor(vector["features"]), torch.tensor(vector["labels"]), vector["num_classes"], kind
     )
@@ -159,7 +149,7 @@ def test_class_means(kind):
 
 
 def test_the_nearest_prototype_of_two_equally_near_ones_is_the_lowest():
-    vector = VECTORS["nearest_prototype"]
+    vector = HETEROGENEOUS["nearest_prototype"]
     prototypes, known = table(vector["global_prototypes"])
     query = tensor(vector["query"])[None]
     assert losses.nearest_prototype(query, prototypes, known).tolist() == [vector["predicted"]]

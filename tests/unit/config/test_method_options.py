@@ -4,14 +4,13 @@ Losses are compared with the test vectors that exist. Every option must reach th
 configuration.
 """
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from in_process import assert_same, differ, federate, settings, work
+from reference import VECTORS, tensor
 from torch import Tensor
 
 from clients import losses
@@ -22,12 +21,7 @@ from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS, Head, build_head
 from fedapp.runtime.process import ProcessContext
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())
 PUBLISHED = VECTORS["losses"]
-
-
-def tensor(values: list) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 FEATURES, W, BIAS, U = (tensor(VECTORS["inputs"][name]) for name in ("f_local", "W", "b", "U"))

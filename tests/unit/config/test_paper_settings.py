@@ -1,20 +1,16 @@
 """Run keys of published settings where a paper is incomplete or differs from its code."""
 
-import json
 from pathlib import Path
 
 import pytest
+from paper_cells import cell
+from reference import HETEROGENEOUS
 
 from fedapp.config.resolve import parse_config
-from fedapp.experiments.papers.cells import cells_of, select
+from fedapp.experiments.papers.cells import cells_of
 from fedapp.experiments.papers.metrics import MEASURES
 from fedapp.experiments.papers.plan import PlannedRun, Request
 from fedapp.experiments.papers.tables import find_paper
-
-
-def cell(paper: str, table: str, words: str):
-    tables = find_paper(paper)
-    return select(cells_of(tables, tables.table(table)), words)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +70,7 @@ def test_the_measure_of_a_cell_decides_which_value_of_a_run_it_reads():
 
 
 def test_the_spread_of_best_rounds_is_that_of_all_runs():
-    vectors = Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json"
-    expected = json.loads(vectors.read_text())["metric"]
+    expected = HETEROGENEOUS["metric"]
     spread = MEASURES["best accuracy_percent"].spread
     assert spread(expected["runs_best"]) == pytest.approx(expected["std_ddof0"])
     assert MEASURES["accuracy_percent"].spread([40.0, 42.0, 44.0]) == pytest.approx(2.0)

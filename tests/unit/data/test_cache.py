@@ -1,6 +1,7 @@
 """The cache of decoded data: used when it can be, renewed when it must be, never in the way."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedapp.core.arrays import Arrays
 from fedapp.core.paths import cache_folder
 from fedapp.data.datasets import load_dataset
-from fedapp.data.readers import cache
 from fedapp.data.readers.cache import cached_arrays, file_version
 
 REPORT = """
+import shutil
 import sys
 from fedapp.data.datasets import load_dataset
 for arguments in (["digits"], ["images", sys.argv[1]]):
@@ -26,10 +28,7 @@ print({"PIL", "torchvision", "sklearn"} & set(sys.modules))
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Decoder:
@@ -38,7 +37,7 @@ class Decoder:
     def __init__(self, value: int = 1, seconds: float = 0.0) -> None:
         self.value, self.seconds, self.calls = value, seconds, 0
 
-    def __call__(self) -> cache.Arrays:
+    def __call__(self) -> Arrays:
         self.calls += 1
         time.sleep(self.seconds)
         return {"images": np.full((3, 2), self.value, np.uint8), "names": np.array(["a", "bc"])}
@@ -62,11 +61,11 @@ def test_another_name_source_or_version_is_decoded_anew(other):
     assert cached_arrays(*other, Decoder(2))["images"][0, 0] == 2
 
 
-def test_a_new_version_replaces_the_old_one_of_the_same_source_only(folder):
+def test_a_new_version_replaces_the_old_one_of_the_same_source_only(cache):
     cached_arrays("set", "/other", ["a"], Decoder())
     for version in ("a", "b", "c"):
         cached_arrays("set", "/data", [version], Decoder())
-    assert len([path for path in folder.iterdir() if path.is_dir()]) == 2
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
 
 
 def test_changing_a_mapped_array_changes_no_file():
@@ -74,17 +73,17 @@ def test_changing_a_mapped_array_changes_no_file():
     assert cached_arrays("set", "/data", ["a"], Decoder())["images"].max() == 1
 
 
-def test_an_empty_file_is_decoded_anew(folder):
+def test_an_empty_file_is_decoded_anew(cache):
     decode = Decoder()
     cached_arrays("set", "/data", ["a/1/2"], decode)
-    next(folder.rglob("images.npy")).write_bytes(b"")
+    next(cache.rglob("images.npy")).write_bytes(b"")
     assert cached_arrays("set", "/data", ["a/1/2"], decode)["images"].sum() == 6
     assert decode.calls == 2
 
 
-def test_a_damaged_entry_is_decoded_anew(folder):
+def test_a_damaged_entry_is_decoded_anew(cache):
     cached_arrays("set", "/data", ["a"], Decoder())
-    [path] = folder.glob("*/images.npy")
+    [path] = cache.glob("*/images.npy")
     path.write_bytes(path.read_bytes()[:-1])
     decode = Decoder(5)
     assert cached_arrays("set", "/data", ["a"], decode)["images"].min() == 5
@@ -92,29 +91,29 @@ def test_a_damaged_entry_is_decoded_anew(folder):
     assert decode.calls == 1
 
 
-def test_an_entry_without_all_of_its_arrays_is_decoded_anew(folder):
+def test_an_entry_without_all_of_its_arrays_is_decoded_anew(cache):
     cached_arrays("set", "/data", ["a"], Decoder())
-    [path] = folder.glob("*/names.npy")
+    [path] = cache.glob("*/names.npy")
     path.unlink()
     assert cached_arrays("set", "/data", ["a"], Decoder(5)).keys() == {"images", "names"}
     assert cached_arrays("set", "/data", ["a"], Decoder(7))["images"].min() == 5
 
 
-def test_an_interrupted_removal_leaves_no_part_of_an_entry(folder, monkeypatch):
+def test_an_interrupted_removal_leaves_no_part_of_an_entry(cache, monkeypatch):
     cached_arrays("set", "/data", ["a"], Decoder())
-    [entry] = (path for path in folder.iterdir() if path.is_dir())
+    [entry] = (path for path in cache.iterdir() if path.is_dir())
 
     def killed(path: Path, **options: object) -> None:
         if path.exists():
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache.shutil, "rmtree", killed)
+        patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             cached_arrays("set", "/data", ["b"], Decoder())
     assert not entry.exists()
     cached_arrays("set", "/data", ["c"], Decoder())
-    assert len([path for path in folder.iterdir() if path.is_dir()]) == 1
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
 def test_without_a_writable_folder_data_are_decoded_in_memory(tmp_path, monkeypatch):
@@ -126,13 +125,13 @@ def test_without_a_writable_folder_data_are_decoded_in_memory(tmp_path, monkeypa
     assert decode.calls == 2
 
 
-def test_a_failing_write_leaves_nothing_behind(folder, monkeypatch):
+def test_a_failing_write_leaves_nothing_behind(cache, monkeypatch):
     def full_disk(*args: object, **kwargs: object) -> None:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(np, "save", full_disk)
     assert cached_arrays("set", "/data", ["a"], Decoder())["images"].shape == (3, 2)
-    assert not [path for path in folder.iterdir() if path.is_dir()]
+    assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
 def test_parallel_users_decode_once():
@@ -145,7 +144,7 @@ def test_parallel_users_decode_once():
 
 
 def test_errors_of_decoding_pass_through_and_are_not_kept():
-    def fail() -> cache.Arrays:
+    def fail() -> Arrays:
         raise OSError("broken data")
 
     with pytest.raises(OSError, match="broken data"):

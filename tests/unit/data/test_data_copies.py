@@ -22,9 +22,7 @@ from fedapp.runtime.run_data import data_hash, load_partition
 CLASSES = ("cat", "dog")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture

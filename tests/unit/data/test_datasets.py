@@ -12,11 +12,7 @@ from fedapp.core.errors import UserError
 from fedapp.data.datasets import DATASETS, load_dataset
 from fedapp.data.readers.images import channel_statistics
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def pixels(shape: tuple[int, ...], seed: int) -> np.ndarray:

@@ -15,9 +15,7 @@ CINIC = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"
 WNIDS = [f"n{number:08d}" for number in range(200)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def paint(path: Path, side: int | tuple[int, int], colour: int) -> None:

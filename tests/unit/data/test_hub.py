@@ -19,10 +19,7 @@ from fedapp.data.readers import hub
 NAME = "hub:someone/shapes"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def png(seed: int, side: int = 8, mode: str = "RGB") -> bytes:

@@ -11,10 +11,7 @@ from fedapp.core.errors import UserError
 from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.readers.images import channel_statistics
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def write_image(

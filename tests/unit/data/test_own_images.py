@@ -22,9 +22,7 @@ from fedapp.runtime.identity import describe
 CLASSES = "cat dog owl"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def write(root: Path, split: str, name: str, count: int, side: int = 32, mode: str = "RGB") -> None:

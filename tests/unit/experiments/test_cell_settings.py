@@ -1,14 +1,7 @@
 """The settings of published numbers: each paper's own, and a note for what it leaves out."""
 
 import pytest
-
-from fedapp.experiments.papers.cells import cells_of, select
-from fedapp.experiments.papers.tables import find_paper
-
-
-def cell(paper: str, table: str, words: str):
-    found = find_paper(paper)
-    return select(cells_of(found, found.table(table)), words)
+from paper_cells import cell
 
 
 def test_a_cell_has_the_published_setting():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paper_cells import cell
 from typer.testing import CliRunner
 
 from clients.training.objective import REGULARISERS
@@ -53,11 +54,6 @@ def cells():
     return [
         cell for paper in all_papers() for table in paper.tables for cell in cells_of(paper, table)
     ]
-
-
-def cell(paper: str, table: str, words: str):
-    found = find_paper(paper)
-    return select(cells_of(found, found.table(table)), words)
 
 
 def exists(published: Published) -> bool:

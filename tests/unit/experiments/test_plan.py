@@ -113,11 +113,11 @@ def test_images_are_those_of_the_changed_keys(tmp_path, changes, epochs):
 
 
 def test_seeds_are_the_papers_unless_asked_otherwise(tmp_path):
-    published = cell("feddr+ cifar100 s=10", "table3-sharding", "feddr+")
+    published = cell("feddr+", "table3-sharding", "feddr+ cifar100 s=10")
     assert len(runs_of(published, Request(tmp_path))) == 3
     assert [run.seed for run in runs_of(published, Request(tmp_path, seeds=(0,)))] == [0]
     assert (
-        len(runs_of(cell("fedavg cifar10 s=2", "table2-modules", "fedfn"), Request(tmp_path))) == 1
+        len(runs_of(cell("fedfn", "table2-modules", "fedavg cifar10 s=2"), Request(tmp_path))) == 1
     )
 
 
@@ -144,12 +144,12 @@ def test_a_copy_that_fits_two_data_sets_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
     monkeypatch.setitem(planning.DATASETS, "mnist", planning.DATASETS["cifar10"])
     with pytest.raises(UserError, match="cifar10 and mnist; choose some with --cell"):
-        with_data([cell(), cell("fedavg mnist s=2")], Request(tmp_path, dataset_as="images"))
+        with_data([cell(), cell(words="fedavg mnist s=2")], Request(tmp_path, dataset_as="images"))
 
 
 def test_moon_has_the_weight_of_the_released_configuration_in_fedntds_tables():
-    found = cell("moon cifar10 s=2")
+    found = cell(words="moon cifar10 s=2")
     assert (found.config["mu"], found.config["tau"]) == (0.1, 0.5)
     assert any("the paper prints" in note for note in found.notes)
-    other = cell("moon cifar100 s=10", "table3-sharding", "feddr+")
+    other = cell("feddr+", "table3-sharding", "moon cifar100 s=10")
     assert other.config["mu"] == 1.0

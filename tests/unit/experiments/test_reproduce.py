@@ -68,7 +68,7 @@ def test_runs_are_compared_with_the_published_number(simulated, tmp_path):
 
 
 def test_a_metric_other_than_accuracy_is_read_from_the_summary(simulated, tmp_path):
-    found = cell("fedavg cifar10 s=2", "table1-sharding-forgetting")
+    found = cell("fedntd", "table1-sharding-forgetting", "fedavg cifar10 s=2")
     row = run_cell(found, Request(tmp_path, seeds=(0,)), tmp_path)
     assert (row["metric"], row["mean"], row["std"]) == ("forgetting", 0.5, None)
 
@@ -122,7 +122,7 @@ def test_a_cell_without_runs_has_the_published_number_alone(tmp_path):
 def test_results_keep_the_cells_of_earlier_calls(simulated, tmp_path):
     def saved(words, scale):
         request = Request(tmp_path, scale=scale, seeds=(0,))
-        return write_results(tmp_path, [run_cell(cell(words), request, tmp_path)])
+        return write_results(tmp_path, [run_cell(cell(words=words), request, tmp_path)])
 
     saved("fedavg cifar10 s=2", 0.1)
     saved("fedntd cifar10 s=2", 0.1)

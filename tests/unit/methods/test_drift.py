@@ -1,13 +1,12 @@
 """FedNova, FedDyn and FedCurv: test vectors, neutral settings and special cases."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from in_process import assert_same, differ, federate, settings, work
+from reference import VECTORS
 from small_clients import VectorClient, strategy_of
 
 from clients.fedcurv import IMPORTANCE, OF, WEIGHTED, FedCurvClient
@@ -22,7 +21,7 @@ from strategies.feddyn import FedDyn
 from strategies.fednova import FedNova
 from strategies.rounds.records import ClientResult
 
-SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
+SERVER = VECTORS["server"]
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
 
 

@@ -1,12 +1,10 @@
 """FedSOL: its perturbation, and its step compared with the rule in plain PyTorch."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from in_process import assert_same, differ, federate, settings
+from reference import VECTORS, tensor
 
 from clients.fedsol import perturbation
 from clients.losses import cross_entropy, kd_to_ntd, knowledge_distillation, not_true_distillation
@@ -16,13 +14,7 @@ from fedapp.methods.row import ADD, LossSpec
 from fedapp.methods.table import METHODS
 from fedapp.runtime.process import ProcessContext
 
-VECTOR = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"][
-    "FedSOL_perturbation"
-]
-
-
-def tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
+VECTOR = VECTORS["server"]["FedSOL_perturbation"]
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "fixed"])

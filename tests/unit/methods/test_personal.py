@@ -1,12 +1,10 @@
 """Personal methods: their steps, what they keep, and what they reduce to."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from in_process import assert_same, differ, federate, settings
+from reference import VECTORS
 from torch import nn
 
 from clients.state.memory import Memory
@@ -21,7 +19,7 @@ from fedapp.runtime.process import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
-SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
+SERVER = VECTORS["server"]
 KEEPS = ["local", "local-etf", "local-dr", "fedper", "fedrep", "ditto"]
 ALONE = {"num_clients": 1, "participation": 1.0, "partition": "iid", "num_rounds": 3}
 

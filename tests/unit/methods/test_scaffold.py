@@ -1,12 +1,11 @@
 """SCAFFOLD: its vectors, its first round, and where its control variates go."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from in_process import assert_same, differ, federate, settings
+from reference import VECTORS
 from small_clients import VectorClient, strategy_of
 
 from clients.fedcurv import FedCurvClient
@@ -16,7 +15,7 @@ from clients.training.sgd import effective_steps
 from strategies.rounds.records import DIVERGED, ClientResult
 from strategies.scaffold import Scaffold
 
-SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
+SERVER = VECTORS["server"]
 CASE = SERVER["SCAFFOLD"]
 
 

@@ -1,11 +1,9 @@
 """Personal models: sizes as published, K features from every network, heads of four shapes."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from in_process import settings
+from reference import HETEROGENEOUS
 from torch import nn
 
 from fedapp.config.resolve import parse_config
@@ -14,9 +12,6 @@ from fedapp.models.architectures import ARCHITECTURES, build_personal_extractor
 from fedapp.models.groups import GROUPS, find_group
 from fedapp.models.personal_heads import build_personal_head
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
-)
 # Extractor parameters in millions at 32x32 with three channels, specification section 5.
 PUBLISHED = {
     "fedavgcnn": 0.87, "googlenet": 5.60, "mobilenetv2": 2.22, "resnet18": 11.18,
@@ -74,7 +69,7 @@ def test_the_small_cnns_hidden_layer_fits_the_image(side, inputs):
     assert hidden.in_features == inputs
 
 
-@pytest.mark.parametrize("case", VECTORS["adaptive_avg_pool_1d"]["cases"])
+@pytest.mark.parametrize("case", HETEROGENEOUS["adaptive_avg_pool_1d"]["cases"])
 def test_pooling_averages_neighbours_or_repeats_them(case):
     from fedapp.models.architectures import _feature_map
 

@@ -2,15 +2,14 @@
 
 import copy
 import hashlib
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import VECTORS, tensor
 from torch import Tensor
 
 from fedapp.core.errors import UserError
@@ -25,13 +24,8 @@ from fedapp.models.heads import (
     simplex_etf_from_basis,
 )
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())
 Build = Callable[[int, int, int], Tensor]
 FEATURES = {"local": VECTORS["inputs"]["f_local"], "global": VECTORS["inputs"]["f_global"]}
-
-
-def tensor(values: list) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def close(actual: Tensor, expected: Tensor, atol: float = 1e-12) -> None:

@@ -1,18 +1,13 @@
 """Orthogonal initialisation: the three cases, against known optima, and the same bits anywhere."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from reference import HETEROGENEOUS
 
 from fedapp.models.heads import simplex_etf_from_basis
 from fedapp.models.orthogonal import orthogonal_initialisation, separated
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
-)
-SEPARATION = VECTORS["oi_separation_d_lt_C"]
+SEPARATION = HETEROGENEOUS["oi_separation_d_lt_C"]
 
 
 def off_diagonal(rows: torch.Tensor) -> torch.Tensor:
@@ -23,7 +18,7 @@ def off_diagonal(rows: torch.Tensor) -> torch.Tensor:
 def test_gram_schmidt_gives_the_q_with_a_positive_diagonal():
     from fedapp.models.heads import _orthonormal_columns
 
-    vector = VECTORS["oi_qr"]
+    vector = HETEROGENEOUS["oi_qr"]
     gaussian = torch.tensor(vector["gaussian_d_by_C"], dtype=torch.float64)
     expected = torch.tensor(vector["W_C_by_d"], dtype=torch.float64)
     torch.testing.assert_close(_orthonormal_columns(gaussian).T, expected)
@@ -40,7 +35,7 @@ def test_enough_features_give_orthonormal_rows(classes, width):
 
 @pytest.mark.parametrize(("width", "simplex"), [(3, False), (8, True)])
 def test_one_feature_fewer_or_on_demand_gives_the_simplex(width, simplex):
-    vector = VECTORS["oi_simplex"]
+    vector = HETEROGENEOUS["oi_simplex"]
     rows = orthogonal_initialisation(vector["C"], width, 0, simplex=simplex)
     expected = torch.full((12,), vector["gram_offdiag"], dtype=torch.float64)
     torch.testing.assert_close(off_diagonal(rows), expected, atol=1e-6, rtol=0)

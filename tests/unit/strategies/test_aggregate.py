@@ -1,17 +1,16 @@
 """The exact mean: right, independent of order and grouping, and deaf to unfit updates."""
 
-import json
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import VECTORS
 
 from strategies.aggregate import ExactSum, GroupSums, UpdateRefused, weighted_mean
 
-SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
+SERVER = VECTORS["server"]
 
 
 def _models() -> list[dict[str, np.ndarray]]:

@@ -1,26 +1,20 @@
 """FedKD's codec: the rank rule, the schedule, and what comes back from compressed matrices."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
+from reference import HETEROGENEOUS
 
 from strategies.low_rank import LowRank, rank
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
-)
-
 
 def test_the_rank_is_the_smallest_with_the_energy():
-    vector = VECTORS["fedkd_rank"]
+    vector = HETEROGENEOUS["fedkd_rank"]
     values = np.array(vector["singular_values"])
     assert {t: rank(values, float(t)) for t in vector["ranks"]} == vector["ranks"]
 
 
 def test_the_energy_grows_with_the_rounds():
-    vector = VECTORS["fedkd_energy_schedule"]
+    vector = HETEROGENEOUS["fedkd_energy_schedule"]
     codec = LowRank(vector["T_start"], vector["T_end"], vector["rounds"])
     for before, energy in vector["values"].items():
         assert codec.energy(int(before) + 1) == pytest.approx(energy, rel=1e-12)

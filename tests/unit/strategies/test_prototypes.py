@@ -1,10 +1,8 @@
 """What the server makes of uploads: refusals in words, class means, and means of many clients."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
+from reference import HETEROGENEOUS
 
 from strategies.aggregate import UpdateRefused
 from strategies.prototypes.uploads import (
@@ -16,10 +14,6 @@ from strategies.prototypes.uploads import (
     pairs,
     prototype_similarity,
     read_upload,
-)
-
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
 )
 
 
@@ -72,13 +66,13 @@ def fedproto_uploads() -> list[Upload]:
             np.array([int(c) for c in client], np.int64),
             np.array([row["count"] for row in client.values()]),
         )
-        for number, client in enumerate(VECTORS["fedproto_aggregation"]["clients"])
+        for number, client in enumerate(HETEROGENEOUS["fedproto_aggregation"]["clients"])
     ]
 
 
 @pytest.mark.parametrize("weighting", ["count", "uniform"])
 def test_fedproto_aggregation(weighting):
-    expected = VECTORS["fedproto_aggregation"][weighting]
+    expected = HETEROGENEOUS["fedproto_aggregation"][weighting]
     table = class_means(fedproto_uploads(), weighting == "count")
     assert table.classes.tolist() == [0, 1, 3]
     np.testing.assert_allclose(table.rows, [row for row in expected if row], rtol=1e-6)
@@ -109,7 +103,7 @@ def test_prototype_similarity_is_of_directions_and_of_two_different_classes():
 
 
 def test_a_table_travels_in_as_many_bytes_as_its_values_take():
-    sizes = VECTORS["communication_bytes"]
+    sizes = HETEROGENEOUS["communication_bytes"]
     arrays = Table.full(np.zeros((sizes["C"], sizes["K"]))).arrays()
     assert arrays["proto"].nbytes == sizes["full_prototype_table_f32"]
     assert sum(array.nbytes for array in arrays.values()) == sizes["C"] * (4 * sizes["K"] + 8)

@@ -1,11 +1,9 @@
 """What servers train, against the specification's numbers: one exact step of each module."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from reference import HETEROGENEOUS, tensor
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,10 +25,6 @@ from strategies.prototypes.training import (
 )
 from strategies.prototypes.uploads import normalised
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "vectors_heterogeneous.json").read_text()
-)
-
 
 def training(lr: float) -> ServerTraining:
     return ServerTraining(torch.Generator().manual_seed, lr, batch_size=32)
@@ -41,19 +35,15 @@ def maker_of(embedding: torch.Tensor, start: str = "plain") -> PrototypeMaker:
         return PrototypeMaker(embedding, start)
 
 
-def tensor(values: list) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def test_intra_and_inter_losses():
-    vector = VECTORS["feddor_server_losses"]
+    vector = HETEROGENEOUS["feddor_server_losses"]
     rows, labels = tensor(vector["client_prototypes"]), torch.tensor(vector["labels"])
     table = tensor(vector["generated_prototypes"])
     intra, inter = intra_inter(rows, labels, table)
     assert float(intra) == pytest.approx(vector["L_intra"], rel=1e-10)
     assert float(inter) == pytest.approx(vector["L_inter"], rel=1e-10)
-    server = intra + VECTORS["fedorgp"]["gamma"] * inter
-    assert float(server) == pytest.approx(VECTORS["fedorgp"]["L_server"], rel=1e-10)
+    server = intra + HETEROGENEOUS["fedorgp"]["gamma"] * inter
+    assert float(server) == pytest.approx(HETEROGENEOUS["fedorgp"]["L_server"], rel=1e-10)
     for scaled in (intra_inter(3 * rows, labels, table), intra_inter(rows, labels, 5 * table)):
         torch.testing.assert_close(scaled, (intra, inter))
 
@@ -64,7 +54,7 @@ def test_one_class_has_no_other_to_leave():
 
 
 def test_one_step_of_feddors_generator():
-    vector = VECTORS["feddor_generator_step"]
+    vector = HETEROGENEOUS["feddor_generator_step"]
     maker = maker_of(tensor(vector["E"])).double()
     layers = {"first.weight": "W1", "first.bias": "b1", "second.weight": "W2", "second.bias": "b2"}
     names = {"embedding": "E", **layers}
@@ -147,7 +137,7 @@ def test_training_takes_as_many_epochs_as_the_loss_needs():
     [("maxmin", 100.0, "maxmin"), ("max", 100.0, "max"), ("maxmin", 1.0, "maxmin_tau1")],
 )
 def test_fedtgp_margin_and_loss(rule, limit, name):
-    vector = VECTORS["fedtgp"]
+    vector = HETEROGENEOUS["fedtgp"]
     margin = adaptive_margin(np.array(list(vector["class_centres"].values())), limit, rule)
     assert margin == pytest.approx(vector[f"margin_{name}"], rel=1e-10)
     loss = margin_cross_entropy(
@@ -170,7 +160,7 @@ def test_a_prototype_on_its_target_has_a_finite_gradient():
 
 
 def test_one_step_of_fedghs_header():
-    vector = VECTORS["fedgh_header_step"]
+    vector = HETEROGENEOUS["fedgh_header_step"]
     header = nn.Linear(2, 3).double()
     with torch.no_grad():
         header.weight.copy_(tensor(vector["weight"]))
@@ -189,7 +179,7 @@ def test_one_step_of_fedghs_header():
 
 
 def test_fedgens_loss_is_that_of_the_mean_head():
-    vector = VECTORS["fedgen_generator_loss"]
+    vector = HETEROGENEOUS["fedgen_generator_loss"]
     mean = {
         name: sum(
             weight * tensor(head[name])

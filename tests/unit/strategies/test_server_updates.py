@@ -1,13 +1,11 @@
 """Server updates against independent vectors, and their properties."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_process import assert_same, federate, settings
+from reference import VECTORS
 
 from strategies.aggregate import weighted_mean
 from strategies.fedavgm import FedAvgM
@@ -16,7 +14,7 @@ from strategies.rounds.federation import Federation
 from strategies.rounds.records import ClientResult
 from strategies.rounds.report import RoundReport
 
-SERVER = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text())["server"]
+SERVER = VECTORS["server"]
 
 
 OPTIONS = {
