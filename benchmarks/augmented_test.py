@@ -23,6 +23,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.data.batches.in_memory import ClientBatches
 from fedapp.data.datasets import Dataset
 from fedapp.results import checkpoint
+from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 
@@ -31,9 +32,9 @@ PASSES = 5
 
 def load(process: ProcessContext, folder: Path) -> str:
     """Load a run's final model, or its newest checkpoint; return which."""
-    final = folder / "model.safetensors"
-    if final.exists():
-        load_weights(process.slot.model, final)
+    run = RunDirectory.load(folder)
+    if has_model(run):
+        load_weights(process.slot.model, run)
         return "final"
     saved = checkpoint.load(folder, process.config.fingerprint())
     load_arrays(process.slot.shared, saved.arrays)

@@ -16,6 +16,7 @@ table has the rate with the best accuracy for each method. The larger job, on al
 """
 
 import argparse
+import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -61,14 +62,14 @@ class Job(NamedTuple):
 
 
 def subset(folder: Path, per_class: int, target: Path) -> Path:
-    """Link the first images of each class to `target`; a seventh of them for tests."""
+    """Link the first images of each class to `target`, anew; a seventh of them for tests."""
+    shutil.rmtree(target, ignore_errors=True)
     for part, count in (("train", per_class - per_class // 7), ("test", per_class // 7)):
         for source in sorted(path for path in (folder / part).iterdir() if path.is_dir()):
             place = target / part / source.name
             place.mkdir(parents=True, exist_ok=True)
             for image in sorted(source.iterdir())[:count]:
-                if not (place / image.name).exists():
-                    (place / image.name).symlink_to(image.absolute())
+                (place / image.name).symlink_to(image.absolute())
     return target
 
 

@@ -28,14 +28,17 @@ def fine_tune(job: Job, options: argparse.Namespace) -> None:
     method, partition = job
     global_method = method.removesuffix("-ft")
     folder = options.runs / name_of((global_method, partition))
-    if (folder / "personal.json").exists():
-        return
     rate = RATES.get(global_method, 1.0) * options.lr
     keys = f"finetune-epochs={options.epochs} finetune-lr={rate:g}"
+    done = folder / "personal.keys"  # of an earlier call
+    if done.exists() and done.read_text() == keys:
+        return
+    (folder / "personal.json").unlink(missing_ok=True)
     log = options.output / f"{name_of(job)}.log"
     fedapp(["personalise", str(folder), "-c", keys], log)
-    done = (folder / "personal.json").exists()
-    print(f"{name_of(job)}: {'done' if done else log.read_text()[-300:]}", flush=True)
+    if (folder / "personal.json").exists():
+        done.write_text(keys)
+    print(f"{name_of(job)}: {'done' if done.exists() else log.read_text()[-300:]}", flush=True)
 
 
 def train_personal(job: Job, options: argparse.Namespace) -> None:

@@ -26,22 +26,21 @@ def fedapp(arguments: Sequence[str], log: Path) -> int:
 
 
 def train(output: Path, name: str, keys: str, nodes: int = 1) -> None:
-    """Train one run in a process, unless it is complete, and print its result."""
+    """Train one run in a process, unless it has ended with the same keys, and print its result."""
     folder = output / name
-    if summary(folder).get("status"):
+    found = summary(folder)
+    if found.get("keys") == keys and found.get("status") != "interrupted":
         return
     shutil.rmtree(folder, ignore_errors=True)
     output.mkdir(parents=True, exist_ok=True)
     values = f"{keys} run-name='{name}' output-dir='{output.absolute()}'"
     log = output / f"{name}.log"
     peak = fedapp(["run", "--engine", "in-process", "--nodes", str(nodes), "-c", values], log)
-    found = summary(folder)
-    if found:
-        (folder / "usage.json").write_text(json.dumps({"peak_memory": peak}))
-    else:
+    usage: dict[str, Any] = {"keys": keys, "peak_memory": peak}
+    if not summary(folder):
         folder.mkdir(exist_ok=True)
-        refused = {"status": "refused", "reason": log.read_text().strip()[-300:]}
-        (folder / "usage.json").write_text(json.dumps(refused))
+        usage |= {"status": "refused", "reason": log.read_text().strip()[-300:]}
+    (folder / "usage.json").write_text(json.dumps(usage))
     print(f"{name}: {summary(folder)}"[:300], flush=True)
 
 

@@ -93,10 +93,10 @@ def callbacks_of(
         callbacks.MetricsFile(),
         callbacks.ClientScores(),
         callbacks.Console(),
-        Checkpoints(),
         callbacks.Tracking(tracker),
         Measures(config.analyses, tracker),
         callbacks.SummaryFile(),
+        Checkpoints(),  # of rounds whose measures are complete; after the summary, which is small
         callbacks.FinalModel(),
         callbacks.Figures(),
         callbacks.Report(),

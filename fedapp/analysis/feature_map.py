@@ -20,6 +20,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.progress import tracked
 from fedapp.core.rng import Stream, numpy_rng
+from fedapp.results.final_model import read_model
 from fedapp.results.plots.rendering import INK, class_scale, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
@@ -129,9 +130,7 @@ def _of_client(
 
 def _prototypes(run: RunDirectory, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the last global prototypes and their classes; empty if the method has none."""
-    from safetensors.numpy import load_file
-
-    tensors = load_file(run.path / "model.safetensors")
+    tensors = read_model(run)
     rows = tensors.get(f"table.{PROTOTYPES}", np.zeros((0, width), np.float32))
     if rows.shape[1] != width:  # a table of logits
         return np.zeros((0, width), np.float32), np.zeros(0, np.int64)

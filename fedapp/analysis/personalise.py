@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from clients.base import LocalClient, Scalar
@@ -24,6 +25,7 @@ from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.core.progress import tracked
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
+from fedapp.results.final_model import read_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
 from strategies.rounds.client_evaluation import summarise_clients
@@ -52,7 +54,7 @@ def personalise(
     run = RunDirectory.load(path)
     config = _configuration(run, overrides)
     process = reopened(run, config)
-    load_weights(process.model, run.path / "model.safetensors")
+    load_weights(process.model, run)
     received = list(to_arrays(process.slot.shared).values())
     folder = _new_folder(export)
     evaluation_config: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
@@ -121,18 +123,16 @@ def check_global_model(method: str) -> None:
         )
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a run's saved model; raises UserError if it is missing or does not fit."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+def load_weights(model: nn.Module, run: RunDirectory) -> None:
+    """Load a run's final model; raises UserError if there is none, or it does not fit."""
+    tensors = {name: torch.from_numpy(array) for name, array in read_model(run).items()}
     try:
-        model.load_state_dict(load_file(path))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; the run has not saved a model yet") from None
-    except (RuntimeError, SafetensorError) as error:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
         text = str(error).splitlines()[-1].strip()
-        raise UserError(f"{path} does not contain the model of this run: {text}") from None
+        raise UserError(
+            f"{run.model_path} does not contain the model of this run: {text}"
+        ) from None
 
 
 def _new_folder(export: Path | None) -> Path | None:

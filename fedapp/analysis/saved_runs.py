@@ -15,10 +15,10 @@ from clients.training.arrays import to_arrays
 from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config.resolve import parse_config
-from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.results import checkpoint
 from fedapp.results import measures_file as store
+from fedapp.results.final_model import has_model, read_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.strategy import build_strategy, cohort_of
@@ -58,16 +58,15 @@ class SavedRun:
         """
         starts: Starts = {}
         missing = "the server's state" if self.process.keeps else ""
-        final = self.run.path / "model.safetensors"
         rows = self.run.rounds()
         saves_trained_model = (
             self.process.method.server.kind.model_to_evaluate is ClientStrategy.model_to_evaluate
         )
-        if final.exists() and rows and saves_trained_model:
-            starts[rows[-1]["round"]] = lambda: Start(_read(final), missing=missing)
+        if has_model(self.run) and rows and saves_trained_model:
+            starts[rows[-1]["round"]] = lambda: Start(read_model(self.run), missing=missing)
         for path in sorted(self.run.checkpoints.glob("round-*.safetensors")):
-            number = int(path.stem.removeprefix("round-"))
-            starts[number] = partial(self._checkpoint, path)
+            if (number := path.stem.removeprefix("round-")).isdecimal():
+                starts[int(number)] = partial(self._checkpoint, path)
         return starts
 
     def _checkpoint(self, path: Path) -> Start:
@@ -133,9 +132,3 @@ class SavedRun:
                 "to keep all"
             )
         return lr
-
-
-def _read(path: Any) -> Arrays:
-    from safetensors.numpy import load_file
-
-    return dict(load_file(path))

@@ -56,7 +56,7 @@ def analyse(
     every: Annotated[
         bool, typer.Option("--all-rounds", help="Measure every round whose models are available.")
     ] = False,
-    clients: Annotated[int, typer.Option(help="Clients to retrain at most; 0: all.")] = 10,
+    clients: Annotated[int, typer.Option(min=0, help="Clients to retrain at most; 0: all.")] = 10,
     data_dir: Annotated[str, typer.Option(help="Data folder, if it differs from the run's.")] = "",
     device: Annotated[str, typer.Option(help="Device, if it differs from the run's.")] = "",
     plots: Annotated[Path | None, typer.Option(help="Folder for plots of all runs.")] = None,
@@ -82,17 +82,21 @@ def analyse(
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        _show_figures(found)
+        _show_figures(found, max(rounds) if rounds else None)
 
 
-def _show_figures(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Print the main figures of each run's last measured round, one column per run."""
+def _show_figures(found: dict[str, list[dict[str, Any]]], number: int | None) -> None:
+    """Print the main figures of a round, by default each run's last one, a column per run."""
     from fedapp.results.measures_file import figures
 
-    last = {label: figures(entries[-1]) for label, entries in found.items() if entries}
-    names = dict.fromkeys(name for values in last.values() for name in values)
+    shown = {}
+    for label, entries in found.items():
+        asked = [entry for entry in entries if number in (None, entry["round"])]
+        if asked:
+            shown[label] = {"round": asked[-1]["round"], **figures(asked[-1])}
+    names = dict.fromkeys(name for values in shown.values() for name in values)
     rows = [
-        {"figure": name, **{label: values.get(name) for label, values in last.items()}}
+        {"figure": name, **{label: values.get(name) for label, values in shown.items()}}
         for name in names
     ]
     show("Measures: means over clients, and of the global model", rows, False)

@@ -4,6 +4,8 @@ Slow imports are inside the commands, so that `--help` is fast.
 """
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -71,8 +73,9 @@ def bench(
         ),
     ] = None,
     output_dir: Annotated[
-        Path, typer.Option(help="Folder for bench.json, bench.md and bench.png.")
-    ] = Path("runs/bench"),
+        Path | None,
+        typer.Option(help="Folder for bench.json, bench.md and bench.png; default: a new one."),
+    ] = None,
     project: Project = Path("."),
     as_json: AsJson = False,
 ) -> None:
@@ -87,5 +90,7 @@ def bench(
 
     chosen = plan.QUICK if quick else plan.FULL
     chosen = replace(chosen, models=tuple(model or chosen.models))
-    found = suite.bench(project, chosen, part or [], output_dir)
+    folder = output_dir or Path("runs") / time.strftime("bench-%Y%m%d-%H%M%S")
+    found = suite.bench(project, chosen, part or [], folder)
+    print(f"results in {folder.absolute()}", file=sys.stderr)
     print(json.dumps(found, indent=2) if as_json else markdown(found))

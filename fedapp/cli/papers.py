@@ -109,7 +109,8 @@ def _chosen_cells(paper: str, table: str, queries: list[str], request: Request) 
 
     found = find_paper(paper)
     cells = cells_of(found, found.table(table))
-    return with_data([select(cells, query) for query in queries] or cells, request)
+    chosen = {cell.name: cell for cell in (select(cells, query) for query in queries)}
+    return with_data(chosen.values() or cells, request)
 
 
 def _show_plan(
@@ -166,7 +167,8 @@ def _run(
     _show_results(rows, request, as_json)
     path = request.output_dir / run.RESULTS
     page = (html or path.with_suffix(".html")).absolute()
-    files = {path: kept, page: _write_page(rows, able[0], page)}
+    every = [*run.earlier_results(request.output_dir, rows), *rows]
+    files = {path: kept, page: _write_page(every, able[0], page)}
     if written := [str(file) for file, is_written in files.items() if is_written]:
         _say(f"wrote {' and '.join(written)}")
     is_whole = all(files.values()) and not any(row["unfinished seeds"] for row in rows)

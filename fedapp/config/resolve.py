@@ -4,7 +4,7 @@ Keys at "auto" take the value of the method, or of its paper for this data set a
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
-from fedapp.config.paper_settings import GUESS
+from fedapp.config.paper_settings import GUESS, Setting
 from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
@@ -173,7 +173,7 @@ def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
         (setting.source, protocol),
         ("FedDr+ table 12", blend),
         (row.source, row.defaults),
-        (setting.source, setting.extras.get(name, {})),
+        (setting.source, _extras(setting, name, () if name == config.method else row.defaults)),
         (f"{rate.origin}; {setting.source}", {"lr": rate.value}),
         ("usual for the data set", {"model": model}),
         ("the partition", partition_settings(config)),
@@ -181,6 +181,12 @@ def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
         ("FedDOR", group_settings(config, row)),
         ("the privacy budget", privacy_settings(config)),
     ]
+
+
+def _extras(setting: Setting, name: str, own: Collection[str]) -> dict[str, float]:
+    """Return a method's published weights on this data set; the keys in `own` have others."""
+    kept = {key.replace("-", "_") for key in own}
+    return {key: value for key, value in setting.extras.get(name, {}).items() if key not in kept}
 
 
 def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:

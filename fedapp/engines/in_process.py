@@ -74,7 +74,8 @@ class InProcessGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Queue messages for the nodes and return their ids."""
+        """Queue messages for the nodes and return their ids; drop those of past rounds."""
+        self.waiting = {i: message for i, message in self.waiting.items() if not expired(message)}
         ids = []
         for message in messages:
             self.sent += 1
@@ -132,6 +133,11 @@ def run_in_process(
         log.error("fedapp: %s", error)
         return 1
     return 0
+
+
+def expired(message: Message) -> bool:
+    """Return whether nobody waits for the reply to a message any more."""
+    return time.time() > message.metadata.created_at + message.metadata.ttl
 
 
 def answer(app: ClientApp, message: Message, context: Context) -> Message:

@@ -8,7 +8,6 @@ memory of its imports.
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -19,7 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from fedapp.core.hardware import gpu_names
 from fedapp.engines.apps import ConfiguredServerApp
-from fedapp.engines.in_process import InProcessGrid, answer, identify
+from fedapp.engines.in_process import InProcessGrid, answer, expired, identify
 from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import worker_context
@@ -41,7 +40,12 @@ class WorkerGrid(InProcessGrid):
         self.worker_of = {
             node: self.workers[p % count] for p, node in enumerate(self.get_node_ids())
         }
-        self.replies: dict[str, Message] = {}
+        self.replies: dict[str, tuple[Message, Message]] = {}  # messages and replies, by id
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Queue messages for the nodes and return their ids; drop the replies of past rounds."""
+        self.replies = {i: pair for i, pair in self.replies.items() if not expired(pair[0])}
+        return super().push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the available replies, after a short wait if there is none."""
@@ -50,7 +54,7 @@ class WorkerGrid(InProcessGrid):
         if not any(message_id in self.replies for message_id in requested):
             self._collect()
             self._dispatch()
-        return [self.replies.pop(each) for each in requested if each in self.replies]
+        return [self.replies.pop(each)[1] for each in requested if each in self.replies]
 
     def _dispatch(self) -> None:
         """Send each free worker the next message for one of its nodes."""
@@ -58,7 +62,7 @@ class WorkerGrid(InProcessGrid):
             worker = self.worker_of[message.metadata.dst_node_id]
             if worker.question is None:
                 del self.waiting[message_id]
-                if not _expired(message):
+                if not expired(message):
                     worker.ask(message, self.contexts[message.metadata.dst_node_id])
 
     def _collect(self) -> None:
@@ -67,8 +71,8 @@ class WorkerGrid(InProcessGrid):
         for connection in wait(list(busy), _PATIENCE):
             question, reply, context = busy[connection].take_answer()
             self.contexts[context.node_id] = context
-            if not _expired(question):
-                self.replies[question.metadata.message_id] = reply
+            if not expired(question):
+                self.replies[question.metadata.message_id] = question, reply
 
 
 class Worker:
@@ -114,10 +118,6 @@ def visible_gpu(worker: int, workers: int, resources: Resources) -> str | None:
     """Return the only GPU that one of `workers` may see; None for no restriction."""
     names = gpu_names() if resources.gpus > 0 else []
     return names[worker * len(names) // workers] if names else None
-
-
-def _expired(message: Message) -> bool:
-    return time.time() > message.metadata.created_at + message.metadata.ttl
 
 
 def _work(connection: Connection, clientapp: str, threads: int, gpu: str | None) -> None:

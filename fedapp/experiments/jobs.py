@@ -86,7 +86,7 @@ def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Re
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{overrides['run-name']}.log"
     task = {"project": str(project.absolute()), "overrides": dict(overrides)}
-    with log.open("wb") as output:
+    with log.open("ab") as output:  # another process may run it, and write it too
         environment = _environment(str(merge(project, overrides).get("device", "")))
         options = {"stdout": output, "stderr": subprocess.STDOUT, "env": environment}
         code = run_task("fedapp.experiments.jobs", task, **options)

@@ -21,11 +21,11 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
-from fedapp.experiments.earlier_runs import outcome
 from fedapp.experiments.jobs import Runner, run_parallel, runner_for
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
 from fedapp.results.folders import is_free
+from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory, Scalar
 from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
 from fedapp.runtime.used_files import changed_file
@@ -221,7 +221,9 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner) -> str:
-    """Execute one run; return the error, or ""."""
+    """Execute one run, unless another process has completed it; return the error, or ""."""
+    if each.outcome == "completed":
+        return ""
     before = each.directory.summary()
     try:
         code = runner(project, each.config, resources)

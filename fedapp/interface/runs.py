@@ -94,14 +94,14 @@ class Run:
             data_dir: the folder of the data set, if it differs from the run's.
 
         Raises:
-            UserError: the clients of this method have personal models, the run has saved no model
-                yet, or its data set is missing.
+            UserError: the clients of this method have personal models, the run has not ended or
+                saved no model, or its data set is missing.
         """
         saved = self.directory.config()
         check_global_model(str(saved["method"]))
         changes = {"device": device, "initial-model": "", "resume": ""}
         process = ProcessContext(parse_config({**saved, **changes}), data_dir)
-        load_weights(process.model, self.path / "model.safetensors")
+        load_weights(process.model, self.directory)
         model: Model = process.model
         return model.eval()
 

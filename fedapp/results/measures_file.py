@@ -9,7 +9,9 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, parse_object, to_json_types, write_atomically
+from fedapp.core.locks import lock_file
 from fedapp.results.run_directory import RunDirectory
 
 Entry = dict[str, Any]
@@ -17,21 +19,32 @@ COLUMNS = ("round", "measure", "client", "figure", "value")
 
 
 def read(run: RunDirectory) -> list[Entry]:
-    """Return the measured rounds in ascending order; [] if nothing was measured."""
+    """Return the measured rounds in ascending order; [] if nothing was measured.
+
+    Raises UserError if the file is damaged.
+    """
     path = run.path / "analysis.json"
-    content = parse_object(path.read_bytes()) if path.exists() else None
-    return list((content or {}).get("rounds", []))
+    if not path.exists():
+        return []
+    content = parse_object(path.read_bytes())
+    if content is None or not isinstance(content.get("rounds"), list):
+        raise UserError(f"{path} has no list of measured rounds; remove it or restore it.")
+    return list(content["rounds"])
 
 
 def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
-    """Add a round's measures to the files and return all rounds in them."""
-    earlier = {old["round"]: old for old in read(run)}
-    new = to_json_types(entry)  # as `read` will return it
-    before = earlier.get(new["round"], {}).get("measures", {})
-    earlier[new["round"]] = {**new, "measures": {**before, **new["measures"]}}
-    rounds = [earlier[number] for number in sorted(earlier)]
-    write_atomically(run.path / "analysis.json", json_text({"rounds": rounds}).encode())
-    write_atomically(run.path / "analysis.csv", _csv(rounds).encode())
+    """Add a round's measures to the files and return all rounds in them.
+
+    Several processes may do so at a time.
+    """
+    with lock_file(run.path / ".analysis.lock"):
+        earlier = {old["round"]: old for old in read(run)}
+        new = to_json_types(entry)  # as `read` will return it
+        before = earlier.get(new["round"], {}).get("measures", {})
+        earlier[new["round"]] = {**new, "measures": {**before, **new["measures"]}}
+        rounds = [earlier[number] for number in sorted(earlier)]
+        write_atomically(run.path / "analysis.json", json_text({"rounds": rounds}).encode())
+        write_atomically(run.path / "analysis.csv", _csv(rounds).encode())
     return rounds
 
 

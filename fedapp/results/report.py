@@ -19,10 +19,11 @@ from fedapp.results import measures_file as store
 from fedapp.results import page
 from fedapp.results import report_clients as sections
 from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
+from fedapp.results.outcome import best_round
 from fedapp.results.plots import curves as plots
 from fedapp.results.plots import measure_plots
 from fedapp.results.plots.rendering import svg
-from fedapp.results.run_directory import RunDirectory, best_round
+from fedapp.results.run_directory import RunDirectory
 
 Rows = Sequence[Mapping[str, Any]]
 

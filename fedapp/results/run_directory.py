@@ -97,8 +97,13 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder for checkpoints; it always exists."""
+        """The folder for checkpoints."""
         return self.path / CHECKPOINTS
+
+    @property
+    def model_path(self) -> Path:
+        """The file of the final model."""
+        return self.path / "model.safetensors"
 
     @property
     def metrics_path(self) -> Path:
@@ -249,9 +254,8 @@ class RunDirectory:
 
     def save_model(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
         """Replace model.safetensors atomically; equal input gives equal bytes."""
-        path = self.path / "model.safetensors"
-        write_atomically(path, safetensors_bytes(tensors, metadata))
-        return path
+        write_atomically(self.model_path, safetensors_bytes(tensors, metadata))
+        return self.model_path
 
     def state_key(self) -> str:
         """Return the name of the clients' stored states of this run; create it at first use."""
@@ -284,14 +288,3 @@ class RunDirectory:
         if value is None:
             raise UserError(f"{path} is not a JSON object; remove it or restore it.")
         return value
-
-
-def best_round(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the round with the highest accuracy, or {} if none was measured.
-
-    A round in which some clients had no accuracy counts only if every round is like this, because
-    the mean over the remaining clients may be too high.
-    """
-    measured = [row for row in rows if row.get("accuracy") is not None]
-    complete = [row for row in measured if not row.get("unevaluated")]
-    return max(complete or measured, key=lambda row: row["accuracy"], default={})

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from fedapp.results.outcome import best_round
 from fedapp.results.plots.rendering import line_style, new_figure, plain_log_ticks, styled
-from fedapp.results.run_directory import RunDirectory, best_round
+from fedapp.results.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """When a run saves checkpoints: every few rounds, after five minutes, and when it ends early.
 
-A batch system, or Ctrl-C, may end a run at any time. The last finished round is then saved if the
-strategy's state is still that round's, so that a resumed run repeats no finished round.
+A batch system, or Ctrl-C, may end a run at any time. The last finished round is then saved, so that
+a resumed run repeats no finished round.
 """
 
 import time
@@ -18,10 +18,14 @@ _OLDEST = 300.0  # seconds
 class Checkpoints(Callback):
     """Saves checkpoints; a full disk is reported and does not end the run."""
 
+    def __init__(self) -> None:
+        """Begin without a finished round."""
+        self._saved = time.monotonic()
+        self._waiting: Checkpoint | None = None  # of the last finished round, not yet written
+
     def run_begins(self, run: ActiveRun) -> None:
         """Count the time to the first checkpoint from here."""
         self._saved = time.monotonic()
-        self._unsaved = 0  # the last finished round, if it has no checkpoint
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Save a checkpoint if one is due, but not of a round whose failed clients end the run.
@@ -31,23 +35,20 @@ class Checkpoints(Callback):
         every, number = run.config.checkpoint_every, row["round"]
         if not every or (run.strategy.report.errors and not run.config.tolerate_failures):
             return
+        fingerprint, state = run.config.fingerprint(), run.strategy.save()
+        self._waiting = Checkpoint(number, fingerprint, run.arrays, state)
         old = time.monotonic() - self._saved > _OLDEST
-        self._unsaved = number
         if old or number % every == 0 or number == run.last_round:
-            self._save(run)
+            self._write(run)
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Save the last finished round of a run that ends early, but no later round's state.
+        """Save the last finished round of a run that ends early, or whose disk was full."""
+        self._write(run)
 
-        The round in which it ended may already have changed the state: then its evaluation is
-        missing, and a resumed run repeats it.
-        """
-        newest = run.strategy.newest
-        if self._unsaved and newest is not None and newest.server_round == self._unsaved:
-            self._save(run)
-
-    def _save(self, run: ActiveRun) -> None:
-        self._saved, number, self._unsaved = time.monotonic(), self._unsaved, 0
-        saved = Checkpoint(number, run.config.fingerprint(), run.arrays, run.strategy.save())
-        write = partial(run.directory.save_checkpoint, saved, run.config.checkpoint_keep)
-        try_write(f"checkpoint of round {number}", write)
+    def _write(self, run: ActiveRun) -> None:
+        if self._waiting is None:
+            return
+        self._saved, keep = time.monotonic(), run.config.checkpoint_keep
+        write = partial(run.directory.save_checkpoint, self._waiting, keep)
+        if try_write(f"checkpoint of round {self._waiting.server_round}", write):
+            self._waiting = None

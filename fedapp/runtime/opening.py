@@ -18,6 +18,7 @@ from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import check_free, lock_run
+from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.used_files import changed_file
@@ -167,13 +168,13 @@ def _check_data(run: RunDirectory, data_hash: str) -> None:
 
 
 def _check_states(run: RunDirectory, config: RunConfig) -> None:
-    """Raise UserError if a completed run cannot go on because its clients' states are removed."""
-    ended = run.summary().get("status") == "completed" and not run.config().get("keep-state")
+    """Raise UserError if an ended run cannot go on because its clients' states are removed."""
+    ended = outcome(run) and not run.config().get("keep-state")
     if ended and kept_by_clients(config.flat()) and config.state_missing == "error":
         raise UserError(
-            f"resume: {run.path.absolute()} is completed, and its clients' states were removed at "
-            "its end because keep-state was false: train from the start with another run-name, or "
-            "go on with new states by state-missing='reinit'"
+            f"resume: {run.path.absolute()} has {outcome(run)}, and its clients' states were "
+            "removed at its end because keep-state was false: train from the start with another "
+            "run-name, or go on with new states by state-missing='reinit'"
         )
 
 

@@ -53,6 +53,9 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         if diverged:  # it would do so again, so nobody resumes it
             _forget_states(grid, federation, strategy, config)
         raise UserError(str(reason)) from None
+    except UserError as mistake:
+        recorder.finish("failed", str(mistake))
+        raise
     except BaseException as error:  # Ctrl-C too: the model trained so far is kept
         recorder.finish("interrupted", repr(error))
         raise

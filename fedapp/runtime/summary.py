@@ -11,8 +11,8 @@ import fedapp
 from fedapp.core.extension_files import VARIABLE
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.results.class_accuracy import class_accuracy_measures
+from fedapp.results.outcome import best_round
 from fedapp.results.plots.curves import GLOBAL_MODEL
-from fedapp.results.run_directory import best_round
 from fedapp.runtime.callback import ActiveRun
 from fedapp.runtime.evaluation import at_chance
 from fedapp.runtime.process import ProcessContext

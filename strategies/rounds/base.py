@@ -44,7 +44,7 @@ class ClientStrategy(RoundLoop):
     summed = False  # whether a node with one client too sends its exact sum
     sums_only = False  # whether the server needs nothing but sums, so that masks can hide the rest
     continues_without_results = False  # whether the run continues after a round without results
-    newest: NewestModel | None = None  # the state's round; None until this process has ended one
+    newest: NewestModel | None = None  # of this process; None before the end of its first round
     trains = False  # whether the server itself trains a module after each round
     uniform = False  # whether the method ignores `weights` and uses equal weights
 
@@ -183,7 +183,6 @@ class ClientStrategy(RoundLoop):
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self.after_replies()  # may wait for nodes, so it can be interrupted
         with uninterrupted():
-            self.newest = None  # while the state is neither this round's nor the last one's
             self.newest = NewestModel(server_round, to_array_record(self._next_arrays()))
         return self.newest.arrays, MetricRecord({"train_loss": self.report.train_loss})
 

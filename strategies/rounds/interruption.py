@@ -34,7 +34,10 @@ def stop_if_asked() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let signals that end a run act after these statements; the same signal again acts at once."""
+    """Let signals that end a run act after these statements; a second Ctrl-C acts at once.
+
+    A second SIGTERM does not: a batch system and the parent process may both send it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals interrupt the main thread only
         return
@@ -44,7 +47,7 @@ def uninterrupted() -> Iterator[None]:
     def wait(number: int, frame: FrameType | None) -> None:
         if number not in waiting:
             waiting.append(number)
-        elif callable(handler := handlers[number]):
+        elif number == signal.SIGINT and callable(handler := handlers[number]):
             handler(number, frame)
 
     for number, handler in handlers.items():

@@ -51,10 +51,14 @@ class Exchange:
         self.waiting: dict[str, Message] = {}  # empty copies of messages without reply, by id
 
     def send(self, messages: Iterable[Message], timeout: float) -> None:
-        """Push messages, which expire after `timeout` seconds; skips those of unknown nodes."""
+        """Push messages, which expire after `timeout` seconds; skips those of unknown nodes.
+
+        Messages may have been made long before: nodes may first have exchanged keys.
+        """
         messages = list(messages)
         for message in messages:
-            message.metadata.ttl = timeout + _GRACE
+            age = time.time() - message.metadata.created_at
+            message.metadata.ttl = age + timeout + _GRACE
         ids = self.grid.push_messages(messages) if messages else []
         self.waiting |= zip(ids, map(_empty, messages), strict=True)
         self.waiting.pop("", None)  # of an unknown node

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fedapp.core.errors import unknown
+from fedapp.core.errors import UserError, unknown
 from fedapp.core.files import write_atomically
 from fedapp.core.progress import tracked
 from fedapp.experiments.bench.engine import measure_engine
@@ -40,14 +40,15 @@ def bench(
 ) -> dict[str, Any]:
     """Run the named parts, by default all, and return their results in one dictionary.
 
-    With a `folder`, the results so far are written to it after each part.
+    With a `folder`, which is created, the results so far are written to it after each part.
 
     Returns:
         "fl_tax": {model: ratio}, and the other results of the parts' functions. "skipped_methods":
             the plan's methods that are not in the method table. "plan" and "environment".
 
     Raises:
-        UserError: an unknown model or part, or a run that did not complete.
+        UserError: an unknown model or part, a folder with other results or without write access,
+            or a run that did not complete.
     """
     models = {**BACKBONES, **GROUPS}
     for model in plan.models:
@@ -59,6 +60,8 @@ def bench(
     absent = [method for method in plan.methods if method not in METHODS]
     plan = replace(plan, methods=tuple(m for m in plan.methods if m in METHODS))
     results: dict[str, Any] = {"skipped_methods": absent, "plan": asdict(plan)}
+    if folder:
+        _create(folder)
     for part in tracked(list(parts or PARTS), "benchmark parts"):
         results |= PARTS[part](project, plan) | {"environment": environment()}
         if folder:
@@ -66,9 +69,18 @@ def bench(
     return results
 
 
+def _create(folder: Path) -> None:
+    if (folder / "bench.json").exists():
+        raise UserError(f"{folder} has the results of another benchmark; give another --output-dir")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "bench.json", b"{}\n")
+    except OSError as error:
+        raise UserError(f"--output-dir {folder} cannot be written: {error.strerror}") from None
+
+
 def write(results: dict[str, Any], folder: Path) -> None:
     """Write bench.json, bench.md and bench.png to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "bench.json", json.dumps(results, indent=2).encode())
     write_atomically(folder / "bench.md", (markdown(results) + "\n").encode())
     write_atomically(folder / "bench.png", png(draw(results)))

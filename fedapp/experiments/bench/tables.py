@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedapp.methods.table import METHODS
 from fedapp.results.formatting import markdown_table
 from fedapp.results.plots.rendering import BLUE, RED, color_of, new_figure, styled
 
@@ -160,9 +161,15 @@ def _draw_tax(axes: Axes, tax: Mapping[str, Mapping[str, float]]) -> None:
 
 def _draw_methods(axes: Axes, cost: Mapping[str, float]) -> None:
     names = sorted(cost, key=lambda name: cost[name])
-    _draw_bars(axes, names, [cost[name] for name in names])
+    _draw_bars(axes, [_with_models(name) for name in names], [cost[name] for name in names])
     axes.axvline(1.0, color=RED, linestyle="--", linewidth=1)
     axes.set_xlabel("Seconds per round over FedAvg's")
+
+
+def _with_models(method: str) -> str:
+    """Return a method's name; for clients with own models, which are other networks, say so."""
+    row = METHODS.get(method)
+    return f"{method} (own models)" if row is not None and row.personal else method
 
 
 def _draw_messages(axes: Axes, messages: Mapping[str, Mapping[str, float]]) -> None:

@@ -23,8 +23,8 @@ class Measure:
     spread: Callable[[Sequence[float]], float] = statistics.stdev  # over seeds
 
 
-def _percent(summary: Summary) -> float | None:
-    fraction = summary.get("accuracy_final")
+def _percent(summary: Summary, name: str = "accuracy_final") -> float | None:
+    fraction = summary.get(name)
     return None if fraction is None else 100 * fraction
 
 
@@ -49,13 +49,13 @@ def reports_best_round(setting: Mapping[str, Any]) -> bool:
 MEASURES: dict[str, Measure] = {
     "accuracy_percent": Measure(_percent, "%"),
     "best accuracy_percent": Measure(
-        lambda summary: 100 * summary["accuracy_best"],
+        lambda summary: _percent(summary, "accuracy_best"),
         "%",
         note="best round, as published",
         spread=statistics.pstdev,  # as in the code on which FedDOR builds
     ),
     f"{PERSONAL} of the global model": Measure(
-        lambda summary: 100 * summary["client_accuracy_mean"],
+        lambda summary: _percent(summary, "client_accuracy_mean"),
         "%",
         asks_clients=True,
         note="the global model on each client's own test split, mean over clients",

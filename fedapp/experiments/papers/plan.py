@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, unknown
@@ -100,6 +101,16 @@ class PlannedRun:
             "resume": "auto",
             **self.request.changes,  # also a checkpoint-every of the user's own
         }
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The overrides, and the default of every other key that may change a result.
+
+        Thus no edited pyproject.toml changes a run; only its machine and recording keys count.
+        """
+        free = {*marked_keys(RunConfig, MACHINE, RECORDING), "device"}
+        every = RunConfig.model_validate({}).flat()
+        return {key: every[key] for key in every if key not in free} | self.overrides
 
     @property
     def name(self) -> str:

@@ -18,17 +18,21 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
-from fedapp.experiments.earlier_runs import outcome
 from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_parallel
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
+from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
 RESULTS = "results.csv"
 _KEY = ("paper", "table", "cell", "changes")
+_NUMBERS = (
+    "published mean", "published std", "mean", "std", "difference", "final accuracy %",
+    "best accuracy %", "seconds",
+)  # fmt: skip
 
 
 def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
@@ -39,7 +43,7 @@ def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
             log.info("%s is finished, not run again", run.name)
             continue
         log.info("running %s", run.name)
-        run_attached(project, run.overrides, Resources())
+        run_attached(project, run.configuration, Resources())
     return result(cell, runs_so_far(cell, request))
 
 
@@ -63,7 +67,7 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
     def one(run: PlannedRun) -> str:
         log.info("running %s", run.name)
         try:
-            code = run_in_subprocess(project, run.overrides, Resources())
+            code = run_in_subprocess(project, run.configuration, Resources())
         except (UserError, OSError) as error:
             return str(error)
         return f"exit code {code}, see its log" if code else ""
@@ -173,18 +177,29 @@ def _accuracies(summaries: Sequence[Summary]) -> dict[str, Any]:
 def write_results(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write results.csv: these rows, and the file's earlier rows of other cells."""
     path = folder / RESULTS
-    new = {_key(row) for row in rows}
-    kept = []
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            kept = [row for row in csv.DictReader(file) if _key(row) not in new]
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="ignore")
     writer.writeheader()
-    writer.writerows([*kept, *rows])
+    writer.writerows([*earlier_results(folder, rows), *rows])
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.getvalue().encode("utf-8"))
     return path
+
+
+def earlier_results(folder: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of results.csv about other cells than those of `rows`."""
+    path = folder / RESULTS
+    if not path.is_file():
+        return []
+    new = {_key(row) for row in rows}
+    with path.open(encoding="utf-8", newline="") as file:
+        return [_typed(row) for row in csv.DictReader(file) if _key(row) not in new]
+
+
+def _typed(row: dict[str, str]) -> dict[str, Any]:
+    """Return a row of results.csv as `result` made it."""
+    numbers = {key: float(row[key]) if row.get(key) else None for key in _NUMBERS}
+    return {**row, **numbers, "published failed": row.get("published failed") == "True"}
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:

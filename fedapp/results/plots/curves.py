@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedapp.results.formatting import percent
+from fedapp.results.outcome import best_round
 from fedapp.results.plots.rendering import (
     BLUE,
     RED,
@@ -23,7 +24,6 @@ from fedapp.results.plots.rendering import (
     styled,
     whole_numbers,
 )
-from fedapp.results.run_directory import best_round
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -107,14 +107,16 @@ def _four_factors_of_one(model: Row) -> Figure:
 
 @styled
 def divergence(runs: Sequence[Run]) -> Figure:
-    """Draw each client's weight divergence over its distribution distance, in L1 norms."""
+    """Draw each client's weight divergence over its distribution distance, in L1 norms.
+
+    Of each run, the last measured round.
+    """
     figure = new_figure(4.8, 3.6 + 0.28 * len(runs))
     axes = figure.subplots()
     for position, (label, entries) in enumerate(runs):
-        measured = [entry["measures"]["divergence"] for entry in entries]
-        clients = [row for measure in measured for row in measure["clients"]]
-        last = measured[-1]["model"].get("pearson_l1")
-        legend = label if last is None else f"{label}: Pearson {last:+.2f}"
+        measured = entries[-1]["measures"]["divergence"]
+        clients, pearson = measured["clients"], measured["model"].get("pearson_l1")
+        legend = label if pearson is None else f"{label}: Pearson {pearson:+.2f}"
         axes.plot(
             _column(clients, "distribution_distance_l1"), _column(clients, "weight_divergence_l1"),
             MARKERS[position % len(MARKERS)], color=color_of(position), markersize=6, alpha=0.75,

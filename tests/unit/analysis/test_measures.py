@@ -6,6 +6,7 @@ measure, its files, its plots, and what a user who asks for the impossible is to
 
 import csv
 import json
+import re
 import time
 
 import numpy as np
@@ -241,6 +242,23 @@ def test_command_measures_and_prints_json(run):
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["feddr+"][-1]
     assert found["measures"]["norms"]["model"]["weight_global"] == pytest.approx(1)
+
+
+def test_command_prints_the_round_that_was_asked_for(run):
+    asked = [str(run.path), "-m", "weight-alignment", "--clients", "1"]
+    CliRunner().invoke(app, ["analyse", *asked])  # of the newest round, which is a later one
+    shown = CliRunner().invoke(app, ["analyse", *asked, "--round", "2"]).stdout
+    assert re.search(r"round\W+2\W", shown)
+    assert "weight-alignment/" in shown
+
+
+def test_a_damaged_file_is_named_and_stays(tmp_path):
+    run = RunDirectory.create(tmp_path, "damaged", settings())
+    for content in ("{", "{}", '{"rounds": 3}'):
+        (run.path / "analysis.json").write_text(content)
+        with pytest.raises(UserError, match=r"analysis.json has no list of measured rounds"):
+            store.add(run, {"round": 1, "measures": {}})
+        assert (run.path / "analysis.json").read_text() == content
 
 
 def test_an_unknown_measure_is_refused_in_words():

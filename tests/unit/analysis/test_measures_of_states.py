@@ -15,10 +15,12 @@ from in_process import settings
 
 from clients.base import LocalClient
 from fedapp import server_app
+from fedapp.analysis.personalise import personalise
 from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import measures_file as store
+from fedapp.results.final_model import read_model
 from fedapp.results.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -127,6 +129,25 @@ def test_local_models_have_the_rate_of_the_run_before_it_got_more_rounds(trainin
     saved.measure(2, ["norms"], 1)
     (measured,) = [models for models in trainings.values() if len(models) == 2]
     assert len(set(measured)) == 1
+
+
+def test_the_model_of_an_earlier_end_is_not_that_of_the_newest_round(tmp_path):
+    run = train(tmp_path, method="fedavg", num_rounds=2)
+    assert SavedRun(run, LocalOverrides()).measurable() == [3]
+    assert read_model(run)
+    run.remove_summary()  # as when the run goes on
+    assert SavedRun(run, LocalOverrides()).measurable() == [1]
+    for read in (lambda: read_model(run), lambda: personalise(run.path, {"finetune-epochs": 1})):
+        with pytest.raises(UserError, match=r"of an earlier end of this run, which goes on or was"):
+            read()
+    run.write_summary({"status": "completed"})
+    run.model_path.write_bytes(run.model_path.read_bytes()[:-9])
+    with pytest.raises(
+        UserError, match=r"model.safetensors does not contain the model of this run"
+    ):
+        read_model(run)
+    (run.checkpoints / "round-000001-copy.safetensors").touch()
+    assert SavedRun(run, LocalOverrides()).measurable() == [3]
 
 
 def test_a_round_of_rate_0_trains_nobody(tmp_path):

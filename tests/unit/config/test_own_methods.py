@@ -6,6 +6,7 @@ import pytest
 
 from clients.base import LocalClient
 from fedapp.config.own_methods import check_method
+from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods import METHODS, ClientSpec, Method, ServerSpec, find_method
 from strategies.fedavg import FedAvg
@@ -85,3 +86,15 @@ def test_a_class_that_cannot_be_built_or_resumed_is_one_sentence(refused, messag
 def test_an_unknown_method_names_the_option_and_the_variable_of_a_host():
     with pytest.raises(UserError, match=r"--extension \(FEDAPP_EXTENSIONS\) and its file"):
         find_method("nope")
+
+
+def test_a_weight_of_the_users_row_stands_above_that_of_the_method_with_its_rates(monkeypatch):
+    own = replace(METHODS["fedntd"], defaults={"beta": 0.3, "tau": 3.0}, settings_of="fedntd")
+    monkeypatch.setitem(METHODS, "mine", own)
+    monkeypatch.setitem(METHODS, "plain", replace(own, defaults={}))
+    keys = {"dataset": "cifar10", "model": "vgg11"}
+    mine, plain = (parse_config({**keys, "method": name}) for name in ("mine", "plain"))
+    assert (mine.beta, mine.tau) == (0.3, 3.0)
+    published = parse_config({**keys, "method": "fedntd"})
+    assert (plain.beta, plain.tau, plain.lr) == (published.beta, published.tau, published.lr)
+    assert mine.lr == published.lr

@@ -144,6 +144,10 @@ def test_the_command_prints_json_or_markdown_and_leaves_files(speeds, tmp_path):
     assert found["fl_tax"] == {"cnn": 0.9}
     assert json.loads((tmp_path / "out/bench.json").read_text()) == found
     assert (tmp_path / "out/bench.png").read_bytes().startswith(b"\x89PNG")
+    again = CliRunner().invoke(cli.app, arguments)
+    assert "has the results of another benchmark" in str(again.exception)
+    assert json.loads((tmp_path / "out/bench.json").read_text()) == found
+    arguments[-1] = str(tmp_path / "second")
     assert CliRunner().invoke(cli.app, arguments).stdout.startswith("## FL tax")
 
 

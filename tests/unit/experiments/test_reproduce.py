@@ -15,7 +15,14 @@ from fedapp.engines import launch
 from fedapp.experiments.papers import plan as planning
 from fedapp.experiments.papers import reproduce as reproducing
 from fedapp.experiments.papers.plan import Request, runs_of
-from fedapp.experiments.papers.reproduce import finished, result, run_cell, write_results
+from fedapp.experiments.papers.reproduce import (
+    earlier_results,
+    finished,
+    result,
+    run_cell,
+    write_results,
+)
+from fedapp.experiments.papers.results_page import results_html
 from fedapp.results.run_directory import RunDirectory
 
 
@@ -135,6 +142,25 @@ def test_results_keep_the_cells_of_earlier_calls(simulated, tmp_path):
         ("fedavg cifar10 s=2", "rounds x 0.1"),
     ]
     assert all(float(row["mean"]) == pytest.approx(40.0) for row in rows)
+    request = Request(tmp_path, scale=0.1, seeds=(0,))
+    new = [run_cell(cell(), request, tmp_path)]
+    earlier = earlier_results(tmp_path, new)
+    assert [row["cell"].split()[0] for row in earlier] == ["fedntd", "fedavg"]
+    assert [row["mean"] for row in earlier] == [pytest.approx(40.0)] * 2
+    assert results_html([*earlier, *new], "a table").count("<details") == 3
+
+
+def test_an_edited_pyproject_changes_no_run(simulated, tmp_path):
+    """The runs state every key that may change a result."""
+    run_cell(cell(), Request(tmp_path, seeds=(0,)), tmp_path)
+    (passed,) = simulated.calls
+    assert (passed["precision"], passed["eval-every"], passed["clip-norm"]) == ("fp32", 1, 0.0)
+    assert not {"device", "threads", "tracker"} & passed.keys()
+
+
+def test_a_measure_that_the_run_left_out_is_none(simulated, tmp_path):
+    found = cell("feddr+", "table14-pfl-finetune-loss", "dr alpha=0.1")
+    assert run_cell(found, Request(tmp_path, seeds=(0,)), tmp_path)["mean"] is None
 
 
 def test_the_plan_runs_nothing_and_counts_everything(simulated, tmp_path, monkeypatch):

@@ -31,6 +31,21 @@ def test_files_that_cannot_be_written_stop_no_other_run(tmp_path, monkeypatch):
     assert "No space left" in rows[0]["reason"]
 
 
+def test_a_run_that_another_process_completed_meanwhile_is_no_failure(tmp_path):
+    """The same sweep in two terminals."""
+    runs = make_plan(tmp_path)
+    runner, other = FakeRunner(), FakeRunner()
+
+    def meanwhile(project, values, resources):
+        if values["run-name"] == runs[0].directory.name:
+            other(project, runs[1].config, resources)
+        return runner(project, values, resources)
+
+    rows = sweep.execute(ROOT, runs, Resources(), meanwhile)
+    assert {row["status"] for row in rows} == {"completed"}
+    assert len(runner.started) == len(runs) - 1
+
+
 def test_a_long_name_is_cut_and_stays_unique():
     names = {sweep.run_name({"data-dir": "/a" * 200 + end}, 0) for end in ("1", "2")}
     assert len(names) == 2

@@ -9,12 +9,15 @@ from in_process import assert_same, settings
 from safetensors.numpy import load_file
 
 from fedapp import server_app
+from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import callbacks
+from fedapp.runtime.checkpoints import Checkpoints
 from strategies.rounds import base, interruption
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.interruption import ask_to_stop, uninterrupted
+from strategies.rounds.interruption import ask_to_stop
+from strategies.rounds.report import RoundDiverged
 from strategies.secure.messages import UNMASK
 from strategies.secure.server import SecureSession
 
@@ -109,15 +112,27 @@ def test_a_resumed_run_repeats_no_finished_round(train, monkeypatch, method):
 
 @pytest.mark.parametrize(
     ("owner", "name", "after"),
-    [(ClientStrategy, "configure_evaluate", False), (callbacks.Console, "round_ends", True)],
+    [
+        (ClientStrategy, "configure_evaluate", False),
+        (callbacks.Console, "round_ends", True),
+        (Checkpoints, "_write", False),
+    ],
 )
-def test_a_round_whose_evaluation_is_missing_gets_no_checkpoint(
-    train, monkeypatch, tmp_path, owner, name, after
-):
-    at_round_2(monkeypatch, owner, name, interrupt, after)
-    with pytest.raises(KeyboardInterrupt):
-        train("cut", method="fedexp", num_rounds=3, checkpoint_every=100)
-    assert not list((tmp_path / "cut" / "checkpoints").iterdir())
+@pytest.mark.parametrize("method", ["fedavg", "fedexp"])
+def test_a_round_that_is_not_finished_is_repeated(train, monkeypatch, method, owner, name, after):
+    """The state is that of round 2 already, and the checkpoint that of round 1."""
+    keys = {"method": method, "num_rounds": 3, "checkpoint_every": 1}
+    whole = train("whole", **keys)
+    with monkeypatch.context() as patch:
+        at_round_2(patch, owner, name, interrupt, after)
+        with pytest.raises(KeyboardInterrupt):
+            train("cut", **keys)
+    cut = RunDirectory.load(whole.path.parent / "cut")
+    assert [path.name for path in cut.checkpoints.iterdir()] == ["round-000001.safetensors"]
+    train("cut", **keys, resume="auto")
+    assert [row["accuracy"] for row in cut.rounds()] == [row["accuracy"] for row in whole.rounds()]
+    model = "model.safetensors"
+    assert_same(load_file(cut.path / model), load_file(whole.path / model))
 
 
 def test_a_state_between_two_rounds_gets_no_checkpoint(train, monkeypatch, tmp_path):
@@ -130,7 +145,20 @@ def test_a_state_between_two_rounds_gets_no_checkpoint(train, monkeypatch, tmp_p
     at_round_2(monkeypatch, ClientStrategy, "_next_arrays", interrupted_twice, after=True)
     with pytest.raises(KeyboardInterrupt):
         train("cut", method="fedexp", num_rounds=3, checkpoint_every=100)
-    assert not list((tmp_path / "cut" / "checkpoints").iterdir())
+    files = (tmp_path / "cut" / "checkpoints").iterdir()
+    assert [path.name for path in files] == ["round-000001.safetensors"]
+
+
+def test_a_round_that_fails_loses_none_before_it(train, monkeypatch, tmp_path):
+    def fail(arrays, server_round):
+        if server_round == 2:
+            raise RoundDiverged("not finite")
+
+    monkeypatch.setattr(base, "check_finite", fail)
+    with pytest.raises(UserError, match="not finite"):
+        train("cut", method="fedexp", num_rounds=3, checkpoint_every=100)
+    files = (tmp_path / "cut" / "checkpoints").iterdir()
+    assert [path.name for path in files] == ["round-000001.safetensors"]
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("configure_train", 1), ("configure_evaluate", 2)])
@@ -209,59 +237,3 @@ def test_a_round_is_not_written_twice(train, monkeypatch, tmp_path):
     cut = RunDirectory.load(tmp_path / "cut")
     assert [row["round"] for row in cut.rounds()] == [1]
     assert cut.summary()["rounds"] == 1
-
-
-@uninterrupted()
-def interrupted_step(done):
-    interrupt()
-    done.append("first half")
-    done.append("second half")
-
-
-@uninterrupted()
-def step_interrupted_twice(done):
-    interrupt()
-    done.append("first half")
-    interrupt()
-    done.append("second half")
-
-
-@uninterrupted()
-def interrupted_step_with_an_error():
-    interrupt()
-    raise ValueError("the cause")
-
-
-def test_a_signal_acts_after_the_statements_and_then_at_once_again():
-    done = []
-    with pytest.raises(KeyboardInterrupt):
-        interrupted_step(done)
-    assert done == ["first half", "second half"]
-    with pytest.raises(KeyboardInterrupt):
-        interrupt()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_other_signals_that_end_a_run_wait_too(number):
-    done = []
-    before = signal.signal(number, lambda *_: done.append("signal"))
-    try:
-        with uninterrupted():
-            signal.raise_signal(number)
-            done.append("statements")
-    finally:
-        signal.signal(number, before)
-    assert done == ["statements", "signal"]
-
-
-def test_a_second_signal_acts_at_once():
-    done = []
-    with pytest.raises(KeyboardInterrupt):
-        step_interrupted_twice(done)
-    assert done == ["first half"]
-
-
-def test_an_error_of_the_statements_is_not_lost():
-    with pytest.raises(KeyboardInterrupt) as raised:
-        interrupted_step_with_an_error()
-    assert isinstance(raised.value.__context__, ValueError)

@@ -55,7 +55,7 @@ def train(tmp_path):
 
 def test_a_completed_run_whose_clients_states_are_gone_stays_completed(train):
     before = train(method="scaffold", num_rounds=1)
-    with pytest.raises(UserError, match=r"is completed, and its clients' states were removed"):
+    with pytest.raises(UserError, match=r"has completed, and its clients' states were removed"):
         train(method="scaffold", num_rounds=2, resume="auto")
     assert before.summary()["status"] == "completed"
     assert len(before.rounds()) == 1

@@ -11,7 +11,8 @@ from clients.state.store import ClientState
 from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
-from fedapp.results.run_directory import RunDirectory, best_round
+from fedapp.results.outcome import best_round
+from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 from strategies.rounds.client_evaluation import summarise_clients
 

@@ -8,9 +8,10 @@ from flwr.server.superlink.linkstate.utils import create_message_error_unavailab
 from in_process import settings
 
 from fedapp.core.errors import UserError
+from fedapp.engines import in_process
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.runtime.preflight import wait_for_nodes
-from strategies.rounds.transport import exchange
+from strategies.rounds.transport import Exchange, exchange
 
 
 class FaultyGrid(InProcessGrid):
@@ -66,7 +67,17 @@ def test_a_silent_node_is_left_out_after_the_timeout_and_its_message_expires():
     grid = FaultyGrid()
     grid.answer = lambda message: Message(RecordDict(), reply_to=message)
     assert set(by_node(exchange(grid, questions(), 0.5))) == {100, 102}
-    assert grid.times_to_live == [5.5] * 3
+    assert grid.times_to_live == pytest.approx([5.5] * 3, abs=0.2)
+
+
+def test_a_message_that_is_sent_late_lives_as_long_as_its_round(monkeypatch):
+    """Its life begins when it is made, and the nodes may have exchanged keys since."""
+    asked, grid = questions(), FaultyGrid()
+    later = time.time() + 40
+    monkeypatch.setattr("strategies.rounds.transport.time.time", lambda: later)
+    monkeypatch.setattr(in_process, "expired", lambda message: False)
+    Exchange(grid).send(asked, 10)
+    assert grid.times_to_live == pytest.approx([55.0] * 3, abs=0.2)
 
 
 def test_replies_that_wait_when_the_time_is_over_are_taken_from_all_nodes():
