@@ -93,10 +93,10 @@ def callbacks_of(
         callbacks.MetricsFile(),
         callbacks.ClientScores(),
         callbacks.Console(),
-        callbacks.Tracking(tracker),
         Measures(config.analyses, tracker),
         callbacks.SummaryFile(),
-        Checkpoints(),  # of rounds whose measures are complete; after the summary, which is small
+        Checkpoints(),  # after the measures and the small summary, before a slow tracker
+        callbacks.Tracking(tracker),
         callbacks.FinalModel(),
         callbacks.Figures(),
         callbacks.Report(),
