@@ -33,7 +33,8 @@ def fine_tune(job: Job, options: argparse.Namespace) -> None:
     done = folder / "personal.keys"  # of an earlier call
     if done.exists() and done.read_text() == keys:
         return
-    (folder / "personal.json").unlink(missing_ok=True)
+    for old in (done, folder / "personal.json"):
+        old.unlink(missing_ok=True)
     log = options.output / f"{name_of(job)}.log"
     fedapp(["personalise", str(folder), "-c", keys], log)
     if (folder / "personal.json").exists():

@@ -7,6 +7,7 @@ measures can be added one by one.
 import csv
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fedapp.core.errors import UserError
@@ -37,24 +38,30 @@ def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
 
     Several processes may do so at a time.
     """
-    with lock_file(run.path / ".analysis.lock"):
+    with _locked(run):
         earlier = {old["round"]: old for old in read(run)}
         new = to_json_types(entry)  # as `read` will return it
         before = earlier.get(new["round"], {}).get("measures", {})
         earlier[new["round"]] = {**new, "measures": {**before, **new["measures"]}}
         rounds = [earlier[number] for number in sorted(earlier)]
-        write_atomically(run.path / "analysis.json", json_text({"rounds": rounds}).encode())
-        write_atomically(run.path / "analysis.csv", _csv(rounds).encode())
+        _write(run, rounds)
     return rounds
 
 
 def truncate(run: RunDirectory, after: int) -> None:
     """Remove rounds later than `after`, which a resumed run measures again."""
-    kept = [entry for entry in read(run) if entry["round"] <= after]
-    path = run.path / "analysis.json"
-    if path.exists():
-        write_atomically(path, json_text({"rounds": kept}).encode())
-        write_atomically(run.path / "analysis.csv", _csv(kept).encode())
+    if (run.path / "analysis.json").exists():
+        with _locked(run):
+            _write(run, [entry for entry in read(run) if entry["round"] <= after])
+
+
+def _locked(run: RunDirectory) -> AbstractContextManager[None]:
+    return lock_file(run.path / ".analysis.lock")
+
+
+def _write(run: RunDirectory, rounds: list[Entry]) -> None:
+    write_atomically(run.path / "analysis.json", json_text({"rounds": rounds}).encode())
+    write_atomically(run.path / "analysis.csv", _csv(rounds).encode())
 
 
 def figures(entry: Mapping[str, Any]) -> dict[str, float]:

@@ -20,7 +20,7 @@ class Checkpoints(Callback):
 
     def __init__(self) -> None:
         """Begin without a finished round."""
-        self._saved = time.monotonic()
+        self._saved = 0.0  # when the last one was
         self._waiting: Checkpoint | None = None  # of the last finished round, not yet written
 
     def run_begins(self, run: ActiveRun) -> None:

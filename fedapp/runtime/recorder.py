@@ -88,9 +88,10 @@ class Recorder:
     def finish(self, status: str, reason: str = "", diverged: bool = False) -> None:
         """Summarise the run and call `run_ends`.
 
-        The status is "completed", "failed" (a round gave no model, or the last loss is not finite)
-        or "interrupted" (an interruption or an error in the program). `diverged` marks a failed run
-        that ended because of numbers that are not finite: the same run would fail again.
+        The status is "completed", "failed" (a round gave no model, the last loss is not finite, or
+        a file that the run needs cannot be written) or "interrupted" (an interruption or an error
+        in the program). `diverged` marks a failed run that ended because of numbers that are not
+        finite: the same run would fail again.
         """
         if not hasattr(self, "run"):
             return  # interrupted before the first round began

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from fedapp.core.errors import UserError, unknown
@@ -70,11 +71,13 @@ def bench(
 
 
 def _create(folder: Path) -> None:
+    """Create a folder for results, before hours of measuring; raises UserError if it has some."""
     if (folder / "bench.json").exists():
         raise UserError(f"{folder} has the results of another benchmark; give another --output-dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "bench.json", b"{}\n")
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise UserError(f"--output-dir {folder} cannot be written: {error.strerror}") from None
 
