@@ -1,10 +1,12 @@
 """Compare a device with the CPU: every loss with its gradients, and one round of every method.
 
-    python benchmarks/device_agreement.py losses|methods [--device cuda] [--threads 1] [--only A,B]
+    python benchmarks/device_agreement.py losses|methods|graphs [--device cuda] [--threads 1]
+        [--only A,B]
 
 Prints a Markdown table of relative differences, and ends with exit status 1 if one is above the
 tolerance. Losses in float32 are compared with the CPU in float64; models after one round in fp32
-with those of the CPU. A second count of threads on the CPU tries the program without a GPU.
+with those of the CPU; with `graphs`, models trained with and without CUDA graphs. A second count of
+threads on the CPU tries the program without a GPU.
 """
 
 import argparse
@@ -34,6 +36,8 @@ BATCH, CLASSES, FEATURES = 50, 10, 64
 NOISE = ("generator.first.bias", "generator.norm.running_mean")  # BatchNorm subtracts this bias
 QUICK = {"num-rounds": 1, "num-clients": 10, "participation": 0.5, "local-epochs": 1}
 QUICK |= {"precision": "fp32", "batch-size": 50}
+LONGER = {"num_rounds": 2, "local_epochs": 2, "batch_size": 10, "cuda_graphs": True}
+EAGER = {"cuda_graphs": False}
 
 
 def inputs() -> dict[str, Any]:
@@ -136,9 +140,28 @@ def compare_methods(device: str, threads: int, only: set[str]) -> Iterator[tuple
         yield method, max(distance(found[name], exact[name]) for name in exact)
 
 
-def trained(method: str, device: str, threads: int, folder: Path) -> dict[str, dict[str, Tensor]]:
+def compare_graphs(device: str, only: set[str]) -> Iterator[tuple[str, float]]:
+    """Yield the largest relative difference of each method's models with and without CUDA graphs.
+
+    Prints the methods whose steps were not recorded.
+    """
+    for method in METHODS:
+        if only and method not in only:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            recorded = trained(method, device, 1, Path(folder) / "recorded", **LONGER)
+            if "not recorded" in (Path(folder) / "log").read_text():
+                print(f"{method}: not recorded")
+            plain = trained(method, device, 1, Path(folder) / "plain", **LONGER | EAGER)
+        yield method, max(distance(recorded[name], plain[name]) for name in plain)
+
+
+def trained(
+    method: str, device: str, threads: int, folder: Path, **changes: Any
+) -> dict[str, dict[str, Tensor]]:
     """Train one round in this process; returns the server's and the clients' models by file."""
     keys = {**QUICK, "method": method, "device": device, "threads": threads, "keep-state": True}
+    keys |= {key.replace("_", "-"): value for key, value in changes.items()}
     keys |= {"output-dir": str(folder), "run-name": "run", "state-dir": str(folder / "states")}
     close_process()
     with (folder.parent / "log").open("w") as log, redirect_stdout(log):
@@ -163,6 +186,8 @@ def distance(found: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
 
     Single tensors say less: a bias in front of BatchNorm is rounding errors only.
     """
+    if not exact:  # of clients that train alone, the server's model
+        return 0.0
     one, other = (torch.cat([m[name].flatten() for name in sorted(exact)]) for m in (found, exact))
     return float((one - other).norm() / other.norm().clamp_min(1e-12))
 
@@ -172,21 +197,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=("losses", "methods"))
+    parser.add_argument("what", choices=("losses", "methods", "graphs"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--threads", type=int, default=1, help="of the device's run, for cpu")
     parser.add_argument("--only", default="", help="methods, separated by commas")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    only = set(options.only.split(",")) - {""}
     if options.what == "losses":
         tolerance, rows = LOSS_TOLERANCE, list(compare_losses(options.device))
+    elif options.what == "graphs":
+        tolerance, rows = 0.0, list(compare_graphs(options.device, only))
     else:
-        only = set(options.only.split(",")) - {""}
         tolerance = ROUND_TOLERANCE
         rows = list(compare_methods(options.device, options.threads, only))
     print(markdown(("name", "largest relative difference"), [(n, f"{d:.1e}") for n, d in rows]))
     worse = [name for name, value in rows if not value <= tolerance]
-    print(f"{len(rows)} compared with the CPU, tolerance {tolerance:g}: {len(worse)} above it")
+    print(f"{len(rows)} compared, tolerance {tolerance:g}: {len(worse)} above it")
     sys.exit(f"above the tolerance: {', '.join(worse)}" if worse else 0)
 
 

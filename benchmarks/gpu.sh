@@ -1,10 +1,11 @@
 #!/bin/sh
 # What has to be measured on a machine with a GPU, in order of importance, also without a network.
 #
-#     sh benchmarks/gpu.sh [PART...]      PART: losses methods bench table
+#     sh benchmarks/gpu.sh [PART...]      PART: losses methods graphs bench table
 #
 #   losses   every loss and its gradients in float32 beside the CPU in float64
 #   methods  the models of every method after one round beside those of the CPU
+#   graphs   every method's models with CUDA graphs beside those without, which must be equal
 #   bench    the FL tax, precisions (fp32, tf32, bf16), a paper's round, memory over 20 rounds
 #   table    FedDr+'s table 3 at its length, CIFAR-100 with 10 shards: fedavg, then feddr+
 #
@@ -33,7 +34,7 @@ fedapp() {
 
 part() {
     case $1 in
-        losses | methods) "$PYTHON" benchmarks/device_agreement.py "$1" --device "$DEVICE" ;;
+        losses | methods | graphs) "$PYTHON" benchmarks/device_agreement.py "$1" --device "$DEVICE" ;;
         bench) fedapp bench --quick --part gpu --output-dir "$OUT/bench" ;;
         table)
             for method in fedavg feddr+; do
@@ -43,7 +44,7 @@ part() {
             done
             ;;
         *)
-            echo "unknown part '$1'; there is losses, methods, bench and table" >&2
+            echo "unknown part '$1'; there is losses, methods, graphs, bench and table" >&2
             return 2
             ;;
     esac
@@ -55,7 +56,7 @@ if [ "${1:-}" = --now ]; then
 fi
 
 failed=
-for each in ${*:-losses methods bench table}; do
+for each in ${*:-losses methods graphs bench table}; do
     echo "== $each, at most $LIMIT s"
     timeout --signal=INT --kill-after=30 "$LIMIT" sh benchmarks/gpu.sh --now "$each" \
         >"$OUT/$each.log" 2>&1 || failed="$failed $each (exit status $?)"

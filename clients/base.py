@@ -8,6 +8,7 @@ or more of `prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -43,6 +44,7 @@ class LocalClient(NumPyClient):
 
     takes_regulariser: ClassVar[bool] = True  # False: its loss ignores the objective
     kept_copies: int = 0  # arrays in its state for each trained parameter, of the same shape
+    recordable: bool = False  # whether `graphs` may record its own `gradients`
 
     def __init__(
         self,
@@ -237,15 +239,11 @@ class LocalClient(NumPyClient):
         settings: LocalSettings | None = None,
     ) -> TrainingResult:
         """Run the local loop on this client's data for `server_round`, with `self.gradients`."""
+        rule, used = self._gradients(), settings or self.settings
+        used = replace(used, graphs=used.graphs and (rule is backward or self.recordable))
+        epoch = self.data.training(server_round)
         return train(
-            self.model,
-            self.frozen(objective),
-            objective,
-            self.data.training(server_round),
-            lr,
-            settings or self.settings,
-            self._gradients(),
-            self.velocity,
+            self.model, self.frozen(objective), objective, epoch, lr, used, rule, self.velocity
         )
 
     def _gradients(self) -> Gradients:

@@ -34,6 +34,7 @@ class FedCurvClient(LocalClient):
     """
 
     kept_copies = 2
+    recordable = True
 
     def __init__(
         self, *args: Any, weight: float, samples: int, per_sample: bool, accumulate: bool,

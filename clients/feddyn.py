@@ -24,6 +24,7 @@ class FedDynClient(LocalClient):
     """
 
     kept_copies = 1
+    recordable = True
 
     def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
         """Prepare a client; `alpha` weighs the quadratic term, other arguments as `LocalClient`."""

@@ -22,6 +22,8 @@ class FedNovaClient(LocalClient):
     momentum act on the difference. The code of FedNTD (Lee et al. 2022, NeurIPS) does this.
     """
 
+    recordable = True
+
     def __init__(self, *args: Any, correction: str, **kwargs: Any) -> None:
         """Prepare a client; `correction` is "none" or "own", other arguments as `LocalClient`."""
         super().__init__(*args, **kwargs)

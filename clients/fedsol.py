@@ -25,6 +25,8 @@ class FedSOLClient(LocalClient):
     Source: FedSOL (Lee G. et al. 2024, CVPR), the perturbed gradient.
     """
 
+    recordable = True
+
     def __init__(self, *args: Any, rho: float, adaptive: bool, part: str, **kwargs: Any) -> None:
         """Prepare a client.
 

@@ -45,6 +45,7 @@ class PairClient(PersonalClient):
     """Trains both models on the sum of their losses, each module's gradient clipped to norm 10."""
 
     takes_regulariser = False
+    recordable = True
 
     def losses(self, features: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the personal model's loss and the mentee's."""

@@ -48,6 +48,7 @@ class PrototypeClient(PersonalClient):
         """Prepare a client; `rule` is "head", "proto" or "auto" (the method's default)."""
         super().__init__(*args, **kwargs)
         self.weight, self.during = weight, collect == "during"
+        self.recordable = not self.during
         self.seen: list[tuple[Tensor, Tensor]] = []  # what is averaged [B, width], labels [B]
         self.by_prototype = self.by_prototype if rule == "auto" else rule == "proto"
         self.num_classes = len(self.data.class_counts)

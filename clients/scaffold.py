@@ -24,6 +24,7 @@ class ScaffoldClient(LocalClient):
     """
 
     kept_copies = 1
+    recordable = True
 
     def prepare(self, server_round: int) -> None:
         """Compute c - c_i; both start at zero."""

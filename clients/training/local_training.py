@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.training.factored import CurrentParameters, FactoredWeight, factored
+from clients.training.graphs import replayed
 from clients.training.objective import Objective, Step
 from clients.training.sgd import FusedSGD
 
@@ -36,6 +37,7 @@ class LocalSettings:
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0: no clipping
     precision: str = "fp32"  # or "tf32", "bf16", or "bf16-teacher": bf16 for the frozen models only
+    graphs: bool = False  # whether steps on a GPU may be recorded; see clients.training.graphs
 
 
 @dataclass(frozen=True)
@@ -97,22 +99,38 @@ def train(
         current = CurrentParameters(own, large)
         pairs = current, received
         forward = partial(_forward, model, frozen, objective, pairs, settings.precision)
+        taken = partial(_step, forward, objective, gradients, optimiser, settings)
         total = torch.zeros((), device=own[0].device)
         steps = images = 0
-        for number in range(settings.epochs):
-            if number:
-                current.apply()  # `epoch` may read the weights
-            for inputs, labels in epoch():
-                optimiser.zero_grad()
-                with in_bfloat16(inputs.device.type, settings.precision == "bf16"):
-                    total += gradients(partial(forward, inputs, labels), objective)
-                if settings.clip_norm:
-                    nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
-                optimiser.step()
-                steps += 1
-                images += len(labels)
-            _check_loss(float(total), steps, lr)
+        with replayed(taken, total.device) if settings.graphs else nullcontext(taken) as step:
+            for number in range(settings.epochs):
+                if number:
+                    current.apply()  # `epoch` may read the weights
+                for inputs, labels in epoch():
+                    total += step(inputs, labels)
+                    steps += 1
+                    images += len(labels)
+                _check_loss(float(total), steps, lr)
     return TrainingResult(float(total) / max(steps, 1), steps, images, time.perf_counter() - start)
+
+
+def _step(
+    forward: Forward,
+    objective: Objective,
+    gradients: Gradients,
+    optimiser: FusedSGD,
+    settings: LocalSettings,
+    inputs: Tensor,
+    labels: Tensor,
+) -> Tensor:
+    """Take a step of SGD on a batch; returns its loss."""
+    optimiser.zero_grad()
+    with in_bfloat16(inputs.device.type, settings.precision == "bf16"):
+        loss = gradients(partial(forward, inputs, labels), objective)
+    if settings.clip_norm:
+        nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
+    optimiser.step()
+    return loss
 
 
 def _check_loss(total: float, steps: int, lr: float) -> None:

@@ -78,7 +78,7 @@ class FusedSGD:
             dampening=0.0,
             nesterov=False,
             maximize=False,
-            is_first_step=self._first,
+            is_first_step=self._first and bool(self.momentum),
         )
 
 

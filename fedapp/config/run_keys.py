@@ -161,6 +161,9 @@ class TrainingKeys(Keys):
     precision: Literal["fp32", "tf32", "bf16", "bf16-teacher"] = Field(
         "fp32", description="precision of local training; bf16-teacher: bf16 for frozen teachers"
     )
+    cuda_graphs: Local[bool] = Field(
+        False, description="on a GPU, record a training step as a CUDA graph and replay it"
+    )
     threads: Machine[Threads] = Field(
         1, description="CPU threads of a client process; 0: PyTorch's default"
     )

@@ -65,7 +65,7 @@ class ProcessContext:
         )
         self.settings = LocalSettings(
             int(config.local_epochs), float(config.momentum), float(config.weight_decay),
-            config.clip_norm, config.precision,
+            config.clip_norm, config.precision, config.cuda_graphs,
         )  # fmt: skip
         self._values = config.flat()
         self.keeps = kept_by_clients(self._values)
