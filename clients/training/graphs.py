@@ -58,7 +58,9 @@ def replayed(step: TrainingStep, device: torch.device) -> Iterator[TrainingStep]
     if device.type != "cuda":
         yield step
         return
-    recorder = _recorders.setdefault(device, _Recorder(device))
+    if device not in _recorders:
+        _recorders[device] = _Recorder(device)
+    recorder = _recorders[device]
     around = torch.cuda.current_stream(device)
     recorder.stream.wait_stream(around)
     try:
