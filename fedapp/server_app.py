@@ -64,8 +64,8 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         for note in process.data.partition.notes:
             log.info("partition: %s", note)
         with opened_run(config, run_config, process.data.hash) as (directory, saved):
-            calls, chosen = callbacks_of(config, directory, own), config.chosen(run_config)
-            recorder = Recorder(directory, config, process, started, calls, chosen)
+            calls, origins = callbacks_of(config, directory, own), config.origins(run_config)
+            recorder = Recorder(directory, config, process, started, calls, origins)
             with closing(recorder):
                 train(grid, recorder, saved)
     except torch.OutOfMemoryError as error:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time
 from pathlib import Path
@@ -12,7 +12,8 @@ from fedapp.config.presets import preset_path
 from fedapp.core.errors import UserError
 from fedapp.core.paths import expanded
 
-CHOSEN = "  # auto"  # marks the lines of a run's config.toml whose values "auto" chose
+AUTO, DEFAULT = "auto", "default"  # where a value of a run's config.toml comes from, as a comment
+_MARK = re.compile(rf"([\w-]+) = .*  # ({AUTO}|{DEFAULT})")
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
 _WORD = re.compile(r"[\w.+/~:-]+")
 
@@ -69,27 +70,29 @@ def is_file(text: str) -> bool:
     return False
 
 
-def chosen_keys(text: str) -> list[str]:
-    """Return the keys of a run's config.toml whose values "auto" chose."""
-    return [line.partition(" =")[0] for line in text.splitlines() if line.endswith(CHOSEN)]
+def read_origins(text: str) -> dict[str, str]:
+    """Return the keys of a run's config.toml that "auto" chose or that have their default."""
+    marks = map(_MARK.fullmatch, text.splitlines())
+    return {mark[1]: mark[2] for mark in marks if mark}
 
 
-def as_toml(config: Mapping[str, Any], chosen: Collection[str]) -> bytes:
-    """Return a configuration as a run's config.toml, which marks the `chosen` keys."""
+def as_toml(config: Mapping[str, Any], marks: Mapping[str, str]) -> bytes:
+    """Return a configuration as a run's config.toml, with the keys' marks as comments."""
     import tomli_w
 
     lines = []
     for name, value in config.items():
         key = name.replace("_", "-")
         line = tomli_w.dumps({key: value}).rstrip("\n")
-        lines.append(f"{line}{CHOSEN if key in chosen else ''}\n")
+        lines.append(f"{line}  # {marks[key]}\n" if key in marks else f"{line}\n")
     return "".join(lines).encode()
 
 
 def _read_toml(file: Path, changed: bool) -> dict[str, Any]:
     text = expanded(file, "-c").read_text(encoding="utf-8")
-    chosen = chosen_keys(text) if changed else ()
-    return {**tomllib.loads(text), **dict.fromkeys(chosen, "auto")}
+    marks = read_origins(text) if changed else {}
+    chosen = [key for key, origin in marks.items() if origin == AUTO]
+    return {**tomllib.loads(text), **dict.fromkeys(chosen, AUTO)}
 
 
 def _read_pairs(text: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pydantic import Field, create_model
 
 from fedapp.config.extensions import foreign_keys, own_files
 from fedapp.config.key_groups import LOCAL, RECORDING, kebab, marked_keys
+from fedapp.config.overrides import AUTO, DEFAULT
 from fedapp.config.run_keys import GROUPS, RunKeys
 from fedapp.core.extension_files import ExtensionFile
 from fedapp.methods.table import method_keys
@@ -51,11 +52,18 @@ class RunConfig(_AllKeys):
         own = {key: value for key, value in self.flat().items() if key not in foreign}
         return {**own, "resume": ""}
 
-    def chosen(self, unresolved: Mapping[str, Any]) -> frozenset[str]:
-        """Return the keys that are "auto" in the `unresolved` configuration but not in this one."""
-        fields, values = type(self).model_fields.items(), self.flat()
-        autos = {kebab(n) for n, f in fields if unresolved.get(kebab(n), f.default) == "auto"}
-        return frozenset(key for key in autos if values[key] != "auto")
+    def origins(self, unresolved: Mapping[str, Any]) -> dict[str, str]:
+        """Return "auto" for keys whose value "auto" has chosen, "default" for those at theirs.
+
+        `unresolved` is the configuration with its "auto"; all other keys are the user's choice.
+        """
+        found, values = {}, self.flat()
+        for key, default in ((kebab(n), f.default) for n, f in type(self).model_fields.items()):
+            if values[key] == default:
+                found[key] = DEFAULT
+            elif unresolved.get(key, default) == "auto":
+                found[key] = AUTO
+        return found
 
     def fingerprint(self) -> str:
         """Return a hash of all values in which server and clients must agree."""

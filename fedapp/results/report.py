@@ -7,12 +7,13 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from fedapp.config.key_groups import MACHINE, RECORDING, kebab, marked_keys
+from fedapp.config.overrides import DEFAULT
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.files import write_atomically
 from fedapp.results import measures_file as store
@@ -86,7 +87,7 @@ def report_html(run: RunDirectory) -> str:
             ),
             page.section("Measurements", _measures(run, rows)),
             page.section("Rounds", _rounds(rows)),
-            page.section("Configuration", *_configuration(config, run.asked())),
+            page.section("Configuration", *_configuration(config, run.origins())),
             page.section("Reproduce", *_origin(run.path, summary)),
         ],
     )
@@ -190,15 +191,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _configuration(config: Mapping[str, Any], asked: Collection[str]) -> list[str]:
+def _configuration(config: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
     """Show what was chosen for this run, and fold the whole configuration."""
-    fields = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
-    shown = set(asked) - marked_keys(RunKeys, RECORDING, MACHINE)
-    chosen = {
-        key: value
-        for key, value in config.items()
-        if key in shown and fields.get(key, value) != value
-    }
+    hidden = origins.keys() | marked_keys(RunKeys, RECORDING, MACHINE)
+    if DEFAULT not in origins.values():  # an earlier version's run: defaults are not marked
+        fields = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
+        hidden |= {key for key, value in config.items() if fields.get(key, value) == value}
+    chosen = {key: value for key, value in config.items() if key not in hidden}
     chosen = {key: config[key] for key in ("method", "dataset", "seed") if key in config} | chosen
     whole = _settings("Configuration", config)
     return [

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import secrets
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedapp.config.overrides import as_toml, chosen_keys
+from fedapp.config.overrides import as_toml, read_origins
 from fedapp.core.errors import UserError
 from fedapp.core.files import (
     Tensor,
@@ -35,6 +36,7 @@ from fedapp.results.folders import CHECKPOINTS, existing, named, unnamed, writin
 
 Scalar = str | int | float | bool
 
+NO_MARKS: Mapping[str, str] = MappingProxyType({})
 USED_FILES = ("extension", "split", "initial model")
 _STATE, _MAX_STEM = "state.json", 100  # bytes
 
@@ -53,7 +55,7 @@ class RunDirectory:
         config: Mapping[str, Scalar],
         *,
         resume: bool = False,
-        chosen: Collection[str] = (),
+        origins: Mapping[str, str] = NO_MARKS,
     ) -> RunDirectory:
         """Create the directory of a run, or, with `resume`, reopen it.
 
@@ -71,7 +73,7 @@ class RunDirectory:
             (path / CHECKPOINTS).mkdir(exist_ok=True)
             run = cls(path)
             if not (resume and (path / "config.toml").exists()):
-                run.write_config(config, chosen)
+                run.write_config(config, origins)
         except OSError as error:
             raise UserError(
                 f"output-dir {parent} cannot be written ({error.strerror}: {error.filename}); "
@@ -118,10 +120,12 @@ class RunDirectory:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is not valid TOML: {error}.") from error
 
-    def asked(self) -> set[str]:
-        """Return the keys of config.toml whose values are not those that "auto" chose."""
-        text = (self.path / "config.toml").read_text(encoding="utf-8")
-        return self.config().keys() - chosen_keys(text)
+    def origins(self) -> dict[str, str]:
+        """Return the marks of config.toml: the keys that "auto" chose or that have their default.
+
+        Runs of earlier versions have no "default".
+        """
+        return read_origins((self.path / "config.toml").read_text(encoding="utf-8"))
 
     def log_round(self, *rows: Mapping[str, Any]) -> None:
         """Append rounds to metrics.jsonl, all or none; NaN and infinities become null.
@@ -226,10 +230,12 @@ class RunDirectory:
         self._sync_rounds()
         self._write_json("summary.json", summary, indent=2)
 
-    def write_config(self, config: Mapping[str, Scalar], chosen: Collection[str] = ()) -> None:
-        """Write config.toml; the lines of `chosen` keys are marked as values of "auto"."""
+    def write_config(
+        self, config: Mapping[str, Scalar], origins: Mapping[str, str] = NO_MARKS
+    ) -> None:
+        """Write config.toml; `origins` marks keys that "auto" chose or that have their default."""
         with writing(self.path):
-            write_atomically(self.path / "config.toml", as_toml(config, chosen))
+            write_atomically(self.path / "config.toml", as_toml(config, origins))
 
     def remove_summary(self) -> None:
         """Remove summary.json, if any: the run goes on, and a reader must not take it as ended."""

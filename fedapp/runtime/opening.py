@@ -56,7 +56,7 @@ def opened_run(
             name,
             config.recorded(),
             resume=bool(config.resume),
-            chosen=config.chosen(unresolved),
+            origins=config.origins(unresolved),
         )
         if not name:
             stack.enter_context(lock_run(run.path))

@@ -1,7 +1,7 @@
 """Calls the callbacks at the start of a run, after every round and at the end of the run."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -26,15 +26,15 @@ class Recorder:
         process: ProcessContext,
         started: float,
         callbacks: Sequence[Callback],
-        chosen: Collection[str] = (),
+        origins: Mapping[str, str],
     ) -> None:
         """Write the partition.
 
-        `started` is the monotonic time at which the ServerApp started; `chosen` has the keys whose
-        values "auto" chose.
+        `started` is the monotonic time at which the ServerApp started; `origins` are those of the
+        configuration.
         """
         self.directory, self.config, self.process = directory, config, process
-        self.started, self.callbacks, self.chosen = started, callbacks, chosen
+        self.started, self.callbacks, self.origins = started, callbacks, origins
         self._row: dict[str, Any] = {}  # of the newest round that was recorded or begun to be
         directory.write_partition(*process.data.class_counts(), process.data.hash)
 
@@ -51,7 +51,7 @@ class Recorder:
             self.config, self.directory, self.process, strategy, first_round, last_round,
             from_array_record(arrays), self.started, now, now,
         )  # fmt: skip
-        self.directory.write_config(self.config.recorded(), self.chosen)
+        self.directory.write_config(self.config.recorded(), self.origins)
         if first_round <= last_round:
             self.directory.remove_summary()
         for callback in self.callbacks:

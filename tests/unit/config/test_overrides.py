@@ -1,5 +1,7 @@
 """A run's config.toml alone repeats the run; with later overrides "auto" chooses again."""
 
+from pathlib import Path
+
 import pytest
 from in_process import ROOT
 
@@ -9,6 +11,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
+from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import opened_run
 
 DEFAULTS = default_config(ROOT)
@@ -70,6 +73,16 @@ def test_a_real_run_marks_what_was_chosen(tmp_path):
     assert "lr = 0.25" in lines
     assert "partition-seed = 0  # auto" in lines
     assert "num-rounds = 1" in lines
+    assert "shards = 2  # default" in lines
+
+
+def test_a_key_of_a_method_is_marked_unless_it_has_its_default(record):
+    marks = RunDirectory.load(
+        Path(record("method='fedntd' ntd-tau-squared=false")).parent
+    ).origins()
+    assert marks["kd-ntd-lambda"] == "default"
+    assert marks["tau"] == "auto"
+    assert not marks.keys() & {"method", "ntd-tau-squared"}
 
 
 def test_text_that_is_neither_file_nor_pairs_is_refused_in_one_sentence():

@@ -291,8 +291,9 @@ def test_text_has_aa_contrast_in_both_schemes_and_curves_are_visible(colors):
 
 def test_what_was_chosen_comes_before_the_whole_configuration(tmp_path):
     config = {"method": "fedavg", "dataset": "digits", "seed": 0, "num-rounds": 7, "lr": 0.1}
-    config |= {"num-clients": 20, "run-name": "a"}
-    heads = read(RunDirectory.create(tmp_path, "chosen", config, chosen={"lr"})).text("th")
-    assert heads == ["method", "dataset", "seed", "num-rounds", *config]
+    config |= {"num-clients": 20, "run-name": "a", "fedsol-rho": 1.0, "ditto-lambda": 0.75}
+    marks = {"lr": "auto", "num-clients": "default", "ditto-lambda": "default"}
+    heads = read(RunDirectory.create(tmp_path, "chosen", config, origins=marks)).text("th")
+    assert heads == ["method", "dataset", "seed", "num-rounds", "fedsol-rho", *config]
     heads = read(RunDirectory.create(tmp_path, "asked", config)).text("th")
     assert heads == ["method", "dataset", "seed", "num-rounds", "lr", *config]
