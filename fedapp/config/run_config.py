@@ -53,15 +53,16 @@ class RunConfig(_AllKeys):
         return {**own, "resume": ""}
 
     def origins(self, unresolved: Mapping[str, Any]) -> dict[str, str]:
-        """Return "auto" for keys whose value "auto" has chosen, "default" for those at theirs.
+        """Return "auto" for recorded keys that "auto" has chosen, "default" for those at theirs.
 
         `unresolved` is the configuration with its "auto"; all other keys are the user's choice.
         """
-        found, values = {}, self.flat()
-        for key, default in ((kebab(n), f.default) for n, f in type(self).model_fields.items()):
-            if values[key] == default:
+        found: dict[str, str] = {}
+        defaults = {kebab(name): field.default for name, field in type(self).model_fields.items()}
+        for key, value in self.recorded().items():
+            if value == defaults[key]:
                 found[key] = DEFAULT
-            elif unresolved.get(key, default) == "auto":
+            elif value != "auto" and unresolved.get(key, defaults[key]) == "auto":
                 found[key] = AUTO
         return found
 
