@@ -106,7 +106,12 @@ def personalise(
     run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="finetune-* keys; all other keys are the run's."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="finetune-* keys, data-dir, download, device, threads, beta, tau, batch-size; "
+            "all other keys are the run's.",
+        ),
     ] = None,
     export: Annotated[
         Path | None, typer.Option(help="New folder for the clients' models, as safetensors.")

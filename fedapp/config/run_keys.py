@@ -219,7 +219,7 @@ class OutputKeys(Keys):
         "", description="own callbacks, separated by spaces: installed names or module:Class"
     )
     state_dir: Recording[str] = Field(
-        "", description="folder of the clients' states; empty: the user's cache folder"
+        "", description="folder of client states; empty: $FEDAPP_STATE or ~/.cache/fedapp-state"
     )
     keep_state: Recording[bool] = Field(False, description="keep the clients' states after the run")
 
