@@ -3,7 +3,7 @@
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from evidence_data import Record, read
@@ -19,6 +19,7 @@ from fedapp.results.plots.rendering import png
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"
 PAGES = (DOCS / "evidence.md", DOCS.parent / "README.md")
+_LATE = 10  # rounds at the end of a run
 
 
 def write() -> None:
@@ -118,22 +119,36 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
 
     Cells with fewer rounds than published come last, without a difference from the published ones.
     """
+    curves = _curves()
+    late = {line["run"]: text for line in lines if (text := _last_ten(line, curves))}
     order = cell_names(find_paper(paper).table(table))
     in_order = sorted(lines, key=lambda line: (_scale(line), order.index(line["cell"])))
     forgotten = _published_forgetting(paper, table)
     ours = ["ours", "difference", "best"]
     if _of_best_round(paper, table):
         ours = ["ours, best round", "difference", "final"]
+    ours += ["last ten rounds"] if late else []
     columns = ["cell", "published", *ours, "seeds", "rounds", "hours"]
     columns += ["published forgetting", "forgetting"] if forgotten else []
     rows = []
     for name, of_cell in _grouped(in_order, _cell).items():
         row = _row(name, of_cell)
+        if late:
+            row.insert(5, "; ".join(late.get(line["run"], "-") for line in of_cell))
         if forgotten:
             mean = statistics.mean(float(line["forgetting"]) for line in of_cell)
             row += [str(forgotten.get(of_cell[0]["cell"], "-")), f"{mean:.2f}"]
         rows.append(row)
     return "\n".join(markdown_table(columns, rows))
+
+
+def _last_ten(line: Record, curves: Mapping[str, Sequence[tuple[int, float]]]) -> str:
+    """Return mean ± standard deviation of a run's last ten rounds; "" unless all were tested."""
+    done = int(line["done"])
+    late = [accuracy for number, accuracy in curves[line["run"]] if number > done - _LATE]
+    if line["status"] != "completed" or _scale(line) or len(late) < _LATE:
+        return ""
+    return f"{statistics.mean(late):.1f} ± {statistics.stdev(late):.1f}"
 
 
 def _of_best_round(paper: str, table: str) -> bool:

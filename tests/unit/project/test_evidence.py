@@ -111,16 +111,16 @@ def test_shorter_runs_are_cells_of_their_own_without_a_comparison(
 ):
     monkeypatch.setattr(data, "DATA", tmp_path / "docs")
     make_run(tmp_path / "short", [0.1, 0.2], "completed", scale=0.01)
-    make_run(tmp_path / "whole", [0.5] * 200, "completed")
+    make_run(tmp_path / "whole", [0.1] * 190 + [0.4, 0.5] * 5, "completed")
     data.collect([tmp_path / "short", tmp_path / "whole"], "abc", "a laptop")
     lines = data.read("runs.csv")
     table = pages.published_beside_ours("fedntd", "table1-sharding", lines).splitlines()[-2:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
-    assert [row[:4] for row in rows] == [
-        ["fedavg cifar10 s=2", "40.14", "50.00", "+9.86"],
-        ["fedavg cifar10 s=2, rounds x 0.01", "40.14", "20.00", "-"],
+    assert [row[:6] for row in rows] == [
+        ["fedavg cifar10 s=2", "40.14", "50.00", "+9.86", "50.00", "45.0 ± 5.3"],
+        ["fedavg cifar10 s=2, rounds x 0.01", "40.14", "20.00", "-", "20.00", "-"],
     ]
-    assert (rows[1][6], rows[1][-2]) == ("2", "0.59")
+    assert (rows[1][7], rows[1][-2]) == ("2", "0.59")
     assert len(pages.summary(lines).splitlines()) == 3  # no shorter run
     short, whole = (pages.picture_name(pages.panel(line)) for line in lines)
     assert {short, whole} == {
