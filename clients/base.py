@@ -295,4 +295,4 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
 def check_finite(arrays: Arrays, what: str, steps: int) -> None:
     """Raise `LossDiverged` unless every value of a trained model is finite."""
     if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise LossDiverged(f"{what} has non-finite weights after {steps} steps")
+        raise LossDiverged(f"{what} has non-finite values after {steps} steps")

@@ -6,6 +6,7 @@ figures.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,8 +51,10 @@ class DittoClient(LocalClient):
         if self.reference:
             anchor, rate = _copies(self.model), self.first_lr
         self._recall()
-        self._train_own(self.data.training(server_round), rate, anchor)
-        return result
+        own = self._train_own(self.data.training(server_round), rate, anchor)
+        return replace(
+            result, images=result.images + own.images, seconds=result.seconds + own.seconds
+        )
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
@@ -81,7 +84,9 @@ class DittoClient(LocalClient):
         load_arrays(floating(own), self.stored_state)
         return True
 
-    def _train_own(self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]) -> None:
+    def _train_own(
+        self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]
+    ) -> TrainingResult:
         """Train the personal model and pull it towards `anchor` in every step."""
         own, parameters = self.slot.copy("own"), list(self.slot.copy("own").parameters())
 
@@ -90,9 +95,9 @@ class DittoClient(LocalClient):
             pulled(parameters, anchor, lr * self.pull)
             return loss
 
-        frozen = self.frozen(self.objective)
+        frozen, settings = self.frozen(self.objective), replace(self.settings, graphs=False)
         with training_only(own, ALL):
-            train(own, frozen, self.objective, epoch, lr, self.settings, gradients)
+            return train(own, frozen, self.objective, epoch, lr, settings, gradients)
 
 
 def _copies(model: nn.Module) -> list[Tensor]:

@@ -20,7 +20,7 @@ class Pair(nn.Module):
     """A personal model and its mentee, with an optional linear map between their features.
 
     `forward` returns the personal model's features and logits. In training it also runs the mentee
-    on the same images and stores its features and logits in `seen`.
+    on the same images and stores its features and logits in `seen`, in float32 for the losses.
     """
 
     def __init__(self, personal: nn.Module, mentee: nn.Module, transform: nn.Module | None) -> None:
@@ -36,7 +36,8 @@ class Pair(nn.Module):
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Map images [B, channels, H, W] to the personal features [B, K] and logits [B, C]."""
         if self.training:
-            self.seen = self.mentee(inputs)
+            features, logits = self.mentee(inputs)
+            self.seen = features.float(), logits.float()
         features, logits = self.personal(inputs)
         return features, logits
 

@@ -59,7 +59,7 @@ class PerFedAvgClient(LocalClient):
             self.objective,
             self._pairs_of(self.data.training(server_round)),
             outer,
-            replace(self.settings, weight_decay=0.0),
+            replace(self.settings, weight_decay=0.0, graphs=False),
             self.gradients,
         )
 

@@ -1,5 +1,6 @@
 """FedExP: a server step length from the clients' agreement (Jhunjhunwala et al. 2023, ICLR)."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, UpdateRefused
-from strategies.rounds.records import ClientResult, Task, weight_of
+from strategies.rounds.records import ARRAYS, ClientResult, Task, view_array_record, weight_of
 from strategies.stateful import StatefulFedAvg
 
 # |D_i|^2 and p_i of the round's clients, |D|^2, epsilon, number of all clients -> eta
@@ -64,7 +65,11 @@ class FedExP(StatefulFedAvg):
     def add_reply(
         self, content: RecordDict, task: Task, results: list[ClientResult]
     ) -> list[ClientResult]:
-        """Add models with plausible distances; raises `UpdateRefused` otherwise."""
+        """Add models with plausible distances; raises `UpdateRefused` otherwise.
+
+        A single model shows its distance. A sum of several, or one with a mask, does not: there the
+        distances have only a loose limit.
+        """
         max_squared_distance = self._sums.model.max_squared_distance(self.trained)
         for result in results:
             if result.squared_distance > max_squared_distance:
@@ -72,7 +77,22 @@ class FedExP(StatefulFedAvg):
                     f"its squared distance is {result.squared_distance:.3g}, more than the "
                     f"{max_squared_distance:.3g} of any model that could be averaged"
                 )
+        if len(task.clients) == 1 and not self.secure_share:
+            self._check_distance(view_array_record(content.array_records[ARRAYS]), results[0])
         return super().add_reply(content, task, results)
+
+    def _check_distance(self, model: Arrays, result: ClientResult) -> None:
+        """Raise `UpdateRefused` unless the client reports the squared distance that it has."""
+        self._sums.model.check(model)
+        found = sum(
+            float(np.sum((model[name].astype(np.float64) - self._global[name]) ** 2))
+            for name in self.trained
+        )
+        if not math.isclose(result.squared_distance, found, rel_tol=1e-3, abs_tol=1e-12):
+            raise UpdateRefused(
+                f"its squared distance is {result.squared_distance:.3g}, but its model has "
+                f"{found:.3g}"
+            )
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Step along the mean update by the rule's step length."""

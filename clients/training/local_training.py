@@ -161,13 +161,14 @@ def _forward(
 ) -> Step:
     """Run the local model and the frozen models that the objective needs on a batch.
 
-    `part` is a slice of the batch; `watched=False` skips the frozen models.
+    `part` is a slice of the batch; `watched=False` skips the frozen models. The losses get float32
+    from every precision: on a CPU, autocast would round log-softmax to bfloat16.
     """
     inputs, labels = inputs[part], labels[part]
     features, logits = model(inputs)
     classifier = model.get_parameter("head.weight")
     step = Step(
-        labels, features, logits, classifier, *parameters,
+        labels, features.float(), logits.float(), classifier, *parameters,
         class_counts=objective.class_counts, tau=objective.tau, options=objective.options,
     )  # fmt: skip
     if not watched:

@@ -50,22 +50,32 @@ class FusedSGD:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take one step; every parameter must have a gradient or factors of one."""
+        """Take one step; parameters without a gradient stay, as in `torch.optim.SGD`."""
         whole = []
         for parameter, buffer in zip(self.parameters, self._buffers, strict=True):
             weight = self._factored.get(parameter)
-            if weight is None or not weight.factors:
+            if weight is not None and weight.factors:
+                self._step_factored(weight, parameter, buffer)
+            elif parameter.grad is not None:
                 whole.append(_in_memory_order(parameter, parameter.grad, buffer))
-            elif not weight.defer(self.lr, self.momentum, self.weight_decay):
-                weight.apply()
-                for rows, gradient in weight.gradient_blocks():
-                    part = None if buffer is None else buffer[rows]
-                    self._update([(parameter[rows], gradient, part)])
+            elif self._first and buffer is not None:
+                buffer.zero_()  # its first gradient is one of a later step
         if whole:
             self._update(whole)
         self._first = False
 
-    def _update(self, rows: Sequence[tuple[Tensor, Tensor | None, Tensor | None]]) -> None:
+    def _step_factored(
+        self, weight: FactoredWeight, parameter: Tensor, buffer: Tensor | None
+    ) -> None:
+        """Take the step of a weight whose gradient has factors, or defer it."""
+        if weight.defer(self.lr, self.momentum, self.weight_decay):
+            return
+        weight.apply()
+        for rows, gradient in weight.gradient_blocks():
+            part = None if buffer is None else buffer[rows]
+            self._update([(parameter[rows], gradient, part)])
+
+    def _update(self, rows: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> None:
         """Take the step for tuples of weights, their gradient, and v; None without momentum."""
         weights, gradients, buffers = zip(*rows, strict=True)
         torch._fused_sgd_(
@@ -83,8 +93,8 @@ class FusedSGD:
 
 
 def _in_memory_order(
-    parameter: Tensor, gradient: Tensor | None, buffer: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    parameter: Tensor, gradient: Tensor, buffer: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return a parameter, its gradient and its buffer as views of their memory, in one order.
 
     PyTorch's fused kernel for CPUs runs through the memory of all three alike, whatever their
@@ -92,11 +102,11 @@ def _in_memory_order(
     copies, for nothing.
     """
     if parameter.is_contiguous():
-        return parameter, None if gradient is None else gradient.contiguous(), buffer
+        return parameter, gradient.contiguous(), buffer
     last = (0, 2, 3, 1)  # channels_last
     return (
         parameter.permute(last),
-        None if gradient is None else gradient.permute(last).contiguous(),
+        gradient.permute(last).contiguous(),
         None if buffer is None else buffer.permute(last),
     )
 

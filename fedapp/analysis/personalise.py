@@ -26,6 +26,7 @@ from fedapp.core.progress import tracked
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.results.final_model import read_model
+from fedapp.results.folders import check_writable
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
 from strategies.rounds.client_evaluation import summarise_clients
@@ -52,6 +53,7 @@ def personalise(
             key may not be changed.
     """
     run = RunDirectory.load(path)
+    check_writable(run.path, "run directory")
     config = _configuration(run, overrides)
     process = reopened(run, config)
     load_weights(process.model, run)

@@ -19,6 +19,7 @@ from fedapp.core.progress import tracked
 from fedapp.results import measures_file as store
 from fedapp.results.class_accuracy import class_accuracy_measures
 from fedapp.results.comparison import run_labels
+from fedapp.results.folders import check_writable
 from fedapp.results.plots.measure_plots import write_plots
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
@@ -35,7 +36,9 @@ class AnalysisRequest:
     local: LocalOverrides = field(default_factory=LocalOverrides)
 
     def check(self) -> None:
-        """Raise UserError for an unknown measure."""
+        """Raise UserError for an unknown measure, or if there is none."""
+        if not self.measures.split():
+            raise UserError(f"no measure is named; choose from {', '.join(WORDS)}")
         for word in self.measures.split():
             if word not in WORDS:
                 raise UserError(f"measure '{word}' is unknown; choose from {', '.join(WORDS)}")
@@ -48,6 +51,7 @@ def analyse_runs(
     request.check()
     runs = [RunDirectory.load(path) for path in paths]
     for run in runs:
+        check_writable(run.path, "run directory")
         config = run.config()
         bottleneck = int(config.get("bottleneck", 0))
         check_measures(str(config["method"]), request.measures, bottleneck)

@@ -51,7 +51,8 @@ def analyse(
         typer.Option("--measures", "-m", help="Names from `fedapp measures`, separated by spaces."),
     ] = "local-accuracy alignment drift four-factors norms weight-alignment divergence",
     rounds: Annotated[
-        list[int] | None, typer.Option("--round", help="A round to measure; may be repeated.")
+        list[int] | None,
+        typer.Option("--round", min=1, help="A round to measure; may be repeated."),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all-rounds", help="Measure every round whose models are available.")

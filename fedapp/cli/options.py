@@ -16,7 +16,6 @@ from click import Context, Parameter
 from typer.core import TyperCommand, TyperOption
 
 from fedapp.config.project import app_folder
-from fedapp.core.errors import UserError
 from fedapp.core.extension_files import add_files
 from fedapp.core.log import set_level
 
@@ -144,16 +143,10 @@ def write_png(figure: Figure, path: Path) -> None:
 
     Raises UserError where the file cannot be written.
     """
-    from fedapp.core.files import write_atomically
+    from fedapp.core.files import write_named
     from fedapp.results.plots.rendering import png
 
-    if not path.name or path.is_dir():
-        raise UserError(f"'{path}' cannot be written: it is a folder; name a PNG file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, png(figure))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error}") from None
+    write_named(path, png(figure), "a PNG file")
     print(f"wrote {path.absolute()}", file=sys.stderr)
 
 

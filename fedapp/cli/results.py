@@ -18,9 +18,11 @@ def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> Non
 
     Example: fedapp report runs/feddr+-digits-20260101-120000
     """
+    from fedapp.results.folders import writing
     from fedapp.results.report import write_report  # imports NumPy
 
-    print(write_report(run))
+    with writing(run):
+        print(write_report(run))
 
 
 def compare(
@@ -39,7 +41,7 @@ def compare(
     from fedapp.results.plots import curves as plots
     from fedapp.results.run_directory import RunDirectory
 
-    opened = [RunDirectory.load(path) for path in runs]
+    opened = list({run.path: run for run in map(RunDirectory.load, runs)}.values())
     compared = comparison.compare(opened)
     if as_json:
         print(json.dumps(compared, indent=2))

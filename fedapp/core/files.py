@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 
+from fedapp.core.errors import UserError
+
 if TYPE_CHECKING:
     import torch
 
@@ -41,6 +43,24 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_named(path: Path, content: bytes, kind: str) -> None:
+    """Write a file that the user has named, and make its folder if needed; `kind` is "a PNG file".
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if not path.name or path.is_dir():
+        raise UserError(f"'{path}' cannot be written: it is a folder; name {kind}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from None
+    try:
+        write_atomically(path, content)
+    except OSError as error:  # without the name of the temporary file
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def is_temporary(path: Path) -> bool:

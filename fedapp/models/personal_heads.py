@@ -94,7 +94,7 @@ def build_personal_head(
         scale: the initial value of a learnable scale.
         final_relu: set negative logits to zero.
     """
-    with seeded(seed):
+    with seeded(seed + 1):  # of another stream than the classifier's
         layer = nn.Linear(feature_dim, hidden) if hidden else None
     width = hidden or feature_dim
     classifier = build_head("linear", width, num_classes, seed)

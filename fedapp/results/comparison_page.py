@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.core.files import write_atomically
+from fedapp.core.files import write_named
 from fedapp.results import comparison, page
 from fedapp.results import measures_file as store
 from fedapp.results.formatting import percent
@@ -23,8 +23,7 @@ from fedapp.results.spread import Spread
 
 def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
     """Create the folder if needed, write the page of a comparison and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, comparison_html(runs).encode())
+    write_named(path, comparison_html(runs).encode(), "an HTML file")
     return path
 
 

@@ -23,7 +23,7 @@ def read_model(run: RunDirectory) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if not run.model_path.exists():
+    if not run.model_path.is_file():
         raise UserError(f"{run.model_path} is missing; the run has not saved a model yet")
     if not has_model(run):
         raise UserError(

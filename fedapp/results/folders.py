@@ -7,6 +7,7 @@ contains nothing except the files that a run writes before its first round.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -109,6 +110,18 @@ def writing(path: Path) -> Iterator[None]:
             f"run directory {path} cannot be written ({reason}); make room for it, get write "
             "access, or give another output-dir."
         ) from error
+
+
+def check_writable(folder: Path, what: str) -> None:
+    """Raise UserError if nothing can be written to a folder, or where it is to be made.
+
+    It changes nothing, so that long work can begin with this check. `what` names the folder.
+    """
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{what} {folder} cannot be written: {nearest} is not a folder.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{what} {folder} cannot be written: get write access to {nearest}.")
 
 
 @contextmanager

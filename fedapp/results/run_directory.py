@@ -113,12 +113,15 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     def config(self) -> dict[str, Scalar]:
-        """Read config.toml (kebab-case keys); raises `UserError` if it is not TOML."""
+        """Read config.toml (kebab-case keys); raises `UserError` if it is not that of a run."""
         path = self.path / "config.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is not valid TOML: {error}.") from error
+        if "method" not in values:
+            raise UserError(f"{path} is not that of a run: it has no key 'method'.")
+        return values
 
     def origins(self) -> dict[str, str]:
         """Return the marks of config.toml: the keys that "auto" chose or that have their default.

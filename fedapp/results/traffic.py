@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from fedapp.core.errors import UserError
 from fedapp.results.outcome import best_round
 from fedapp.results.plots.rendering import line_style, new_figure, plain_log_ticks, styled
 from fedapp.results.run_directory import RunDirectory
@@ -21,8 +22,18 @@ if TYPE_CHECKING:
 
 
 def traffic_row(run: RunDirectory) -> dict[str, Any]:
-    """Return one run's traffic: means per round and per client in kB (1000 bytes), sums in MB."""
-    rows = run.rounds()
+    """Return one run's traffic: means per round and per client in kB (1000 bytes), sums in MB.
+
+    Raises:
+        UserError: a line of metrics.jsonl has no traffic.
+    """
+    try:
+        return _traffic_row(run, run.rounds())
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{run.metrics_path} is not that of a run: {error!r}") from None
+
+
+def _traffic_row(run: RunDirectory, rows: list[dict[str, Any]]) -> dict[str, Any]:
     count = max(len(rows), 1)
     updates = max(sum(row["clients"] for row in rows), 1)
     sampled = max(sum(row.get("asked", row["clients"]) for row in rows), 1)

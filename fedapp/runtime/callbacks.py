@@ -88,6 +88,8 @@ class MetricsFile(Callback):
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Append the rows that are not yet written."""
         self._write(run)
+        if run.unwritten:
+            _incomplete(run, summary, "metrics.jsonl")
 
     def _write(self, run: ActiveRun) -> None:
         numbers = ", ".join(str(row["round"]) for row in run.unwritten)
@@ -148,16 +150,19 @@ class SummaryFile(Callback):
     """Writes summary.json."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write the file; a failure is reported."""
-        try_write("summary.json", lambda: run.directory.write_summary(summary))
+        """Write the file; without it the run has failed."""
+        if not try_write("summary.json", lambda: run.directory.write_summary(summary)):
+            _incomplete(run, summary, "summary.json")
 
 
 class FinalModel(Callback):
     """Writes model.safetensors: the model after the last completed round."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write the file; a failure is reported."""
-        try_write("model.safetensors", lambda: self._save(run))
+        """Write the file; without it the run has failed."""
+        if not try_write("model.safetensors", lambda: self._save(run)):
+            _incomplete(run, summary, "model.safetensors")
+            try_write("summary.json", lambda: run.directory.write_summary(summary))
 
     def _save(self, run: ActiveRun) -> None:
         """Save the model that the method evaluates.
@@ -265,6 +270,16 @@ def _restore(record: dict[str, Any], before: dict[str, Any]) -> None:
         record.pop(key)
         if key in before:
             record[key] = before[key]
+
+
+def _incomplete(run: ActiveRun, summary: dict[str, Any], file: str) -> None:
+    """Let a completed run count as failed because a file of its results cannot be written."""
+    if summary["status"] == "completed":
+        summary["status"] = "failed"
+        summary["reason"] = (
+            f"{run.directory.path / file} cannot be written: make room or get write access, and "
+            "resume the run, which needs a checkpoint"
+        )
 
 
 def _server_tensors(run: ActiveRun) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from fedapp.core.paths import expanded
 from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.results import checkpoint
 from fedapp.results.checkpoint import Checkpoint
-from fedapp.results.folders import check_free, lock_run
+from fedapp.results.folders import check_free, check_writable, lock_run
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
@@ -67,6 +67,7 @@ def opened_run(
 def check_name(config: RunConfig) -> None:
     """Raise UserError if the run-name is taken, before any data are read; writes nothing."""
     parent, name = _location(config)
+    check_writable(parent, "output-dir")
     if name and not config.resume:
         check_free(parent / name)
 

@@ -126,17 +126,17 @@ class PersonalModelSlots:
         own = self._assembled(architecture, head, draw)
         if not self.kind.second_models:
             return own
-        mentee = self._assembled(self.group.mentee, self._head(0, self._head_seed(0)), 0, "mentee")
+        mentee_head = self._head(0, self._seed_of("mentee head"))
+        mentee = self._assembled(self.group.mentee, mentee_head, 0, "mentee")
         # not a seed of a head, whose hidden layer may have the same sizes
-        with seeded(torch_seed(self.config.seed, Stream.ARCHITECTURE, 0, zlib.crc32(b"map"))):
+        with seeded(self._seed_of("map")):
             map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.second_models else None
         return Pair(own, mentee, map_)
 
     def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:
         """Build an extractor for a head; its weights depend on role, architecture and draw."""
         config, data = self.config, self.data
-        name = zlib.crc32(f"{role}{architecture}".encode())
-        with seeded(torch_seed(config.seed, Stream.ARCHITECTURE, draw, name)):
+        with seeded(self._seed_of(f"{role}{architecture}", draw)):
             extractor = build_personal_extractor(
                 architecture, data.channels, data.image_size, int(config.feature_dim),
                 config.feature_map,
@@ -153,6 +153,9 @@ class PersonalModelSlots:
     def _style(self) -> str:
         key = self.kind.style_key
         return str(self.config.flat()[key]) if key else self.kind.style
+
+    def _seed_of(self, part: str, draw: int = 0) -> int:
+        return torch_seed(self.config.seed, Stream.ARCHITECTURE, draw, zlib.crc32(part.encode()))
 
     def _head_seed(self, hidden: int, draw: int = 0) -> int:
         return torch_seed(self.config.seed, Stream.HEAD, draw, hidden)

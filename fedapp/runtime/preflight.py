@@ -106,6 +106,9 @@ class _Answered:
             self.pool[identity["partition-id"]] = source
             self.pool_size = identity["num-partitions"]
         for client, count in zip(identity["clients"], identity["examples"], strict=True):
+            if not isinstance(count, int) or not 0 < count < 2**53:
+                name = _name(source, identity)
+                raise UserError(f"{name} reports {count} training images of client {client}")
             self.nodes[client] = source
             self.examples[client] = count
 

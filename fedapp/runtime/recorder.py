@@ -85,8 +85,8 @@ class Recorder:
                     f"no client could be evaluated after round {row['round']}{reason}"
                 )
 
-    def finish(self, status: str, reason: str = "", diverged: bool = False) -> None:
-        """Summarise the run and call `run_ends`.
+    def finish(self, status: str, reason: str = "", diverged: bool = False) -> str:
+        """Summarise the run and call `run_ends`; return why a completed run has failed after all.
 
         The status is "completed", "failed" (a round gave no model, the last loss is not finite, or
         a file that the run needs cannot be written) or "interrupted" (an interruption or an error
@@ -94,11 +94,12 @@ class Recorder:
         finite: the same run would fail again.
         """
         if not hasattr(self, "run"):
-            return  # interrupted before the first round began
+            return ""  # interrupted before the first round began
         self._keep_trained_round()
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
         for callback in self.callbacks:
             callback.run_ends(self.run, summary)
+        return summary["reason"] if status == "completed" != summary["status"] else ""
 
     def _keep_trained_round(self) -> None:
         """Let a round count whose evaluation was interrupted: its model belongs to the state."""

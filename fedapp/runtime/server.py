@@ -1,5 +1,6 @@
 """The server's side of one run."""
 
+import logging
 from dataclasses import replace
 
 from flwr.app import ArrayRecord
@@ -22,6 +23,8 @@ from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import to_array_record
 from strategies.rounds.report import RoundDiverged, RoundFailed
+
+log = logging.getLogger(__name__)
 
 
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
@@ -60,7 +63,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         recorder.finish("interrupted", repr(error))
         raise
     spent = f"a further round would exceed dp-epsilon {config.dp_epsilon:g}"
-    recorder.finish("completed", spent if last < config.num_rounds else "")
+    if problem := recorder.finish("completed", spent if last < config.num_rounds else ""):
+        raise UserError(problem)
     _forget_states(grid, federation, strategy, config)  # last, because it may be interrupted
 
 
@@ -108,5 +112,8 @@ def _starting_point(
         strategy.restore(saved.strategy)
     except NotImplementedError as error:
         raise UserError(f"resume: {error}") from None
+    if (kept := len(run.rounds())) < saved.server_round:
+        text = "metrics.jsonl has %d of the %d rounds of the checkpoint; the others are not there"
+        log.warning(text, kept, saved.server_round)
     run.truncate_rounds(saved.server_round)
     return to_array_record(saved.arrays)

@@ -12,7 +12,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from strategies.aggregate import UpdateRefused
 from strategies.rounds.records import DIVERGED, REPORT, ClientFailure, unpack_failures
-from strategies.rounds.report import check_clients
+from strategies.rounds.report import LARGEST, check_clients
 
 Scores = dict[str, float]
 
@@ -27,7 +27,8 @@ def read_scores(
     """Return the scores of a node's clients and the failures of those without scores.
 
     A client with a non-finite accuracy has a failure and no scores. A client with another
-    non-finite score, such as its loss, has a failure and scores. Raises `UpdateRefused`, KeyError,
+    non-finite score, such as its loss, has a failure and scores. A score so large that a sum could
+    overflow counts as infinite. Raises `UpdateRefused`, KeyError,
     TypeError or ValueError if the reply is malformed or does not report exactly these clients.
     """
     rows = _rows(content.metric_records[REPORT]) if REPORT in content else []
@@ -70,8 +71,9 @@ def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
 
 
 def _is_valid(scores: Scores) -> bool:
-    """Return whether a client's accuracy and number of examples are in their valid ranges."""
-    return 0.0 <= scores[_ACCURACY] <= 1.0 and 0.0 <= scores[_EXAMPLES] < np.inf
+    """Return whether the scores that are counted or compared are in their valid ranges."""
+    is_counted = 0.0 <= scores[_EXAMPLES] < np.inf and scores.get(REINITIALISED, 0.0) in (0.0, 1.0)
+    return is_counted and 0.0 <= scores[_ACCURACY] <= 1.0
 
 
 def _rows(columns: MetricRecord) -> list[tuple[int, Scores]]:
@@ -82,9 +84,13 @@ def _rows(columns: MetricRecord) -> list[tuple[int, Scores]]:
     lists = zip(*(columns[name] for name in names), strict=True)
     clients: list[int] = columns[_CLIENT]  # type: ignore[assignment]
     return [
-        (int(client), {name: float(value) for name, value in zip(names, values, strict=True)})
+        (int(client), {name: _number(value) for name, value in zip(names, values, strict=True)})
         for client, values in zip(clients, lists, strict=True)
     ]
+
+
+def _number(value: Any) -> float:
+    return float(value) if abs(value) <= LARGEST else np.inf
 
 
 def _scores(rows: Mapping[int, Scores]) -> list[str]:

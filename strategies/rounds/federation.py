@@ -1,14 +1,14 @@
 """The clients and nodes of a run: who hosts whom, and what each client has."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
-
-import numpy as np
 
 from strategies.aggregate import UpdateRefused
 from strategies.rounds.records import ClientFailure, ClientResult
-from strategies.rounds.report import check_clients
+from strategies.rounds.report import LARGEST, check_clients
+
+_COUNTS = {"client", "examples", "steps", "payload", "images", "reinitialised"}  # of ClientResult
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Federation:
     ) -> None:
         """Raise `UpdateRefused` unless a report covers exactly the requested clients.
 
-        Its numbers must be finite, and its numbers of examples must equal those that the nodes
+        Its numbers must be possible, and its numbers of examples must equal those that the nodes
         reported before the first round.
         """
         check_clients([r.client for r in results] + [f.client for f in failures], expected)
@@ -84,7 +84,16 @@ class Federation:
             known = self.examples[result.client]
             if result.examples != known:
                 raise UpdateRefused(f"it claims {result.examples} examples but has {known}")
-            if not np.isfinite(astuple(result)).all():
-                raise UpdateRefused("its training loss, or another of its numbers, is not finite")
-            if result.squared_distance < 0:
-                raise UpdateRefused(f"its squared distance is {result.squared_distance:g}")
+            _check_numbers(result)
+
+
+def _check_numbers(result: ClientResult) -> None:
+    """Raise `UpdateRefused` unless counts are whole numbers, and no sum of others can overflow."""
+    for name, value in asdict(result).items():
+        if name in _COUNTS:
+            if not isinstance(value, int) or not 0 <= value < 2**53:
+                raise UpdateRefused(f"its '{name}' is {value}, not a number of something")
+        elif not abs(value) <= LARGEST:
+            raise UpdateRefused(f"its '{name}' is {value:g}, which is not finite or too large")
+    if result.squared_distance < 0:
+        raise UpdateRefused(f"its squared distance is {result.squared_distance:g}")

@@ -6,7 +6,7 @@ a node that hosts several, their exact partial sum) and one report line per clie
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ FAILURES = "failures"
 DIVERGED = "diverged"
 ERROR = "error"
 LATE = "late"  # its node did not answer in time; counts as an error
+_LONGEST_REASON = 2000  # characters of a failure's reason that are kept
 LATE_REASON = "its node did not answer in time (round-timeout)"
 # One client's own upload is invalid. The client is left out and the round continues, as when a
 # client diverges. If a node's whole reply is refused, that is an ERROR of all its clients.
@@ -192,7 +193,8 @@ def unpack_report(content: RecordDict) -> tuple[list[ClientResult], list[ClientF
 
 def unpack_failures(content: RecordDict) -> list[ClientFailure]:
     """Read the failures of a reply; raises KeyError, TypeError or ValueError as `unpack_report`."""
-    return _rows(ClientFailure, content.config_records.get(FAILURES))
+    failures = _rows(ClientFailure, content.config_records.get(FAILURES))
+    return [replace(failure, reason=failure.reason[:_LONGEST_REASON]) for failure in failures]
 
 
 def _view(name: str, array: Array) -> np.ndarray:

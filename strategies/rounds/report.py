@@ -10,6 +10,8 @@ from flwr.app import ArrayRecord
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.records import DIVERGED, ERROR, LATE, ClientFailure, ClientResult
 
+LARGEST = 1e100  # of a number in a reply: no sum of such numbers over clients can overflow
+
 
 class RoundFailed(RuntimeError):  # noqa: N818 - an outcome of the round, shown to the user
     """A round gives no model; the message names the round, the clients and the reasons."""

@@ -65,7 +65,7 @@ class Rule:
 
         Raises `RoundFailed` if too few models are left for the rule's protection.
         """
-        replies = models.messages(self.clip)
+        replies = models.updates(self.clip)
         if len(replies) < self.fewest:
             raise RoundFailed(
                 f"round {server_round} has {len(replies)} usable updates, but {self} needs "
@@ -74,12 +74,12 @@ class Rule:
         arrays, _ = RULES[self.name](self, len(replies)).aggregate_train(server_round, replies)
         if arrays is None:
             raise RoundFailed(f"{self.name} found no model among {len(replies)} updates")
-        combined = from_array_record(arrays)
+        update = from_array_record(arrays)
         if self.clip > 0:
             share = len(replies) / models.cohort if self.name == "mean" else 1.0
             deviation = self.noise * self.clip / models.cohort
-            combined = _with_noise(received, combined, share, deviation)
-        return {name: combined[name].astype(array.dtype) for name, array in received.items()}
+            update = _with_noise(update, share, deviation)
+        return {name: (old + update[name]).astype(old.dtype) for name, old in received.items()}
 
 
 RULES: dict[str, Callable[[Rule, int], Strategy]] = {
@@ -111,15 +111,20 @@ class SeparateModels:
         for client, arrays in uploads.items():
             self._models[client] = arrays, weights[client]
 
-    def messages(self, clip: float = 0.0) -> list[Message]:
-        """Return the models as replies for Flower's strategies, by ascending client.
+    def updates(self, clip: float = 0.0) -> list[Message]:
+        """Return the models minus the received one as replies for Flower's strategies.
 
-        With `clip`, updates of a larger norm are shortened to it.
+        They are in float64, because Krum's squared distances lose the small differences of whole
+        models in float32; by ascending client, and with the arrays in the server's order, because
+        Krum compares flat vectors. With `clip`, updates of a larger norm are shortened to it.
         """
-        return [
-            _reply(client, _clipped(self._received, arrays, clip) if clip else arrays, weight)
-            for client, (arrays, weight) in sorted(self._models.items())
-        ]
+        replies = []
+        for client, (model, weight) in sorted(self._models.items()):
+            update = {
+                name: model[name].astype(np.float64) - a for name, a in self._received.items()
+            }
+            replies.append(_reply(client, _clipped(update, clip) if clip else update, weight))
+        return replies
 
 
 def _reply(client: int, arrays: Arrays, weight: int) -> Message:
@@ -128,25 +133,22 @@ def _reply(client: int, arrays: Arrays, weight: int) -> Message:
     return Message(content, dst_node_id=client + 1, message_type=MessageType.TRAIN)
 
 
-def _clipped(received: Arrays, model: Arrays, norm: float) -> Arrays:
-    """Return the model whose update from `received` has at most this norm."""
-    update = {name: model[name].astype(np.float64) - array for name, array in received.items()}
+def _clipped(update: Arrays, norm: float) -> Arrays:
+    """Return the update, shortened to at most this norm."""
     length = math.sqrt(sum(float(np.sum(array**2)) for array in update.values()))
     factor = min(1.0, norm / length) if length else 1.0
-    return {name: received[name] + factor * array for name, array in update.items()}
+    return {name: factor * array for name, array in update.items()}
 
 
-def _with_noise(received: Arrays, combined: Arrays, share: float, deviation: float) -> Arrays:
-    """Return the combined update times `share`, with Gaussian noise, on top of `received`.
+def _with_noise(update: Arrays, share: float, deviation: float) -> Arrays:
+    """Return the mean update times `share`, with Gaussian noise.
 
     The mean is over the whole cohort: a client that gave no update counts as zero. Otherwise the
     scale of the noise would tell how many failed, which may depend on one client's data. The noise
-    comes from the operating system, not from the run's seed, so that nobody can subtract it.
+    is seeded by the operating system, not by the run's seed, so that nobody can subtract it.
     """
     random = np.random.default_rng()
     return {
-        name: array
-        + share * (combined[name].astype(np.float64) - array)
-        + random.normal(0.0, deviation, array.shape)
-        for name, array in received.items()
+        name: share * array + random.normal(0.0, deviation, array.shape)
+        for name, array in update.items()
     }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedapp.core.errors import UserError
-from fedapp.core.files import write_atomically
+from fedapp.core.files import write_named
 from fedapp.core.paths import expanded, name_and_hash
 from fedapp.data.partition.assignment import Indices, Partition, count_classes, matching_test_parts
 
@@ -42,10 +42,7 @@ def write_split(path: Path, partition: Partition) -> None:
         "test": [part.tolist() for part in partition.test],
         "pooled": partition.pooled,
     }
-    try:
-        write_atomically(path, f"{json.dumps(content)}\n".encode())
-    except OSError as error:
-        raise UserError(f"cannot write the split to {path}: {error}") from error
+    write_named(path, f"{json.dumps(content)}\n".encode(), "a JSON file")
 
 
 def read_split(

@@ -73,6 +73,16 @@ def test_partition_lists_the_kinds():
     assert kinds["shards"] == "`shards` one-class shards per client"
 
 
+@pytest.mark.parametrize("option", ["--save", "--plot"])
+@pytest.mark.parametrize("file", ["", "folder"])
+def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path, option, file):
+    (tmp_path / "folder").mkdir()
+    named = str(tmp_path / file) if file else ""
+    done = runner.invoke(cli.app, ["partition", "-c", "num-clients=10", option, named])
+    assert isinstance(done.exception, UserError)
+    assert "cannot be written: it is a folder; name a " in str(done.exception)
+
+
 def test_a_plot_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     plot = tmp_path / "file" / "clients.png"

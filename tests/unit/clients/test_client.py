@@ -101,7 +101,7 @@ def test_a_trained_model_that_is_not_finite_is_a_divergence(part, value, monkeyp
     if np.isfinite(value):
         assert client.work(received, 1, 0.1).training is result
         return
-    with pytest.raises(LossDiverged, match="the model has non-finite weights after 2 steps"):
+    with pytest.raises(LossDiverged, match="the model has non-finite values after 2 steps"):
         client.work(received, 1, 0.1)
 
 

@@ -34,6 +34,23 @@ def test_fused_sgd_is_torch_optim_sgd_bit_for_bit(momentum, weight_decay):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_parameter_without_a_gradient_is_left_as_torch_optim_leaves_it(momentum):
+    """As with a loss on the features alone, which gives the head no gradient."""
+    ours = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))]
+    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
+    fused = FusedSGD(ours, 0.1, momentum, 1e-2)
+    reference = torch.optim.SGD(theirs, 0.1, momentum, weight_decay=1e-2)
+    for trained in ([0], [0, 1], [1]):
+        for index in range(2):
+            given = torch.full_like(ours[index], 0.5) if index in trained else None
+            ours[index].grad = given
+            theirs[index].grad = None if given is None else given.clone()
+        fused.step()
+        reference.step()
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("of_gradient", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("kernel", [1, 3])
@@ -62,6 +79,18 @@ def _data(count=40, size=8):
 def _epoch():
     images, labels = _data()
     return lambda: zip(images.split(10), labels.split(10), strict=True)
+
+
+@pytest.mark.parametrize("regulariser", ["kd", "ntd"])
+def test_in_bfloat16_a_student_equal_to_its_teacher_is_not_moved_by_distillation(regulariser):
+    """Autocast on a CPU leaves log-softmax in bfloat16, whose rounding would be a gradient."""
+    student, teacher = (build_model("cnn", "linear", 1, 8, 3, seed=5) for _ in range(2))
+    objective = Objective("ce", regulariser, base_weight=0.0, reg_weight=1.0, tau=3.0)
+    settings = LocalSettings(epochs=1, momentum=0.0, precision="bf16")
+    result = train(student, FrozenModels(teacher), objective, _epoch(), 1.0, settings)
+    assert abs(result.loss) < 1e-6
+    for moved, kept in zip(student.parameters(), teacher.parameters(), strict=True):
+        torch.testing.assert_close(moved, kept, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 0.05])

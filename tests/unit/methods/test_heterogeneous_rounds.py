@@ -200,3 +200,9 @@ def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
     np.testing.assert_allclose(strategy.table.rows, made().detach().numpy(), atol=1e-5)
     assert strategy.margin == pytest.approx(margin, rel=1e-5)
     assert not np.allclose(strategy.table.rows, strategy.maker.embedding.detach().numpy())
+
+
+@pytest.mark.parametrize("method", ["fedkd", "fml"])
+def test_a_mentee_starts_with_a_head_of_its_own(method):
+    pair = ProcessContext(parse_config(run(method=method))).slot_of(0).model
+    assert not torch.equal(pair.personal.head.weight, pair.mentee.head.weight)

@@ -139,6 +139,13 @@ def test_dittos_global_branch_is_fedavg_and_without_a_pull_it_trains_alone(tmp_p
     assert differ(personal("pulled", method="ditto"), free)
 
 
+def test_ditto_counts_the_images_of_both_models():
+    run = {"num_clients": 5, "num_rounds": 1, "local_epochs": 1}
+    ditto = federate(settings(method="ditto", **run))[1].report.results
+    fedavg = federate(settings(method="fedavg", **run))[1].report.results
+    assert [r.images for r in ditto] == [2 * r.images for r in fedavg]
+
+
 def test_dittos_reference_mode_averages_the_personal_models():
     plain = settings(method="ditto", lr=0.05, num_rounds=2)
     final = federate(plain)[0]

@@ -143,3 +143,14 @@ def test_unknown_names_are_named():
         build_personal_extractor("resnet4", 3, 7, 64)
     with pytest.raises(UserError, match="pool, linear"):
         build_personal_extractor("resnet4", 3, 32, 64, "max")
+
+
+def test_the_hidden_layer_and_the_classifier_of_a_head_are_drawn_independently():
+    """From one seed, every second value of the first would correlate with the second's."""
+    found = []
+    for seed in range(20):
+        head = build_personal_head("linear", 256, 100, seed, hidden=256)
+        classifier = head.weight.detach().flatten()
+        hidden = head.hidden.weight.detach().flatten()[: 2 * len(classifier) : 2]
+        found.append(float(torch.corrcoef(torch.stack((classifier, hidden)))[0, 1]))
+    assert abs(sum(found) / 20) < 0.01

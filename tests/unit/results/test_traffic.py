@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.traffic import traffic_row
 
@@ -15,3 +16,18 @@ def test_a_client_is_sent_its_share_whether_it_answers_or_not(tmp_path):
     assert (found["client_down_kb"], found["client_up_kb"]) == (1.0, 0.5)
     run.log_round({"round": 2, **row, **sent})  # as runs before this count wrote it
     assert traffic_row(run)["client_down_kb"] == pytest.approx(20 / 15)
+
+
+@pytest.mark.parametrize("row", [{}, {"round": 1}, {"round": 1, "clients": None}])
+def test_a_line_without_traffic_is_named_by_its_file(tmp_path, row):
+    run = RunDirectory.create(tmp_path, "one", {"method": "fedavg"})
+    run.log_round(row)
+    with pytest.raises(UserError, match=r"one/metrics\.jsonl is not that of a run: "):
+        traffic_row(run)
+
+
+def test_a_config_without_a_method_is_named(tmp_path):
+    run = RunDirectory.create(tmp_path, "one", {"method": "fedavg"})
+    (run.path / "config.toml").write_text("")
+    with pytest.raises(UserError, match=r"config\.toml is not that of a run: it has no key 'meth"):
+        traffic_row(run)

@@ -95,6 +95,30 @@ def test_the_checkpoint_before_the_full_disk_gives_the_same_bits(small_disk, mon
     assert_same(expected, {name: arrays[name] for name in expected})
 
 
+def test_a_run_whose_model_does_not_fit_has_failed_and_a_resume_writes_it(
+    small_disk, few_images, monkeypatch
+):
+    values = run_on(small_disk, num_rounds=1)
+    save_model = RunDirectory.save_model
+
+    def full_now(self, *arguments):
+        fill(small_disk)
+        save_model(self, *arguments)
+
+    monkeypatch.setattr(RunDirectory, "save_model", full_now)
+    run = RunDirectory(small_disk / "full")
+    with pytest.raises(UserError, match=r"full/model\.safetensors cannot be written: make room"):
+        server_app.run(InProcessGrid(values), values, "", 0.0)
+    assert run.summary()["status"] == "failed"
+    assert not (run.path / "model.safetensors").exists()
+    monkeypatch.undo()
+    (small_disk / "filler").unlink()
+    again = {**values, "resume": "auto"}
+    server_app.run(InProcessGrid(again), again, "", 0.0)
+    assert run.summary()["status"] == "completed"
+    assert (run.path / "model.safetensors").exists()
+
+
 @pytest.mark.parametrize("later", [None, "write_partition", "truncate_rounds", "write_config"])
 def test_a_run_on_a_full_disk_is_not_resumed_and_its_directory_is_named(
     small_disk, few_images, monkeypatch, later

@@ -22,7 +22,9 @@ def short(monkeypatch):
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.05)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedntd", "moon", "scaffold", "fedavg-ft", "feddor"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedntd", "moon", "scaffold", "fedavg-ft", "feddor", "fml"]
+)
 def test_a_forecast_counts_images_and_measures_speed(method):
     config = parse_config(
         settings(method=method, num_clients=10, participation=0.5, local_epochs=3, num_rounds=4)
@@ -35,7 +37,7 @@ def test_a_forecast_counts_images_and_measures_speed(method):
     assert cost.seconds == pytest.approx(4 * cost.seconds_per_round)
     process = psutil.Process().memory_info().rss
     assert process / 2 < cost.memory < 3 * process  # workers share what they import
-    assert (cost.state is not None) == (method in ("moon", "scaffold", "feddor"))
+    assert (cost.state is not None) == (method in ("moon", "scaffold", "feddor", "fml"))
     assert cost.state is None or cost.state > 0
 
 
@@ -82,12 +84,14 @@ def test_check_names_the_typed_keys_without_effect(tmp_path):
         ("resume='auto'", "run-name must say which run to continue"),
         ("resume='nowhere'", "nowhere"),
         ("run-name='taken'", "already exists and is not empty"),
+        ("output-dir='/dev/null'", "output-dir /dev/null cannot be written: /dev/null is not a"),
+        ("output-dir='/dev/null/runs'", "/dev/null is not a folder"),
     ],
 )
 def test_check_refuses_what_a_run_refuses(tmp_path, keys, sentence):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").touch()
-    texts = ["-c", keys, "-c", f"output-dir='{tmp_path}'"]
+    texts = ["-c", f"output-dir='{tmp_path}'", "-c", keys]
     done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", *texts])
     assert isinstance(done.exception, UserError)
     assert sentence in str(done.exception)

@@ -100,22 +100,25 @@ def test_a_round_that_a_full_disk_refuses_is_written_with_the_next(train, monkey
     assert "metrics.jsonl: round 1, 2 not written" in output
 
 
-def test_rounds_that_were_never_written_are_in_the_summary(train, monkeypatch):
+def test_rounds_that_were_never_written_are_in_the_summary(train, tmp_path, monkeypatch):
     monkeypatch.setattr(RunDirectory, "log_round", refuse)
-    run = train(num_rounds=2)
+    with pytest.raises(UserError, match=r"one/metrics\.jsonl cannot be written: make room"):
+        train(num_rounds=2)
+    run = RunDirectory(tmp_path / "one")
     assert numbers(run) == []
-    assert (run.summary()["rounds"], run.summary()["status"]) == (2, "completed")
+    assert (run.summary()["rounds"], run.summary()["status"]) == (2, "failed")
     assert run.summary()["accuracy_final"] > 0
 
 
 @pytest.mark.parametrize("method", ["save_model", "write_summary"])
 def test_a_file_that_cannot_be_written_prevents_no_other_file(
-    train, pictures, monkeypatch, capsys, method
+    train, tmp_path, pictures, monkeypatch, capsys, method
 ):
     monkeypatch.setattr(RunDirectory, method, refuse)
-    with pictures():
-        run = train(num_rounds=1)
     lost = {"save_model": "model.safetensors", "write_summary": "summary.json"}
+    with pictures(), pytest.raises(UserError, match=f"one/{lost[method]} cannot be written"):
+        train(num_rounds=1)
+    run = RunDirectory(tmp_path / "one")
     for name in ("summary.json", "model.safetensors", "curves.png", "report.html"):
         assert (run.path / name).exists() == (name != lost[method])
     assert f"{lost[method]} not written: [Errno 28]" in capsys.readouterr().out

@@ -8,9 +8,10 @@ from in_process import break_client, differ, federate, settings
 from clients.training.local_training import LossDiverged
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
+from fedapp.engines.in_process import identify
 from strategies.rounds.records import TASK, UPLOADS, Task, from_array_record, to_array_record
 from strategies.rounds.report import RoundFailed
-from strategies.rounds.robust import Rule
+from strategies.rounds.robust import Rule, SeparateModels
 
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, weights="uniform")
 ROBUST = ["median", "trimmed-mean", "krum", "multi-krum"]
@@ -31,6 +32,38 @@ def test_one_lying_client_of_ten_moves_a_robust_mean_little(rule):
     attacked = federate(run, nodes=10, tamper=lie)[0]
     for name, array in honest.items():
         assert np.max(np.abs(attacked[name] - array)) < 1.0, name
+
+
+def combined(rule: Rule, received: dict, models: list[dict]) -> dict:
+    identify()  # Flower's messages need it
+    separate = SeparateModels(received, len(models))
+    for client, model in enumerate(models):
+        separate.add({client: model}, {client: 1})
+    return rule.combine(1, received, separate)
+
+
+def test_krum_compares_arrays_by_name_not_by_their_order_in_a_reply():
+    """A flat vector in the sender's order would look like the received model, exactly."""
+    random = np.random.default_rng(0)
+    received = {"one": np.zeros(20, np.float32), "two": np.full(20, 3, np.float32)}
+    honest = [
+        {name: a + random.normal(0, 0.1, 20).astype(np.float32) for name, a in received.items()}
+        for _ in range(4)
+    ]
+    exchanged = {"two": received["one"], "one": received["two"]}
+    chosen = combined(Rule("krum", malicious=1), received, [*honest, exchanged])
+    assert any(np.array_equal(chosen["one"], model["one"]) for model in honest)
+
+
+def test_krum_sees_updates_that_are_small_beside_the_model():
+    """Squared distances of the models themselves would cancel in float32."""
+    random = np.random.default_rng(0)
+    received = {"a": random.normal(0, 10, 10_000).astype(np.float32)}
+    direction = random.normal(0, 3e-5, 10_000)
+    updates = [direction + random.normal(0, 3e-5, 10_000) for _ in range(8)] + [-4 * direction] * 2
+    models = [{"a": (received["a"] + update).astype(np.float32)} for update in updates]
+    chosen = combined(Rule("krum", malicious=2), received, models)["a"]
+    assert any(np.array_equal(chosen, model["a"]) for model in models[:8])
 
 
 @pytest.mark.parametrize(("lost", "usable"), [(2, 8), (3, 7), (4, 6)])
@@ -76,8 +109,8 @@ def test_the_median_is_the_median_of_the_clients_models():
 
     final = federate({**RUN, "aggregation": "median"}, nodes=3, tamper=watch)[0]
     for name, array in final.items():
-        stacked = [models[f"{client}/{name}"] for client in range(10)]
-        np.testing.assert_array_equal(array, np.median(np.stack(stacked), axis=0))
+        stacked = np.stack([models[f"{client}/{name}"] for client in range(10)]).astype(np.float64)
+        np.testing.assert_array_equal(array, np.median(stacked, axis=0).astype(np.float32))
 
 
 def test_clipping_bounds_the_step_of_the_model():

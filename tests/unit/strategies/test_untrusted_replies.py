@@ -89,8 +89,10 @@ def test_a_malformed_evaluation_is_a_failure_of_its_own_clients(change, words):
     assert report.client_accuracy["client-count"] == 9
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(("name", "counted"), [("accuracy", 9), ("loss", 10), ("examples", 9)])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
+@pytest.mark.parametrize(
+    ("name", "counted"), [("accuracy", 9), ("loss", 10), ("examples", 9), ("reinitialised", 9)]
+)
 def test_a_score_that_is_not_finite_counts_in_no_mean(name, counted, value):
     report = report_of(JUDGED, EVALUATE, columns(**{name: [value]}))
     assert [(f.client, f.kind) for f in report.evaluation_failures] == [(1, DIVERGED)]
@@ -108,11 +110,15 @@ def test_an_accuracy_that_is_no_share_counts_in_no_mean():
 @pytest.mark.parametrize(
     ("method", "changes", "words"),
     [
-        ("fednova", {"extra": [1e300]}, r"effective number of steps is 1e\+300, not in \(0, "),
+        ("fednova", {"extra": [1e90]}, r"effective number of steps is 1e\+90, not in \(0, "),
         ("fednova", {"extra": [0.0]}, "effective number of steps is 0, not in"),
-        ("fedexp", {"squared_distance": [1e300]}, r"squared distance is 1e\+300, more than"),
+        ("fedexp", {"squared_distance": [1e90]}, r"squared distance is 1e\+90, more than"),
+        ("fedexp", {"squared_distance": [1e4]}, r"squared distance is 1e\+04, but its model has "),
         ("fedexp", {"squared_distance": [-1.0]}, "squared distance is -1"),
         ("fedavg", {"seconds": [np.inf]}, "not finite"),
+        ("fedavg", {"loss": [1e308]}, "its 'loss' is 1e.308, which is not finite or too large"),
+        ("fedavg", {"images": [1e308]}, "its 'images' is 1e.308, not a number of something"),
+        ("fedavg", {"payload": [-1]}, "its 'payload' is -1, not a number of something"),
     ],
 )
 def test_numbers_that_no_training_gives_are_refused(method, changes, words):
