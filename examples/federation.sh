@@ -16,18 +16,32 @@ export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2 FLWR_TELEMETRY_ENABLED=0
 
 [ -e certificates ] || fedapp certificates certificates --host localhost --nodes "$nodes"
 
-running=
-trap 'kill $running 2>/dev/null || true; wait' EXIT
+# The SuperNodes stop first, because they sign off at the SuperLink; after 20 seconds they are killed.
+supernodes='' superlink=''
+stop() {
+    if [ -n "$supernodes" ]; then
+        kill $supernodes 2>/dev/null || true
+        { sleep 20 && kill -KILL $supernodes; } 2>/dev/null &
+        wait $supernodes || true
+        kill $! 2>/dev/null || true
+    fi
+    kill $superlink 2>/dev/null || true
+    wait
+}
+trap stop EXIT
 trap 'exit 1' INT TERM
 
 # Up to Flower 1.39 SuperNodes use a second port, by gRPC; later ones share the first, by HTTPS.
-case $(flwr --version) in *1.39.*) fleet=$((port + 1)) second="--fleet-api-address 127.0.0.1:$fleet" ;; *) fleet=$port second= ;; esac
+case $(flwr --version) in
+    *1.39.*) fleet=$((port + 1)) second="--fleet-api-address 127.0.0.1:$fleet" ;;
+    *) fleet=$port second='' ;;
+esac
 
 FLWR_HOME=$folder/superlink flower-superlink --ssl-ca-certfile certificates/ca.crt \
     --ssl-certfile certificates/superlink.crt --ssl-keyfile certificates/superlink.key --enable-supernode-auth \
     --host 127.0.0.1 --port "$port" $second --database superlink/state.db \
     --disable-runtime-dependency-installation >superlink/log 2>&1 &
-superlink=$! running=$!
+superlink=$!
 
 # What the machine that starts runs has: its connection, and the right to register keys.
 export FLWR_HOME="$folder/you"
@@ -47,7 +61,7 @@ while [ "$node" -lt "$nodes" ]; do
         --superlink "localhost:$fleet" --root-certificates certificates/ca.crt \
         --auth-supernode-private-key "certificates/node-$node" --port $((port + 2 + node)) \
         --node-config "partition-id=$node num-partitions=$nodes worker='warm'" >"node-$node/log" 2>&1 &
-    running="$running $!" node=$((node + 1))
+    supernodes="$supernodes $!" node=$((node + 1))
 done
 
 flwr run "$app" federation --stream -c "num-clients=$nodes shards=5 num-rounds=10 output-dir='$folder/runs'" \

@@ -57,14 +57,13 @@ def personalise(
     config = _configuration(run, overrides)
     process = reopened(run, config)
     load_weights(process.model, run)
-    received = list(to_arrays(process.slot.shared).values())
-    folder = _new_folder(export)
-    evaluation_config: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
+    received, folder = list(to_arrays(process.slot.shared).values()), _new_folder(export)
+    evaluation: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
     rows: dict[int, dict[str, float]] = {}
     for client in tracked(range(config.num_clients), "fine-tuning clients"):
         own = process.client(client, server_round=config.num_rounds)
         try:
-            loss, count, scores = own.evaluate(received, evaluation_config)
+            loss, count, scores = own.evaluate(received, evaluation)
         except LossDiverged as reason:
             raise UserError(f"client {client}: {reason}; give a smaller finetune-lr") from None
         rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
