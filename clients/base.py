@@ -258,7 +258,7 @@ class LocalClient(NumPyClient):
         after the client's own part is loaded: until then the model has the own part of the client
         that the process served before.
         """
-        if self.objective.needs_global:
+        if self.objective.needs_global_weights:
             copy_weights(self.model, self.slot.teacher)
 
     def frozen(self, objective: Objective) -> FrozenModels:
@@ -266,7 +266,7 @@ class LocalClient(NumPyClient):
         previous = None
         if objective.needs_previous:
             previous = previous_model.load(self.slot, self._stored[1], self.client)
-        return FrozenModels(self.slot.teacher if objective.needs_global else None, previous)
+        return FrozenModels(self.slot.teacher if objective.needs_global_weights else None, previous)
 
     def _check_number(self, parameters: list[np.ndarray]) -> None:
         if len(parameters) != len(self.shared):

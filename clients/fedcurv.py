@@ -58,11 +58,11 @@ class FedCurvClient(LocalClient):
         """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
         stored = self.stored_state  # a lost one is always an error
         counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
-        self._own = stored if counted else {}  # its part of the sums
+        self._own_part = stored if counted else {}  # its part of the sums
         self._pulls = bool(self.inbox) and self.weight > 0
         if self._pulls:
-            self._curvature = self._others(IMPORTANCE, at_least=0.0)
-            self._target = self._others(WEIGHTED, at_least=-np.inf)
+            self._curvature = self._others(IMPORTANCE, not_negative=True)
+            self._target = self._others(WEIGHTED, not_negative=False)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch: of the loss, and 2 lambda (P w - Q)."""
@@ -83,7 +83,7 @@ class FedCurvClient(LocalClient):
             for group, arrays in parts.items()
             for n, array in arrays.items()
         }
-        changes = {group: self._without_own(group, arrays) for group, arrays in parts.items()}
+        changes = {group: self._minus_own_part(group, arrays) for group, arrays in parts.items()}
         update.groups = changes if self.accumulate else parts
 
     def importance(self) -> Arrays:
@@ -111,15 +111,19 @@ class FedCurvClient(LocalClient):
         torch._foreach_div_(squares, max(count, 1))
         return to_arrays(dict(zip(self.trained, squares, strict=True)))
 
-    def _others(self, group: str, at_least: float) -> list[Tensor]:
-        """Return 2 lambda times a sum without this client's own part."""
-        rest = self._without_own(group, self.inbox[group])
-        factor = np.float32(2 * self.weight)
-        return self.on_device({n: factor * np.maximum(rest[n], at_least) for n in self.trained})
+    def _others(self, group: str, not_negative: bool) -> list[Tensor]:
+        """Return 2 lambda times a sum without this client's own part.
 
-    def _without_own(self, group: str, arrays: Arrays) -> Arrays:
+        Rounding can leave a sum of squares just below 0, and then weights would run away from their
+        target: `not_negative` sets such values to 0.
+        """
+        rest = self._minus_own_part(group, self.inbox[group])
+        factor, least = np.float32(2 * self.weight), 0.0 if not_negative else -np.inf
+        return self.on_device({n: factor * np.maximum(rest[n], least) for n in self.trained})
+
+    def _minus_own_part(self, group: str, arrays: Arrays) -> Arrays:
         """Return the arrays minus this client's own part, if the sums have it."""
-        own, prefix = self._own, _STORED[group]
+        own, prefix = self._own_part, _STORED[group]
         return {n: array - own[prefix + n] for n, array in arrays.items()} if own else arrays
 
 

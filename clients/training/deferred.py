@@ -18,7 +18,7 @@ class DeferredSteps:
 
     Weight and velocity are  W = a W_0 + G^T diag(c) X  and  V = b W_0 + G^T diag(d) X,  where the
     rows of G [rank, out] and X [rank, in] are the factors of the gradients of all steps. W_0 is the
-    content of `weight`, which only `apply` changes.
+    content of `weight`, which only `settle` changes.
     """
 
     def __init__(self, weight: Tensor, most_rows: int) -> None:
@@ -26,8 +26,8 @@ class DeferredSteps:
         self._weight = weight
         self._of_outputs = weight.new_empty(most_rows, weight.shape[0])  # G
         self._inputs = weight.new_empty(most_rows, weight.shape[1])  # X
-        self._c, self._d = weight.new_zeros(2, most_rows)
-        self._a, self._b = 1.0, 0.0
+        self._in_weight, self._in_velocity = weight.new_zeros(2, most_rows)  # c, d
+        self._start_in_weight, self._start_in_velocity = 1.0, 0.0  # a, b
         self.rank = 0
 
     def has_room(self, rows: int) -> bool:
@@ -43,39 +43,47 @@ class DeferredSteps:
         """
         new = slice(self.rank, self.rank + len(inputs))
         self._of_outputs[new], self._inputs[new] = of_outputs, inputs
-        self._b = momentum * self._b + weight_decay * self._a
-        self._d.mul_(momentum).add_(self._c, alpha=weight_decay)
-        self._d[new] = 1.0
-        self._a -= lr * self._b
-        self._c.sub_(self._d, alpha=lr)
+        self._start_in_velocity = (
+            momentum * self._start_in_velocity + weight_decay * self._start_in_weight
+        )
+        self._in_velocity.mul_(momentum).add_(self._in_weight, alpha=weight_decay)
+        self._in_velocity[new] = 1.0
+        self._start_in_weight -= lr * self._start_in_velocity
+        self._in_weight.sub_(self._in_velocity, alpha=lr)
         self.rank = new.stop
 
     def outputs(self, inputs: Tensor, bias: Tensor | None) -> Tensor:
         """Return inputs W^T + bias [B, out] for inputs [B, in] and a bias [out]."""
         if not self.rank:
             return product(inputs, self._weight, bias)
-        of_outputs, kept, c = self._factors(self._c)
-        outputs = product(inputs * self._a, self._weight, bias)
+        of_outputs, kept, c = self._factors(self._in_weight)
+        outputs = product(inputs * self._start_in_weight, self._weight, bias)
         return outputs.addmm_((inputs @ kept.t()).mul_(c), of_outputs)
 
     def gradient_of_inputs(self, of_outputs: Tensor) -> Tensor:
         """Return of_outputs W [B, in] for the gradient of the outputs [B, out]."""
         if not self.rank:
             return product(of_outputs, self._weight.t())
-        factors, kept, c = self._factors(self._c)
-        of_inputs = product(of_outputs * self._a, self._weight.t())
+        factors, kept, c = self._factors(self._in_weight)
+        of_inputs = product(of_outputs * self._start_in_weight, self._weight.t())
         return of_inputs.addmm_((of_outputs @ factors.t()).mul_(c), kept)
 
     @torch.no_grad()
-    def apply(self, velocity: Tensor | None) -> None:
+    def settle(self, velocity: Tensor | None) -> None:
         """Write W to the weight and, if given, V to `velocity`; take no step after that."""
         if not self.rank:
             return
         if velocity is not None:
-            factors, kept, d = self._factors(self._d)
-            torch.addmm(self._weight, (factors * d[:, None]).t(), kept, beta=self._b, out=velocity)
-        factors, kept, c = self._factors(self._c)
-        self._weight.addmm_((factors * c[:, None]).t(), kept, beta=self._a)
+            factors, kept, d = self._factors(self._in_velocity)
+            torch.addmm(
+                self._weight,
+                (factors * d[:, None]).t(),
+                kept,
+                beta=self._start_in_velocity,
+                out=velocity,
+            )
+        factors, kept, c = self._factors(self._in_weight)
+        self._weight.addmm_((factors * c[:, None]).t(), kept, beta=self._start_in_weight)
 
     def _factors(self, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         used = slice(self.rank)

@@ -36,7 +36,7 @@ class FactoredWeight:
     def __init__(self, weight: Tensor, defer: bool) -> None:
         """Prepare for training; `defer` allows that steps are not applied at once."""
         self.weight = weight
-        self.velocity: Tensor | None = None  # of SGD, which `apply` writes
+        self.velocity: Tensor | None = None  # of SGD, which `settle` writes
         self.factors: list[tuple[Tensor, Tensor]] = []  # G and X of each use of the layer
         self._deferred = DeferredSteps(weight, _DEFERRED_ROWS) if defer else None
 
@@ -53,7 +53,7 @@ class FactoredWeight:
         return self._deferred.gradient_of_inputs(of_outputs)
 
     def defer(self, lr: float, momentum: float, weight_decay: float) -> bool:
-        """Take a step of SGD that `apply` will write, if that is possible and quicker."""
+        """Take a step of SGD that `settle` will write, if that is possible and quicker."""
         rows = sum(len(inputs) for _, inputs in self.factors)
         if self._deferred is None or self.weight.grad is not None or rows > _FEW_ROWS:
             return False
@@ -62,10 +62,10 @@ class FactoredWeight:
         self._deferred.step(*self._joined(), lr, momentum, weight_decay)
         return True
 
-    def apply(self) -> None:
+    def settle(self) -> None:
         """Write deferred steps to the weight and to the velocity; from now on defer none."""
         if self._deferred is not None:
-            self._deferred.apply(self.velocity)
+            self._deferred.settle(self.velocity)
             self._deferred = None
 
     def gradient_blocks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -106,13 +106,13 @@ class CurrentParameters(Sequence[nn.Parameter]):
         return len(self._parameters)
 
     def __getitem__(self, index: Any) -> Any:
-        self.apply()
+        self.settle()
         return self._parameters[index]
 
-    def apply(self) -> None:
+    def settle(self) -> None:
         """Apply the deferred steps; no further ones are deferred."""
         for weight in self._weights.values():
-            weight.apply()
+            weight.settle()
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def factored(model: nn.Module, defer: bool) -> Iterator[dict[Tensor, FactoredWei
             del layer.forward
         for weight in weights.values():
             weight.velocity = None  # nobody needs it any more
-            weight.apply()
+            weight.settle()
 
 
 def _is_large(layer: nn.Linear) -> bool:
@@ -148,7 +148,7 @@ def _is_large(layer: nn.Linear) -> bool:
 def _forward(layer: nn.Linear, weight: FactoredWeight, inputs: Tensor) -> Tensor:
     """Map [B, in] to [B, out] as the layer does; other shapes have a gradient as usual."""
     if inputs.dim() != 2 or not torch.is_grad_enabled():
-        weight.apply()
+        weight.settle()
         return nn.Linear.forward(layer, inputs)
     outputs: Tensor = _FactoredLinear.apply(inputs, layer.weight, layer.bias, weight)
     return outputs

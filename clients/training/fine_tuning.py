@@ -31,7 +31,7 @@ def fine_tune(
     for tuning in tunings:
         objective = replace(tuning.objective, class_counts=class_counts)
         frozen = FrozenModels()
-        if objective.needs_global:
+        if objective.needs_global_weights:
             copy_weights(slot.model, slot.teacher)
             frozen = FrozenModels(slot.teacher)
         with training_only(own, tuning.part):

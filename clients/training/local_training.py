@@ -60,7 +60,7 @@ class FrozenModels:
     @torch.no_grad()
     def forward(self, step: Step, inputs: Tensor, objective: Objective) -> Step:
         """Return the step with the outputs of these models that the objective needs, in float32."""
-        if objective.needs_teacher and self.teacher is not None:
+        if objective.needs_global_outputs and self.teacher is not None:
             features, logits = self.teacher(inputs)
             step = replace(step, global_features=features.float(), global_logits=logits.float())
         if objective.needs_previous and self.previous is not None:
@@ -94,18 +94,18 @@ def train(
     start = time.perf_counter()
     model.train()
     with _factored(model, gradients, settings, velocity is None) as large:
-        own, received = _pairs(model, frozen.teacher or model)
+        own, received = _trained_parameters(model, frozen.teacher or model)
         optimiser = FusedSGD(own, lr, settings.momentum, settings.weight_decay, velocity, large)
         current = CurrentParameters(own, large)
-        pairs = current, received
-        forward = partial(_forward, model, frozen, objective, pairs, settings.precision)
-        taken = partial(_step, forward, objective, gradients, optimiser, settings)
+        own_and_received = current, received
+        forward = partial(_forward, model, frozen, objective, own_and_received, settings.precision)
+        plain = partial(_step, forward, objective, gradients, optimiser, settings)
         total = torch.zeros((), device=own[0].device)
         steps = images = 0
-        with replayed(taken, total.device) if settings.graphs else nullcontext(taken) as step:
+        with replayed(plain, total.device) if settings.graphs else nullcontext(plain) as step:
             for number in range(settings.epochs):
                 if number:
-                    current.apply()  # `epoch` may read the weights
+                    current.settle()  # `epoch` may read the weights
                 for inputs, labels in epoch():
                     total += step(inputs, labels)
                     steps += 1
@@ -177,7 +177,9 @@ def _forward(
         return frozen.forward(step, inputs, objective)
 
 
-def _pairs(model: nn.Module, anchor: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def _trained_parameters(
+    model: nn.Module, anchor: nn.Module
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Return the model's trainable parameters and the same parameters of the received model."""
     pairs = zip(model.parameters(), anchor.parameters(), strict=True)
     kept = [pair for pair in pairs if pair[0].requires_grad]

@@ -37,7 +37,7 @@ class Step:
     classifier: Tensor  # the head's weight [C, d]
     parameters: Sequence[Tensor] = ()  # trainable, local
     global_parameters: Sequence[Tensor] = ()  # the same parameters as received this round
-    global_features: Tensor = _ABSENT  # set if the objective `needs_teacher`
+    global_features: Tensor = _ABSENT  # set if the objective `needs_global_outputs`
     global_logits: Tensor = _ABSENT
     previous_features: Tensor = _ABSENT  # set if the objective `needs_previous`
     class_counts: Tensor = _ABSENT  # [C], this client's training examples of each class
@@ -68,20 +68,20 @@ class Regulariser:
     """A regulariser's loss function and the inputs that it needs."""
 
     function: LossFunction
-    needs_teacher: bool = True  # a forward pass of the received model on the same batch
-    needs_global: bool = True  # a copy of the received model
+    needs_global_outputs: bool = True  # a forward pass of the received model on the same batch
+    needs_global_weights: bool = True  # a copy of the received model
     needs_previous: bool = False  # features of this client's own last model
 
 
 REGULARISERS: dict[str, Regulariser] = {
     "norm": Regulariser(  # mean feature norm
         lambda step: losses.feature_norm(step.features),
-        needs_teacher=False,
-        needs_global=False,
+        needs_global_outputs=False,
+        needs_global_weights=False,
     ),
     "prox": Regulariser(  # proximal term, 1/2 ||w - w_g||^2
         lambda step: losses.proximal(step.parameters, step.global_parameters),
-        needs_teacher=False,
+        needs_global_outputs=False,
     ),
     "kd": Regulariser(  # distillation of all logits, tau^2 KL
         lambda step: losses.knowledge_distillation(step.logits, step.global_logits, step.tau),
@@ -127,9 +127,9 @@ class Objective:
     class_counts: Tensor = _ABSENT  # of the client, for losses that use them
 
     @property
-    def needs_teacher(self) -> bool:
+    def needs_global_outputs(self) -> bool:
         """Whether every batch also needs a forward pass of the received model."""
-        return self.regulariser is not None and REGULARISERS[self.regulariser].needs_teacher
+        return self.regulariser is not None and REGULARISERS[self.regulariser].needs_global_outputs
 
     @property
     def needs_previous(self) -> bool:
@@ -137,9 +137,9 @@ class Objective:
         return self.regulariser is not None and REGULARISERS[self.regulariser].needs_previous
 
     @property
-    def needs_global(self) -> bool:
+    def needs_global_weights(self) -> bool:
         """Whether a copy of the received model must be kept while training."""
-        return self.regulariser is not None and REGULARISERS[self.regulariser].needs_global
+        return self.regulariser is not None and REGULARISERS[self.regulariser].needs_global_weights
 
     def __call__(self, step: Step) -> Tensor:
         """Return the scalar loss of one batch."""

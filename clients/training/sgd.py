@@ -19,7 +19,7 @@ class FusedSGD:
 
     The first step sets v to g + weight_decay w, as `torch.optim.SGD` does. With `velocity`, one
     tensor v for each parameter, it starts from these values and changes these tensors in place.
-    Where a parameter is `factored`, its gradient has factors, and `apply` writes its first steps.
+    Where a parameter is `factored`, its gradient has factors, and `settle` writes its first steps.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FusedSGD:
         """Take the step of a weight whose gradient has factors, or defer it."""
         if weight.defer(self.lr, self.momentum, self.weight_decay):
             return
-        weight.apply()
+        weight.settle()
         for rows, gradient in weight.gradient_blocks():
             part = None if buffer is None else buffer[rows]
             self._update([(parameter[rows], gradient, part)])

@@ -36,14 +36,14 @@ class BatchSettings:
     augmentation: str  # words of fedapp.data.batches
     drop_last: bool  # leave out a last batch that is not full
     # whether a client's only image is a batch; with own models BatchNorm needs two
-    keep_single: bool
+    trains_on_one_image: bool
     shuffle: bool  # whether every epoch has a new random order
     decode_threads: int
     test_size: int  # images in a test batch if BatchNorm normalises by the batch; 0: it does not
     dropped_every: int  # stochastic clients: rounds until another class is dropped; 0: never
     dropped_from: int  # the first round in which a class is dropped
     # name of the model if its BatchNorm needs 2 images per client, otherwise empty
-    needs_two_images: str = ""
+    batchnorm_model: str = ""
 
 
 class FederatedData:
@@ -135,11 +135,11 @@ class FederatedData:
         batches = self._client_batches(client)
         generator = torch_rng(self.settings.seed, stream, server_round, client)
         members = self._present(client, server_round)
-        needs_two = self.settings.needs_two_images
-        if needs_two and len(batches if members is None else members) == 1:
+        batchnorm = self.settings.batchnorm_model
+        if batchnorm and len(batches if members is None else members) == 1:
             raise UserError(
                 f"client {client} has one training image in round {server_round}, but model "
-                f"'{needs_two}' has BatchNorm, which needs 2 of these images or more"
+                f"'{batchnorm}' has BatchNorm, which needs 2 of these images or more"
             )
         return lambda: batches.epoch(generator, members)
 
@@ -165,15 +165,15 @@ class FederatedData:
 
     def _new_batches(self, client: int) -> ClientBatches | StreamedBatches:
         settings = self.settings
-        bounds = full_batch_bounds if settings.drop_last else batch_bounds
+        divide = full_batch_bounds if settings.drop_last else batch_bounds
+        bounds = partial(divide, keep_single=settings.trains_on_one_image)
         return training_batches(
             self.dataset, self.partition.train[client], settings.size, settings.augmentation,
-            self.device, settings.decode_threads, partial(bounds, keep_single=settings.keep_single),
-            settings.shuffle,
+            self.device, settings.decode_threads, bounds, settings.shuffle,
         )  # fmt: skip
 
     def _test_members(self, client: int) -> np.ndarray:
         """Return a client's test images; none if there is one and BatchNorm needs two."""
         members = self.partition.test[client]
-        too_few = self.settings.needs_two_images and self.settings.test_size and len(members) == 1
+        too_few = self.settings.batchnorm_model and self.settings.test_size and len(members) == 1
         return members[:0] if too_few else members

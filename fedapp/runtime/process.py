@@ -207,13 +207,13 @@ def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> Batch
         size=int(config.batch_size),
         augmentation=config.augmentation,
         drop_last=bool(config.drop_last),
-        keep_single=one_model,
+        trains_on_one_image=one_model,
         shuffle=config.local_shuffle,
         decode_threads=config.decode_threads,
         test_size=int(config.test_batch_size) if own_statistics else 0,
         dropped_every=config.stochastic_every,
         dropped_from=config.stochastic_from,
-        needs_two_images=config.model if needs_pairs else "",
+        batchnorm_model=config.model if needs_pairs else "",
     )
 
 

@@ -52,7 +52,7 @@ def test_steps_passes_and_the_end_are_those_of_sgd():
         optimiser.step()
     assert not steps.has_room(1)
     velocity = torch.full_like(layer.weight, torch.nan)
-    steps.apply(velocity)
+    steps.settle(velocity)
     torch.testing.assert_close(layer.weight, reference)
     torch.testing.assert_close(velocity, optimiser.state[reference]["momentum_buffer"])
 
@@ -60,7 +60,7 @@ def test_steps_passes_and_the_end_are_those_of_sgd():
 def test_without_steps_nothing_is_written():
     layer = nn.Linear(3, 2)
     before, velocity = layer.weight.detach().clone(), torch.full((2, 3), 7.0)
-    DeferredSteps(layer.weight, 4).apply(velocity)
+    DeferredSteps(layer.weight, 4).settle(velocity)
     assert torch.equal(layer.weight, before)
     assert torch.equal(velocity, torch.full((2, 3), 7.0))
 
