@@ -209,7 +209,7 @@ def test_a_run_that_ended_before_round_1_is_in_no_ones_way(tmp_path):
     (path / ".lock").touch()
     assert len(make_plan(tmp_path, vary={})) == 2
     (path / "checkpoints").mkdir()
-    (path / "config.toml").write_text("num-rounds = 99\n")
+    (path / "config.toml").write_text('method = "feddr+"\nnum-rounds = 99\n')
     assert len(make_plan(tmp_path, vary={})) == 2
     (path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match="has a run with num-clients = 20 instead of 10"):
