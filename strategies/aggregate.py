@@ -225,6 +225,11 @@ class GroupSums:
                                 f"{sorted(self.groups)}")  # fmt: skip
 
 
+def squared_norm(arrays: Mapping[str, np.ndarray]) -> float:
+    """Return the sum of the squares of all values."""
+    return sum(float(np.sum(array**2)) for array in arrays.values())
+
+
 def weighted_mean(models: Sequence[Mapping[str, np.ndarray]], weights: Sequence[int]) -> Arrays:
     """Return sum_i weights[i] * models[i] / sum(weights) per named array, for any order of models.
 

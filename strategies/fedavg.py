@@ -76,8 +76,16 @@ class FedAvg(SecureRounds):
         elif len(task.clients) > 1:
             self._sums.merge(model, groups, weight, len(results))
         else:
-            self._sums.add(model, groups, weight)
+            checked = self._sums.check(model, groups)
+            self.check_model(model, results[0])
+            self._sums.add_checked(*checked, weight)
         return results
+
+    def check_model(self, model: Arrays, result: ClientResult) -> None:
+        """Raise `UpdateRefused` if a single client's model contradicts its result.
+
+        A sum of several models, or one with a mask, does not show them and is not checked.
+        """
 
     def end_round(self, received: Arrays) -> Arrays:
         """Return the next global model: the method's update with the mean."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
-from strategies.aggregate import Arrays, UpdateRefused
-from strategies.rounds.records import ARRAYS, ClientResult, Task, view_array_record, weight_of
+from strategies.aggregate import Arrays, UpdateRefused, squared_norm
+from strategies.rounds.records import ClientResult, Task, weight_of
 from strategies.stateful import StatefulFedAvg
 
 # |D_i|^2 and p_i of the round's clients, |D|^2, epsilon, number of all clients -> eta
@@ -67,8 +67,7 @@ class FedExP(StatefulFedAvg):
     ) -> list[ClientResult]:
         """Add models with plausible distances; raises `UpdateRefused` otherwise.
 
-        A single model shows its distance. A sum of several, or one with a mask, does not: there the
-        distances have only a loose limit.
+        Where no single model shows its distance, it has only this loose limit.
         """
         max_squared_distance = self._sums.model.max_squared_distance(self.trained)
         for result in results:
@@ -77,17 +76,11 @@ class FedExP(StatefulFedAvg):
                     f"its squared distance is {result.squared_distance:.3g}, more than the "
                     f"{max_squared_distance:.3g} of any model that could be averaged"
                 )
-        if len(task.clients) == 1 and not self.secure_share:
-            self._check_distance(view_array_record(content.array_records[ARRAYS]), results[0])
         return super().add_reply(content, task, results)
 
-    def _check_distance(self, model: Arrays, result: ClientResult) -> None:
+    def check_model(self, model: Arrays, result: ClientResult) -> None:
         """Raise `UpdateRefused` unless the client reports the squared distance that it has."""
-        self._sums.model.check(model)
-        found = sum(
-            float(np.sum((model[name].astype(np.float64) - self._global[name]) ** 2))
-            for name in self.trained
-        )
+        found = squared_norm(self._update(self._global, model))
         if not math.isclose(result.squared_distance, found, rel_tol=1e-3, abs_tol=1e-12):
             raise UpdateRefused(
                 f"its squared distance is {result.squared_distance:.3g}, but its model has "
@@ -96,12 +89,11 @@ class FedExP(StatefulFedAvg):
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Step along the mean update by the rule's step length."""
-        update = {name: received[name].astype(np.float64) - mean[name] for name in self.trained}
+        update = self._update(received, mean)
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
         squares = np.array([result.squared_distance for result in results])
-        length = sum(float(np.sum(array**2)) for array in update.values())
-        clients = len(self.federation.nodes)
+        length, clients = squared_norm(update), len(self.federation.nodes)
         eta = self.step_rule(squares, np.array(weights), length, self.epsilon, clients)
         self.report.metrics["step_length"] = eta
         self.kept = received if self.averages else {}  # the model before the last one
@@ -110,6 +102,10 @@ class FedExP(StatefulFedAvg):
             for name, array in update.items()
         }
         return {**mean, **moved}
+
+    def _update(self, received: Arrays, model: Arrays) -> Arrays:
+        """Return w_g - w of the trained parameters."""
+        return {name: received[name].astype(np.float64) - model[name] for name in self.trained}
 
     def model_to_evaluate(self, arrays: Arrays) -> Arrays:
         """Return the last model, or the mean of the last two models' parameters."""

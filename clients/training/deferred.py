@@ -75,13 +75,8 @@ class DeferredSteps:
             return
         if velocity is not None:
             factors, kept, d = self._factors(self._in_velocity)
-            torch.addmm(
-                self._weight,
-                (factors * d[:, None]).t(),
-                kept,
-                beta=self._start_in_velocity,
-                out=velocity,
-            )
+            scaled, start = (factors * d[:, None]).t(), self._start_in_velocity
+            torch.addmm(self._weight, scaled, kept, beta=start, out=velocity)
         factors, kept, c = self._factors(self._in_weight)
         self._weight.addmm_((factors * c[:, None]).t(), kept, beta=self._start_in_weight)
 

@@ -18,6 +18,7 @@ from fedapp.core.errors import UserError
 from fedapp.runtime.identity import IMAGES
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import PROTOCOL_VERSION, TASK
+from strategies.rounds.report import is_count
 from strategies.rounds.transport import Exchange, exchange, pause
 
 Identity = Mapping[str, Any]
@@ -106,7 +107,7 @@ class _Answered:
             self.pool[identity["partition-id"]] = source
             self.pool_size = identity["num-partitions"]
         for client, count in zip(identity["clients"], identity["examples"], strict=True):
-            if not isinstance(count, int) or not 0 < count < 2**53:
+            if not is_count(count) or not count:
                 name = _name(source, identity)
                 raise UserError(f"{name} reports {count} training images of client {client}")
             self.nodes[client] = source

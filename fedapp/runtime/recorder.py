@@ -99,7 +99,8 @@ class Recorder:
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
         for callback in self.callbacks:
             callback.run_ends(self.run, summary)
-        return summary["reason"] if status == "completed" != summary["status"] else ""
+        is_lost = status == "completed" and summary["status"] == "failed"
+        return str(summary["reason"]) if is_lost else ""
 
     def _keep_trained_round(self) -> None:
         """Let a round count whose evaluation was interrupted: its model belongs to the state."""

@@ -12,7 +12,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from strategies.aggregate import UpdateRefused
 from strategies.rounds.records import DIVERGED, REPORT, ClientFailure, unpack_failures
-from strategies.rounds.report import LARGEST, check_clients
+from strategies.rounds.report import LARGEST_REPORTED, check_clients
 
 Scores = dict[str, float]
 
@@ -28,8 +28,8 @@ def read_scores(
 
     A client with a non-finite accuracy has a failure and no scores. A client with another
     non-finite score, such as its loss, has a failure and scores. A score so large that a sum could
-    overflow counts as infinite. Raises `UpdateRefused`, KeyError,
-    TypeError or ValueError if the reply is malformed or does not report exactly these clients.
+    overflow counts as infinite. Raises `UpdateRefused`, KeyError, TypeError or ValueError if the
+    reply is malformed or does not report exactly these clients.
     """
     rows = _rows(content.metric_records[REPORT]) if REPORT in content else []
     failures = unpack_failures(content)
@@ -90,7 +90,7 @@ def _rows(columns: MetricRecord) -> list[tuple[int, Scores]]:
 
 
 def _number(value: Any) -> float:
-    return float(value) if abs(value) <= LARGEST else np.inf
+    return float(value) if abs(value) <= LARGEST_REPORTED else np.inf
 
 
 def _scores(rows: Mapping[int, Scores]) -> list[str]:

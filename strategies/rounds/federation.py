@@ -6,7 +6,7 @@ from statistics import fmean
 
 from strategies.aggregate import UpdateRefused
 from strategies.rounds.records import ClientFailure, ClientResult
-from strategies.rounds.report import LARGEST, check_clients
+from strategies.rounds.report import LARGEST_REPORTED, check_clients, is_count
 
 _COUNTS = {"client", "examples", "steps", "payload", "images", "reinitialised"}  # of ClientResult
 
@@ -91,9 +91,9 @@ def _check_numbers(result: ClientResult) -> None:
     """Raise `UpdateRefused` unless counts are whole numbers, and no sum of others can overflow."""
     for name, value in asdict(result).items():
         if name in _COUNTS:
-            if not isinstance(value, int) or not 0 <= value < 2**53:
+            if not is_count(value):
                 raise UpdateRefused(f"its '{name}' is {value}, not a number of something")
-        elif not abs(value) <= LARGEST:
+        elif not abs(value) <= LARGEST_REPORTED:
             raise UpdateRefused(f"its '{name}' is {value:g}, which is not finite or too large")
     if result.squared_distance < 0:
         raise UpdateRefused(f"its squared distance is {result.squared_distance:g}")

@@ -26,11 +26,11 @@ FAILURES = "failures"
 DIVERGED = "diverged"
 ERROR = "error"
 LATE = "late"  # its node did not answer in time; counts as an error
-_LONGEST_REASON = 2000  # characters of a failure's reason that are kept
 LATE_REASON = "its node did not answer in time (round-timeout)"
 # One client's own upload is invalid. The client is left out and the round continues, as when a
 # client diverges. If a node's whole reply is refused, that is an ERROR of all its clients.
 REFUSED = "refused"
+_LONGEST_REASON = 2000  # characters of a failure's reason that are kept
 
 
 @dataclass(frozen=True)

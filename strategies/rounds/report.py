@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.records import DIVERGED, ERROR, LATE, ClientFailure, ClientResult
 
-LARGEST = 1e100  # of a number in a reply: no sum of such numbers over clients can overflow
+LARGEST_REPORTED = 1e100  # no sum of such numbers over clients can overflow
 
 
 class RoundFailed(RuntimeError):  # noqa: N818 - an outcome of the round, shown to the user
@@ -103,6 +103,11 @@ class RoundReport:
             raise RoundFailed(
                 f"client {first.client} failed in round {self.server_round}: {first.reason}"
             )
+
+
+def is_count(value: object) -> bool:
+    """Return whether a reported value is a whole number that float64 holds exactly."""
+    return isinstance(value, int) and 0 <= value < 2**53
 
 
 def check_clients(reported: Sequence[int], expected: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from strategies.aggregate import Arrays, ExactSum, UpdateRefused
+from strategies.aggregate import Arrays, ExactSum, UpdateRefused, squared_norm
 from strategies.rounds.records import ARRAYS, from_array_record, to_array_record
 from strategies.rounds.report import RoundFailed
 
@@ -135,7 +135,7 @@ def _reply(client: int, arrays: Arrays, weight: int) -> Message:
 
 def _clipped(update: Arrays, norm: float) -> Arrays:
     """Return the update, shortened to at most this norm."""
-    length = math.sqrt(sum(float(np.sum(array**2)) for array in update.values()))
+    length = math.sqrt(squared_norm(update))
     factor = min(1.0, norm / length) if length else 1.0
     return {name: factor * array for name, array in update.items()}
 
