@@ -21,7 +21,7 @@ supernodes='' superlink=''
 stop() {
     if [ -n "$supernodes" ]; then
         kill $supernodes 2>/dev/null || true
-        { sleep 20 && kill -KILL $supernodes; } 2>/dev/null &
+        { trap 'kill $!' TERM; sleep 20 & wait $! && kill -KILL $supernodes; } 2>/dev/null &
         wait $supernodes || true
         kill $! 2>/dev/null || true
     fi

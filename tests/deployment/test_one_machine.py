@@ -5,7 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
+from waiting import wait_until
 
 from deployment.federation import ROOT
 
@@ -27,6 +31,13 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
+def processes_in(folder: Path) -> Iterator[list[str]]:
+    """Return the commands of the processes that the script has started: they work in its folder."""
+    for process in psutil.process_iter(["cwd", "cmdline"]):
+        if process.info["cwd"] == str(folder):
+            yield process.info["cmdline"]
+
+
 def test_the_example_trains_on_two_nodes_and_leaves_nothing_running(tmp_path):
     own = Path(sys.executable).parent
     environment = {
@@ -44,5 +55,4 @@ def test_the_example_trains_on_two_nodes_and_leaves_nothing_running(tmp_path):
     summary = json.loads(next(folder.glob("runs/*/summary.json")).read_text())
     assert (summary["status"], summary["rounds"], summary["method"]) == ("completed", 2, "fedavg")
     assert not (tmp_path / ".flwr").exists()
-    named = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, check=False)
-    assert named.stdout == b"", "a process of the federation still runs"
+    wait_until(lambda: not list(processes_in(folder)), 30, "the end of all processes")

@@ -243,8 +243,15 @@ def test_compare_and_report_read_run_directories(tmp_path):
     assert done.exit_code == 0, done.output
     assert "0.7" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
+    named_twice = rows("compare", *paths, paths[0])
+    assert named_twice == json.loads(done.stdout)
     assert runner.invoke(cli.app, ["report", paths[0]]).exit_code == 0
     assert (Path(paths[0]) / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_an_analysis_without_a_measure_is_refused(tmp_path):
+    done = runner.invoke(cli.app, ["analyse", str(tmp_path), "-m", " "])
+    assert "no measure is named; choose from " in str(done.exception)
 
 
 def test_watch_refuses_a_port_that_does_not_exist(tmp_path):

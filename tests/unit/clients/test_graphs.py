@@ -1,13 +1,18 @@
 """Steps recorded as CUDA graphs: when they are recorded, and that they equal steps in turn."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from in_process import settings
 from torch import nn
 
 from clients.training.graphs import _Recorder, _Replayed, replayed
 from clients.training.local_training import FrozenModels, LocalSettings, train
 from clients.training.objective import Objective
+from fedapp.config.resolve import parse_config
 from fedapp.models.model import build_model
+from fedapp.runtime.process import ProcessContext
 
 
 class Recorder(_Recorder):
@@ -62,6 +67,22 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_it_is():
 def test_on_a_cpu_nothing_is_recorded():
     with replayed(mean, torch.device("cpu")) as step:
         assert step is mean
+
+
+@pytest.mark.parametrize(
+    ("method", "offered"), [("fedavg", 1), ("scaffold", 1), ("ditto", 1), ("per-fedavg", 0)]
+)
+def test_own_gradients_are_offered_only_where_a_client_says_so(method, offered, monkeypatch):
+    """Ditto's global model trains with the usual gradients; its personal model has its own."""
+    seen = []
+    monkeypatch.setattr(
+        "clients.training.local_training.replayed",
+        lambda step, device: seen.append(device) or nullcontext(step),
+    )
+    process = ProcessContext(parse_config(settings(method=method, cuda_graphs=True)))
+    client = process.client(0, server_round=1)
+    client.work({name: t.detach().numpy().copy() for name, t in client.shared.items()}, 1, 0.05)
+    assert len(seen) == offered
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -100,6 +100,12 @@ def test_a_round_that_a_full_disk_refuses_is_written_with_the_next(train, monkey
     assert "metrics.jsonl: round 1, 2 not written" in output
 
 
+def test_a_resume_warns_of_lost_rounds(train, capsys):
+    train(num_rounds=1, checkpoint_every=1).metrics_path.unlink()
+    train(num_rounds=2, checkpoint_every=1, resume="auto")
+    assert "metrics.jsonl has 0 of the 1 rounds of the checkpoint" in capsys.readouterr().out
+
+
 def test_rounds_that_were_never_written_are_in_the_summary(train, tmp_path, monkeypatch):
     monkeypatch.setattr(RunDirectory, "log_round", refuse)
     with pytest.raises(UserError, match=r"one/metrics\.jsonl cannot be written: make room"):
