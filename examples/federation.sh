@@ -17,8 +17,9 @@ export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2 FLWR_TELEMETRY_ENABLED=0
 [ -e certificates ] || fedapp certificates certificates --host localhost --nodes "$nodes"
 
 # The SuperNodes stop first, because they sign off at the SuperLink; after 20 seconds they are killed.
-supernodes='' superlink=''
+supernodes='' superlink='' training=''
 stop() {
+    kill $training 2>/dev/null || true
     if [ -n "$supernodes" ]; then
         kill $supernodes 2>/dev/null || true
         { trap 'kill $!' TERM; sleep 20 & wait $! && kill -KILL $supernodes; } 2>/dev/null &
@@ -27,6 +28,7 @@ stop() {
     fi
     kill $superlink 2>/dev/null || true
     wait
+    pkill -f "flwr-serverapp .*127.0.0.1:$port " 2>/dev/null || true # of a training that was stopped
 }
 trap stop EXIT
 trap 'exit 1' INT TERM
@@ -64,5 +66,8 @@ while [ "$node" -lt "$nodes" ]; do
     supernodes="$supernodes $!" node=$((node + 1))
 done
 
+# In the background, because a shell obeys signals only between the commands that it waits for.
 flwr run "$app" federation --stream -c "num-clients=$nodes shards=5 num-rounds=10 output-dir='$folder/runs'" \
-    -c "${CONFIG:-seed=0}"
+    -c "${CONFIG:-seed=0}" &
+training=$!
+wait "$training"
