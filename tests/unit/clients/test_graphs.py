@@ -81,7 +81,8 @@ def test_own_gradients_are_offered_only_where_a_client_says_so(method, offered, 
     )
     process = ProcessContext(parse_config(settings(method=method, cuda_graphs=True)))
     client = process.client(0, server_round=1)
-    client.work({name: t.detach().numpy().copy() for name, t in client.shared.items()}, 1, 0.05)
+    received = {name: t.detach().cpu().numpy().copy() for name, t in client.shared.items()}
+    client.work(received, 1, 0.05)
     assert len(seen) == offered
 
 
