@@ -26,7 +26,7 @@ from fedapp.core.progress import tracked
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.results.final_model import read_model
-from fedapp.results.folders import check_writable
+from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
 from strategies.rounds.client_evaluation import summarise_clients
@@ -72,7 +72,8 @@ def personalise(
     settings = {key: value for key, value in config.flat().items() if key.startswith("finetune-")}
     summary = {key.replace("-", "_"): value for key, value in summarise_clients(rows).items()}
     results = {**settings, **summary, "clients": rows}
-    write_atomically(run.path / "personal.json", json_text(results, 2).encode())
+    with writing(run.path):
+        write_atomically(run.path / "personal.json", json_text(results, 2).encode())
     return results
 
 

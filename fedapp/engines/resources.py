@@ -1,5 +1,6 @@
 """The resources of a simulation: nodes, workers and shares of GPUs."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ class Resources:
     nodes: int = 0
     workers: int = 0
     gpus: float = -1.0  # per worker
+
+    def __post_init__(self) -> None:
+        """Raise UserError if the share of GPUs is no number of GPUs."""
+        if not math.isfinite(self.gpus):
+            raise UserError(f"--gpus is {self.gpus}; give a share of a GPU per worker, such as 0.5")
 
     def resolve(
         self,

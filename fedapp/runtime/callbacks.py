@@ -4,6 +4,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -159,8 +160,11 @@ class FinalModel(Callback):
     """Writes model.safetensors: the model after the last completed round."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write the file; without it the run has failed."""
+        """Write the file; without it the run has failed, and an earlier end's model is removed."""
         if not try_write("model.safetensors", lambda: self._save(run)):
+            if run.strategy.newest is not None:  # else no round was trained after that end
+                with suppress(OSError):
+                    run.directory.model_path.unlink(missing_ok=True)
             _incomplete(run, summary, "model.safetensors")
             try_write("summary.json", lambda: run.directory.write_summary(summary))
 

@@ -51,6 +51,12 @@ def test_workers_share_gpus_unless_the_device_says_otherwise(monkeypatch):
     assert Resources().resolve(100, device="cuda:1") == Resources(32, 8, 0.0)  # all are shown
 
 
+@pytest.mark.parametrize("share", ["nan", "inf"])
+def test_a_share_of_gpus_is_a_finite_number(share):
+    with pytest.raises(UserError, match=f"^--gpus is {share}; give a share of a GPU per worker"):
+        Resources(gpus=float(share))
+
+
 def test_without_a_share_of_them_gpus_are_hidden(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     hidden = environment_for(tmp_path, Resources(gpus=0.0))

@@ -11,6 +11,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import checkpoint
+from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.recorder import Recorder
 
@@ -117,6 +118,27 @@ def test_a_run_whose_model_does_not_fit_has_failed_and_a_resume_writes_it(
     server_app.run(InProcessGrid(again), again, "", 0.0)
     assert run.summary()["status"] == "completed"
     assert (run.path / "model.safetensors").exists()
+
+
+def test_a_model_that_does_not_fit_leaves_no_model_of_an_earlier_end(
+    small_disk, few_images, monkeypatch
+):
+    values = run_on(small_disk, num_rounds=1)
+    server_app.run(InProcessGrid(values), values, "", 0.0)
+    run = RunDirectory(small_disk / "full")
+    assert has_model(run)
+    save_model = RunDirectory.save_model
+
+    def full_now(self, *arguments):
+        fill(small_disk)
+        save_model(self, *arguments)
+
+    monkeypatch.setattr(RunDirectory, "save_model", full_now)
+    more = {**values, "num-rounds": 2, "resume": "auto"}
+    with pytest.raises(UserError, match=r"full/model\.safetensors cannot be written: make room"):
+        server_app.run(InProcessGrid(more), more, "", 0.0)
+    assert len(run.rounds()) == 2
+    assert not has_model(run)
 
 
 @pytest.mark.parametrize("later", [None, "write_partition", "truncate_rounds", "write_config"])
