@@ -16,6 +16,10 @@ from clients import losses
 _ABSENT = torch.empty(0)
 
 
+class NotScalarError(ValueError):
+    """A loss returns something else than one number; the message names the loss."""
+
+
 @dataclass(frozen=True)
 class LossOptions:
     """Variants of single losses, where papers and their code differ; see `clients.losses`."""
@@ -142,12 +146,18 @@ class Objective:
         return self.regulariser is not None and REGULARISERS[self.regulariser].needs_global_weights
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the scalar loss of one batch."""
+        """Return the scalar loss of one batch; raises `NotScalarError` if it is anything else."""
         loss = self.base_loss(step)
         if self.base_weight != 1.0:
             loss = self.base_weight * loss
         if self.regulariser is not None:
             loss = loss + self.reg_weight * self.pull(step)
+        if loss.dim():
+            names = " with ".join(f"'{name}'" for name in (self.base, self.regulariser) if name)
+            raise NotScalarError(
+                f"the loss {names} has the shape {list(loss.shape)} but must be one number, such "
+                "as the mean over the batch"
+            )
         return loss
 
     def base_loss(self, step: Step) -> Tensor:

@@ -69,12 +69,15 @@ def personalise(
         rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
         if folder is not None:
             _export(own, config, folder / f"client-{client}.safetensors")
-    settings = {key: value for key, value in config.flat().items() if key.startswith("finetune-")}
     summary = {key.replace("-", "_"): value for key, value in summarise_clients(rows).items()}
-    results = {**settings, **summary, "clients": rows}
+    results = {**_settings(config), **summary, "clients": rows}
     with writing(run.path):
         write_atomically(run.path / "personal.json", json_text(results, 2).encode())
     return results
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    return {key: value for key, value in config.flat().items() if key.startswith("finetune-")}
 
 
 def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:

@@ -5,9 +5,11 @@ Each command reads its arguments, calls one function of the package and prints a
 """
 
 import sys
+from typing import Annotated
 
 import typer
 
+import fedapp
 from fedapp.cli import analysis, deployment, experiments, papers, results, run, tables
 from fedapp.cli.options import Command
 from fedapp.cli.state import app as state_app
@@ -43,6 +45,24 @@ app = typer.Typer(
     help="Federated learning on heterogeneous data with Flower.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(fedapp.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Take the options before a command."""
+
+
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(cls=Command, rich_help_panel=panel)(command)

@@ -86,7 +86,7 @@ def reproduce(
 
     Example: fedapp reproduce feddr+ table3-sharding --cell "feddr+ cifar100 s=10" --scale 0.1
     """
-    from fedapp.experiments.papers.plan import Request, check_changes
+    from fedapp.experiments.papers.plan import Request
     from fedapp.experiments.sweep_options import parse_seeds
 
     folder = absolute(output_dir or Path("runs") / f"{paper}-{table}", "--output-dir")
@@ -95,7 +95,6 @@ def reproduce(
     numbers = tuple(parse_seeds(seeds)) if seeds else ()
     request = Request(folder, scale, numbers, data, dataset_as, download, changes)
     cells = _chosen_cells(paper, table, cell or [], request)
-    check_changes(cells, request)
     if plan:
         _show_plan(cells, request, images_per_second, as_json)
     else:
@@ -103,14 +102,16 @@ def reproduce(
 
 
 def _chosen_cells(paper: str, table: str, queries: list[str], request: Request) -> list[Cell]:
-    """Return the requested cells, or all; marks those whose data are missing here."""
+    """Return the requested cells, or all, checked; marks those whose data are missing here."""
     from fedapp.experiments.papers.cells import cells_of, select
-    from fedapp.experiments.papers.plan import with_data
+    from fedapp.experiments.papers.plan import check_changes, with_data
 
     found = find_paper(paper)
     cells = cells_of(found, found.table(table))
     chosen = {cell.name: cell for cell in (select(cells, query) for query in queries)}
-    return with_data(chosen.values() or cells, request)
+    wanted = list(chosen.values()) or cells
+    check_changes(wanted, request)
+    return with_data(wanted, request)
 
 
 def _show_plan(

@@ -7,6 +7,7 @@ tables of methods, models, data sets and partitions.
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import gcd
 
 from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
@@ -155,8 +156,9 @@ def _check_sampling(config: RunConfig) -> None:
     if config.partition == "shards" and classes and total % classes:
         raise UserError(
             f"{config.num_clients} clients x {config.shards} shards = {total} shards cannot be "
-            f"divided evenly among the {classes} classes of {config.dataset}; change "
-            "num-clients or shards"
+            f"divided evenly among the {classes} classes of {config.dataset}; set num-clients to a "
+            f"multiple of {classes // gcd(classes, config.shards)}, shards to a multiple of "
+            f"{classes // gcd(classes, config.num_clients)}, or partition to 'iid' or 'lda'"
         )
     cohort = cohort_size(config.num_clients, config.participation)
     if config.min_replies > cohort:

@@ -73,10 +73,22 @@ def import_file(file: ExtensionFile) -> None:
         raise UserError(f"{VARIABLE}: {_reason(file.path, error)}") from None
 
 
-def _reason(path: Path, error: BaseException) -> str:
+def own_mistake(error: BaseException) -> str | None:
+    """Return the file and line where code of an extension file failed; None if none took part."""
+    for text in os.environ.get(VARIABLE, "").split(os.pathsep):
+        if text and (line := _line(text, error)):
+            return f"{text} line {line}: {type(error).__name__}: {error}"
+    return None
+
+
+def _line(path: str, error: BaseException) -> int | None:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame.lineno for frame in frames if frame.filename == str(path)]
-    line = own[-1] if own else getattr(error, "lineno", None)
+    own = [frame.lineno for frame in frames if frame.filename == path]
+    return own[-1] if own else None
+
+
+def _reason(path: Path, error: BaseException) -> str:
+    line = _line(str(path), error) or getattr(error, "lineno", None)
     where = f"line {line}: " if line else ""
     return f"{path} cannot be imported: {where}{type(error).__name__}: {error}"
 

@@ -91,8 +91,13 @@ def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def status(summary: Mapping[str, Any]) -> str:
-    """Format a run's status with its reason, if it has one: "failed: no client replied"."""
-    parts = [summary.get("status") or "unfinished", summary.get("reason")]
+    """Format a run's status with its reason, if it has one: "failed: no client replied".
+
+    Of a traceback it has the first line and the last, which names the error.
+    """
+    lines = [line.strip() for line in str(summary.get("reason") or "").splitlines() if line.strip()]
+    reason = " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))
+    parts = [summary.get("status") or "unfinished", reason]
     return ": ".join(str(part) for part in parts if part)
 
 

@@ -21,8 +21,10 @@ from clients.state.listing import UnknownRun, clean
 from clients.state.memory import Memory
 from clients.state.store import StateError
 from clients.training.local_training import LossDiverged
+from clients.training.objective import NotScalarError
 from clients.update import Update
 from fedapp.core.errors import UserError, out_of_memory
+from fedapp.core.extension_files import own_mistake
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
 from fedapp.runtime.process import ProcessContext, open_process
@@ -275,4 +277,6 @@ def _explain(error: Exception) -> str:
     """Return the sentence of a user's mistake, or the traceback of any other error."""
     if isinstance(error, torch.OutOfMemoryError):
         return out_of_memory(error)
-    return str(error) if isinstance(error, UserError | StateError) else traceback.format_exc()
+    if isinstance(error, UserError | StateError | NotScalarError):
+        return str(error)
+    return own_mistake(error) or traceback.format_exc()

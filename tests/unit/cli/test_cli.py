@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import fedapp
 from fedapp.cli import app as cli
 from fedapp.config.overrides import read_overrides
 from fedapp.config.project import app_folder, default_config, merge
@@ -258,3 +259,14 @@ def test_watch_refuses_a_port_that_does_not_exist(tmp_path):
     done = runner.invoke(cli.app, ["watch", str(tmp_path), "--port", "70000"])
     assert done.exit_code == 2
     assert "70000 is not in the range 0<=x<=65535" in done.output
+
+
+def test_the_version_is_that_of_the_package():
+    assert runner.invoke(cli.app, ["--version"]).output == f"{fedapp.__version__}\n"
+
+
+def test_a_wrong_key_of_a_published_table_is_found_without_its_data(tmp_path):
+    command = ["reproduce", "feddr+", "table3-sharding", "--data-dir", str(tmp_path), "--plan"]
+    done = runner.invoke(cli.app, [*command, "--cell", "feddr+ cifar100 s=10", "-c", "metod='dr'"])
+    assert isinstance(done.exception, UserError)
+    assert "'metod' does not exist; did you mean 'method'" in str(done.exception)

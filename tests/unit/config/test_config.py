@@ -117,7 +117,12 @@ def test_a_resolved_configuration_resolves_to_itself():
         ({"tolerate-failures": "yes"}, "'tolerate-failures' is 'yes'"),
         (
             {"shards": 3, "num-clients": 7},
-            "7 clients x 3 shards = 21 shards cannot be divided evenly",
+            "7 clients x 3 shards = 21 shards cannot be divided evenly among the 10 classes of "
+            "digits; set num-clients to a multiple of 10, shards to a multiple of 10, or partition",
+        ),
+        (
+            {"shards": 2, "num-clients": 4},
+            "set num-clients to a multiple of 5, shards to a multiple of 5, or partition to",
         ),
         ({"participation": 0.1, "min-replies": 3}, "min-replies is 3 but only 2 clients"),
         (

@@ -155,6 +155,26 @@ def test_a_mistake_is_one_sentence_and_leaves_the_tables_unchanged(named, conten
         raise mistake
 
 
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("step.logit.mean()", r"mine\.py line 5: AttributeError: 'Step' object has no .*'logit'"),
+        ("step.logits.exp()", r"the loss 'bad' has the shape \[\d+, 10\] but must be one number"),
+    ],
+)
+def test_a_mistake_in_an_own_loss_is_one_line(named, tmp_path, loss, message):
+    named(
+        f"{ROW}from clients.training.objective import BASE_LOSSES\n"
+        f"def bad(step):\n    return {loss}\n"
+        "BASE_LOSSES['bad'] = bad\nMETHODS['bad'] = Method('', '', loss=LossSpec('bad'))\n"
+    )
+    assert extensions._add_files()[1] is None
+    run = settings(method="bad", output_dir=str(tmp_path), run_name="bad")
+    with pytest.raises(UserError, match=message) as mistake:
+        train(InProcessGrid(run), run, "", 0.0)
+    assert "\n" not in str(mistake.value)
+
+
 def test_a_rows_defaults_may_be_words_and_have_hyphens(named):
     named(row("defaults={'weight-decay': 0.1, 'lr-schedule': 'cosine'}, fixed={'num-clients': 5}"))
     assert extensions._add_files()[1] is None

@@ -90,6 +90,10 @@ def test_round_number_is_padded_to_the_total():
         (formatting.duration(4000), "4,000 s (1:06:40)"),
         (formatting.status({}), "unfinished"),
         (formatting.status({"status": "completed", "reason": ""}), "completed"),
+        (
+            formatting.status({"status": "failed", "reason": "no: Traceback:\n  a\n\nE: b\n"}),
+            "failed: no: Traceback: ... E: b",
+        ),
     ],
 )
 def test_numbers_are_written_the_same_everywhere(written, expected):
