@@ -75,8 +75,8 @@ def import_file(file: ExtensionFile) -> None:
 
 def own_mistake(error: BaseException) -> str | None:
     """Return the file and line where code of an extension file failed; None if none took part."""
-    for text in os.environ.get(VARIABLE, "").split(os.pathsep):
-        if text and (line := _line(text, error)):
+    for text in _texts():
+        if line := _line(text, error):
             return f"{text} line {line}: {type(error).__name__}: {error}"
     return None
 
@@ -94,8 +94,11 @@ def _reason(path: Path, error: BaseException) -> str:
 
 
 def _named() -> list[Path]:
-    texts = os.environ.get(VARIABLE, "").split(os.pathsep)
-    return [_existing(text, VARIABLE) for text in texts if text.strip()]
+    return [_existing(text, VARIABLE) for text in _texts()]
+
+
+def _texts() -> list[str]:
+    return [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
 
 
 def _set(paths: Iterable[Path]) -> None:

@@ -25,6 +25,7 @@ from fedapp.experiments.jobs import Runner, run_parallel, runner_for
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
 from fedapp.results.folders import is_free
+from fedapp.results.formatting import short_reason
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory, Scalar
 from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
@@ -232,10 +233,8 @@ def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner
     if code == 0 and each.outcome == "completed":
         return ""
     summary = each.directory.summary()
-    lines = [] if summary == before else str(summary.get("reason") or "").strip().splitlines()
-    if lines:  # the first and the last line of a traceback
-        return " ... ".join(dict.fromkeys([lines[0], lines[-1]]))
-    return f"it ended with exit code {code} before it was completed, see its log"
+    reason = "" if summary == before else short_reason(summary)
+    return reason or f"it ended with exit code {code} before it was completed, see its log"
 
 
 def _combination_row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

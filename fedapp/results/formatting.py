@@ -91,14 +91,15 @@ def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def status(summary: Mapping[str, Any]) -> str:
-    """Format a run's status with its reason, if it has one: "failed: no client replied".
-
-    Of a traceback it has the first line and the last, which names the error.
-    """
-    lines = [line.strip() for line in str(summary.get("reason") or "").splitlines() if line.strip()]
-    reason = " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))
-    parts = [summary.get("status") or "unfinished", reason]
+    """Format a run's status with its reason, if it has one: "failed: no client replied"."""
+    parts = [summary.get("status") or "unfinished", short_reason(summary)]
     return ": ".join(str(part) for part in parts if part)
+
+
+def short_reason(summary: Mapping[str, Any]) -> str:
+    """Return why a run ended as one line, "" if unsaid; of a traceback the first and last line."""
+    lines = str(summary.get("reason") or "").strip().splitlines()
+    return " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
