@@ -24,8 +24,6 @@ RATES = {
     "spherefed": (0.1, 0.55),
     "spherefed-ce": (0.03,),
     "fedetf": (0.01, 0.05),
-    "fedgela": (0.01,),
-    "fedntd": (0.01,),
 }
 FEDERATED = "num-clients=100 participation=0.1 partition='shards' shards=2 local-epochs=5"
 CENTRAL = "num-clients=1 participation=1.0 partition='iid' local-epochs=1"
