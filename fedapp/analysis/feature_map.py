@@ -25,6 +25,7 @@ from fedapp.results.plots.rendering import INK, class_scale, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.used_files import check_extension
 from strategies.prototypes.uploads import CLASSES, PROTOTYPES
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def features_of(run: RunDirectory) -> Features:
         UserError: the run's clients have no personal models, did not keep them, or have their own
             images.
     """
+    check_extension(run)
     config = parse_config(run.config())
     if config.partition == "own":
         raise UserError(

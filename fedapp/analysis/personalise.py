@@ -29,6 +29,7 @@ from fedapp.results.final_model import read_model
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
+from fedapp.runtime.used_files import check_extension
 from strategies.rounds.client_evaluation import summarise_clients
 
 OVERRIDABLE = ("data-dir", "download", "device", "threads", "beta", "tau", "batch-size")
@@ -89,6 +90,7 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
                 f"{', '.join(OVERRIDABLE)}"
             )
     saved = run.config()
+    check_extension(run)
     check_global_model(str(saved.get("method")))
     _check_data_here(run)
     values = {**saved, **overrides}

@@ -22,6 +22,7 @@ from fedapp.results.final_model import has_model, read_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.strategy import build_strategy, cohort_of
+from fedapp.runtime.used_files import check_extension
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 
@@ -44,6 +45,7 @@ class SavedRun:
         overrides = {"data-dir": local.data_dir, "device": local.device}
         changes = {key: value for key, value in overrides.items() if value}
         self.run = run
+        check_extension(run)
         self.config = parse_config({**run.config(), **changes})
         self.process = reopened(run, self.config)
         initial = to_arrays(self.process.slot.shared)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import fedapp
-from fedapp.cli import analysis, deployment, experiments, papers, results, run, tables
+from fedapp.cli import analysis, deployment, experiments, papers, reproduce, results, run, tables
 from fedapp.cli.options import Command
 from fedapp.cli.state import app as state_app
 from fedapp.core.errors import UserError
@@ -33,7 +33,7 @@ PANELS = {  # the groups of `fedapp --help`
     "Train many runs": (
         experiments.sweep,
         papers.papers,
-        papers.reproduce,
+        reproduce.reproduce,
         experiments.bench,
     ),
     "Deploy on real hosts": (deployment.certificates, deployment.doctor),

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.effect import applies
-from fedapp.config.key_groups import kebab
+from fedapp.config.key_groups import kebab, unknown_key
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
 from fedapp.config.resolve import layers, parse_config, parse_unresolved
 from fedapp.config.run_config import RunConfig, group_of
 from fedapp.config.run_keys import GROUPS
-from fedapp.core.errors import unknown
 from fedapp.methods.table import METHODS, find_method
 
 
@@ -52,7 +51,7 @@ def page(key: str, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return everything about one key; raises UserError with the nearest names."""
     found = {row["key"]: row for row in listed}
     if key not in found:
-        raise unknown("run-config key", key, found)
+        raise unknown_key(key, found)
     row, field = found[key], RunConfig.model_fields[key.replace("-", "_")]
     methods = [name for name, each in METHODS.items() if key in each.keys]
     facts = {

@@ -30,7 +30,7 @@ def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
     partition, another method has its own learning rate.
 
     Raises:
-        UserError: an argument cannot be read, or a value is a date or a time.
+        UserError: an argument cannot be read, or a value is a table, a date or a time.
     """
     overrides: dict[str, Any] = {}
     for position, text in enumerate(texts, 1):
@@ -41,12 +41,14 @@ def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
             else:
                 overrides |= _read_pairs(text)
         except OSError as error:
-            raise UserError(f"preset {text} cannot be read: {error.strerror}") from None
+            raise UserError(f"-c {text}: the file cannot be read: {error.strerror}") from None
         except ValueError as error:
             raise UserError(
                 f"-c {text!r} is not TOML key=value pairs or a TOML file: {error}"
             ) from None
     for key, value in overrides.items():
+        if isinstance(value, dict):
+            raise UserError(f"-c: '{key}' is a TOML table, but keys stand in no table: key = value")
         if isinstance(value, date | time):  # no key takes such a value
             raise UserError(
                 f"-c {key}={value} is a date or a time; a name needs quotes: {key}='{value}'"

@@ -3,7 +3,6 @@
 Keys at "auto" take the value of the method, or of its paper for this data set and model.
 """
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from fedapp.config.auto import (
 from fedapp.config.checks import check_config
 from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
-from fedapp.config.key_groups import kebab
+from fedapp.config.key_groups import kebab, unknown_key
 from fedapp.config.overrides import read_overrides
 from fedapp.config.paper_settings import GUESS, Setting
 from fedapp.config.privacy import privacy_settings
@@ -54,9 +53,7 @@ def parse_unresolved(values: Mapping[str, Any]) -> RunConfig:
     for key in values:
         if key not in known:
             find_method(str(values.get("method", RunConfig.model_fields["method"].default)))
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
-            raise UserError(f"run-config key '{key}' does not exist; {hint}")
+            raise unknown_key(key, known)
     _check_text(values)
     try:
         return RunConfig(**values)

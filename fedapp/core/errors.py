@@ -29,13 +29,28 @@ def out_of_memory(error: Exception) -> str:
     )
 
 
+def nearest(name: str, known: Iterable[str], count: int, least: float) -> list[str]:
+    """Return up to `count` known names that are `least` (0 to 1) or more like `name`.
+
+    Case, hyphens and underscores do not count. A name that differs in nothing else is the only one.
+    """
+    plain = {_plain(each): each for each in known}
+    if _plain(name) in plain:
+        return [plain[_plain(name)]]
+    return [plain[each] for each in difflib.get_close_matches(_plain(name), plain, count, least)]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
 OWN = "one of your own needs its package installed, or --extension (FEDAPP_EXTENSIONS) and its file"
 
 
 def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UserError:
     """Return the error for a name that is not in `known`, with the nearest names or all names."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 3, 0.4)
+    near = nearest(name, names, 3, 0.4)
     hint = (
         f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {', '.join(names)}"
     )

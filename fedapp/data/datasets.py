@@ -18,7 +18,7 @@ from fedapp.data.readers.cache import cached_arrays
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.hub import PREFIX, read_hub
 from fedapp.data.readers.imagenet import LAYOUT, read_imagenet100
-from fedapp.data.readers.images import load_image_folder
+from fedapp.data.readers.images import IMAGE_FOLDERS, load_image_folder
 from fedapp.data.readers.own_images import class_names, load_named_images
 from fedapp.data.readers.public import (
     CIFAR10,
@@ -276,7 +276,7 @@ DATASETS: dict[str, DatasetInfo] = {
         None,
         None,
         "your own images",
-        "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)",
+        IMAGE_FOLDERS,
         _read_images,
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -147,17 +147,20 @@ def execute(
     done = len(runs) - len(waiting)
     log.info("%d runs, %d ended before; results in %s", len(runs), done, table)
 
-    def one(index: int) -> str:
-        log.info("%s starts", runs[index].directory.name)
-        return _run_one(project, runs[index], resources, runner)
+    ended = count(1)
 
-    for count, (index, problem) in enumerate(run_parallel(jobs, one, waiting), 1):
+    def one(index: int) -> str:
         name = runs[index].directory.name
+        log.info("%s starts", name)
+        problem = _run_one(project, runs[index], resources, runner)
+        verdict = f"failed: {problem}" if problem else "completed"
+        log.info("[%d/%d] %s %s", next(ended), len(waiting), name, verdict)  # before the next start
+        return problem
+
+    for index, problem in run_parallel(jobs, one, waiting):
         rows[index] = result_row(runs[index])
         if problem:
             rows[index] |= {"status": "failed", "reason": problem}
-        verdict = f"failed: {problem}" if problem else "completed"
-        log.info("[%d/%d] %s %s", count, len(waiting), name, verdict)
         _save(rows, table)
     return rows
 

@@ -22,6 +22,7 @@ from fedapp.results.formatting import headline, percent, status
 from fedapp.results.plots import curves
 from fedapp.results.run_directory import RunDirectory, Scalar
 from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.used_files import check_extension
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,6 +99,7 @@ class Run:
                 saved no model, or its data set is missing.
         """
         saved = self.directory.config()
+        check_extension(self.directory)
         check_global_model(str(saved["method"]))
         changes = {"device": device, "initial-model": "", "resume": ""}
         process = ProcessContext(parse_config({**saved, **changes}), data_dir)

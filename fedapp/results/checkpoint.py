@@ -57,7 +57,10 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
     """
     file_path = newest(path)
     if file_path is None:
-        raise UserError(f"resume: there is no checkpoint in {path.absolute() / 'checkpoints'}")
+        raise UserError(
+            f"resume: there is no checkpoint in {path.absolute() / 'checkpoints'}; a run saves "
+            "them if checkpoint-every is above 0"
+        )
     try:
         with safe_open(file_path, "np") as file:
             header = dict(json.loads((file.metadata() or {})["checkpoint"]))

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fedapp.core.errors import UserError
-from fedapp.core.files import is_temporary
+from fedapp.core.files import is_temporary, parse_object
 from fedapp.core.locks import LockHeld, lock_file
 from fedapp.core.paths import expanded, folder_name, is_folder_name
 
@@ -75,9 +75,22 @@ def check_free(path: Path) -> None:
     """Raise UserError for a folder with a run that has begun, or with other content."""
     if path.is_dir() and not is_free(path):
         raise UserError(
-            f"run directory {path} already exists and is not empty; "
-            "choose another run-name, or set resume='auto' to continue that run."
+            f"run directory {path} already exists and is not empty; choose another run-name"
+            f"{_other_way(path)}."
         )
+
+
+def _other_way(path: Path) -> str:
+    """Return what else than another name helps where a folder has a run that has begun."""
+    if not (path / "config.toml").is_file():
+        return ""
+    if any((path / CHECKPOINTS).glob("round-*.safetensors")):
+        return ", or set resume='auto' to continue that run"
+    summary = path / "summary.json"
+    ended = (parse_object(summary.read_bytes()) or {}) if summary.is_file() else {}
+    if ended.get("status") == "completed":
+        return ": that run is completed, and has no checkpoints to continue from"
+    return ", or set resume='auto' to train that run from the start: it has no checkpoints"
 
 
 def unnamed(parent: Path, config: Mapping[str, object]) -> Path:

@@ -4,11 +4,14 @@ summary.json records their names and hashes. Thus a finished run is neither meas
 with other files, nor counted as the completed run of a sweep that has other files.
 """
 
+import os
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
+from fedapp.core.extension_files import OPTION, VARIABLE
 from fedapp.data.partition.split_file import find_split, source
 from fedapp.models.initial import digest, find_initial
 from fedapp.results.run_directory import RunDirectory
@@ -34,6 +37,21 @@ def changed_file(run: RunDirectory, config: RunConfig) -> str:
         if _contents(earlier) != _contents(current):
             return f"the {kind} {earlier} instead of {current}"
     return ""
+
+
+def check_extension(run: RunDirectory) -> None:
+    """Raise UserError if a run was trained with a file of the user's, and none is named now.
+
+    The message has the file's path on the machine of the run, from summary.json's command.
+    """
+    used = run.used_files().get("extension")
+    if not used or os.environ.get(VARIABLE):
+        return
+    words = shlex.split(str(run.summary().get("command", "")))
+    path = next((w.partition("=")[2] for w in words if w.startswith(f"{VARIABLE}=")), used)
+    raise UserError(
+        f"{run.path} was trained with a file of your own: name it by {OPTION} {path} ({VARIABLE})"
+    )
 
 
 def _contents(files: str) -> list[str]:

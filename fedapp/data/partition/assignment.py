@@ -75,9 +75,11 @@ def assign_shards(
         clients = np.flatnonzero(assignment.ravel() == label) // shards_per_client
         members = rng.permutation(np.flatnonzero(labels == label))
         if len(members) < len(clients):
+            classes = assignment.size // len(clients)
             raise UserError(
-                f"class {label} has {len(members)} {which} samples, too few for the "
-                f"{len(clients)} shards that num-clients x shards requires"
+                f"class {label} (counted from 0, by name) has {len(members)} {which} samples, too "
+                f"few for {len(clients)} shards: {num_clients} clients x {shards_per_client} shards"
+                f" / {classes} classes; lower num-clients or shards, or choose partition='iid'"
             )
         pieces = np.array_split(members, len(clients))
         for client, piece in zip(clients, rng.permutation(len(pieces)), strict=True):

@@ -24,7 +24,9 @@ from fedapp.data.readers.cache import cached_arrays, file_version
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_FOLDERS = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .png, .webp, .bmp, .tif)"
+_NOT_READ = (".gif", ".jfif", ".heic", ".heif", ".avif", ".jp2", ".ppm", ".pgm", ".dng", ".npy")
 SPLITS = ("train", "test")
 _STATISTICS_CHUNK = 1000
 
@@ -47,10 +49,7 @@ def load_image_folder(data_dir: str) -> Arrays:
         UserError: the layout is wrong, or a file cannot be read or differs in size.
     """
     if not data_dir:
-        raise UserError(
-            "dataset 'images' needs data-dir: a folder with train/CLASS/*.jpg and test/CLASS/*.jpg "
-            "(or .jpeg, .png)"
-        )
+        raise UserError(f"dataset 'images' needs data-dir: a folder with {IMAGE_FOLDERS}")
     root = absolute(data_dir, "data-dir")
     classes = _classes(root)
     splits = {split: images_by_class(root, [f"{split}/{c}" for c in classes]) for split in SPLITS}
@@ -84,10 +83,8 @@ def _classes(root: Path) -> list[str]:
     by_split = {}
     for split in SPLITS:
         if not (root / split).is_dir():
-            raise UserError(
-                f"no folder '{split}' in data-dir {root}; an image data set is laid out as "
-                "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
-            )
+            missing = f"no folder '{split}' in" if root.is_dir() else "there is no"
+            raise UserError(f"{missing} data-dir {root}; it must be laid out as {IMAGE_FOLDERS}")
         with os.scandir(root / split) as entries:
             by_split[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
     for split, other in (SPLITS, SPLITS[::-1]):
@@ -106,7 +103,7 @@ def images_by_class(
 ) -> ImageFiles:
     """List the images of one folder for each class, sorted by name; `labels`: of the folders.
 
-    Raises UserError for a folder without images.
+    Raises UserError for a folder without images, or with images of kinds that are not read.
     """
     names: list[str] = []
     counts = np.zeros(len(folders), dtype=np.int64)
@@ -121,17 +118,19 @@ def images_by_class(
 def _image_names(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if _is_image(entry))
+            found = sorted(each.name for each in entries if each.is_file() and each.name[0] != ".")
     except OSError as error:
         raise UserError(f"cannot read class folder {folder}: {error.strerror}") from error
+    for name in found:
+        if name.lower().endswith(_NOT_READ):
+            raise UserError(
+                f"{folder / name} is an image of a kind that is not read: convert it to .png, or "
+                "take it out of data-dir"
+            )
+    names = [name for name in found if name.lower().endswith(SUFFIXES)]
     if not names:
-        raise UserError(f"no .jpg, .jpeg or .png file in class folder {folder}")
+        raise UserError(f"no image ({', '.join(SUFFIXES)}) in class folder {folder}")
     return names
-
-
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    hidden = entry.name.startswith(".")
-    return not hidden and entry.name.lower().endswith(SUFFIXES) and entry.is_file()
 
 
 def file_versions(root: Path, splits: Mapping[str, ImageFiles]) -> list[str]:

@@ -15,14 +15,13 @@ from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
 from fedapp.data.readers.cache import cached_arrays
 from fedapp.data.readers.images import (
+    IMAGE_FOLDERS,
     SPLITS,
     ImageFiles,
     decode_splits,
     file_versions,
     images_by_class,
 )
-
-LAYOUT = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .jpeg, .png)"
 
 
 def class_names(text: str) -> tuple[str, ...]:
@@ -47,13 +46,13 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
     """
     if not data_dir:
         raise UserError(
-            f"this host has no images: give it a data-dir with {LAYOUT}, a SuperNode by "
+            f"this host has no images: give it a data-dir with {IMAGE_FOLDERS}, a SuperNode by "
             "--node-config \"data-dir='/path'\""
         )
     root = absolute(data_dir, "data-dir")
     splits = {split: _files(root, split, classes) for split in SPLITS}
     if not any(files.names for files in splits.values()):
-        raise UserError(f"no images in data-dir {root}; it must be laid out as {LAYOUT}")
+        raise UserError(f"no images in data-dir {root}; it must be laid out as {IMAGE_FOLDERS}")
 
     def decode() -> Arrays:
         images = decode_splits(root, splits)

@@ -42,16 +42,18 @@ class PublicFiles:
             self._download(root)
             paths = locate(root, self.file_format)
         if not paths:
+            folder = self.file_format.folder
+            note = f" (there is no {root})" if data_dir and not root.exists() else ""
             raise UserError(
-                f"dataset '{self.name}' is not in {root / self.file_format.folder}; set data-dir "
-                f"to the folder that holds {self.file_format.folder}, {self._other_way()}"
+                f"dataset '{self.name}' is not in {root / folder}{note}; set data-dir to the "
+                f"folder that holds {folder}, {self._other_way()}"
             )
         versions = [file_version(name, path.stat()) for name, path in paths.items()]
         return cached_arrays(self.name, str(root), versions, lambda: self._decode(paths))
 
     def _other_way(self) -> str:
         if self.torchvision_class:
-            return "or set download=true"
+            return "or download it (download=true; `fedapp reproduce --download`)"
         return "laid out as `fedapp datasets` says; it cannot be downloaded from here"
 
     def _download(self, root: Path) -> None:

@@ -186,9 +186,8 @@ def with_data(cells: Iterable[Cell], request: Request) -> list[Cell]:
         UserError: `dataset_as` would replace two data sets.
     """
     all_cells = list(cells)
-    names = sorted({str(cell.config["dataset"]) for cell in all_cells if cell.config is not None})
-    problems = {name: _data_problem(name, request) for name in names}
-    available = [name for name in names if not problems[name]]
+    problems = data_problems(all_cells, request)
+    available = [name for name, problem in problems.items() if not problem]
     if request.dataset_as and len(available) > 1:
         raise UserError(
             f"--dataset-as {request.dataset_as} is a copy of one data set, but the cells are of "
@@ -200,6 +199,12 @@ def with_data(cells: Iterable[Cell], request: Request) -> list[Cell]:
         else cell
         for cell in all_cells
     ]
+
+
+def data_problems(cells: Iterable[Cell], request: Request) -> dict[str, str]:
+    """Return the problem with each data set of the cells on this machine, or "", by its name."""
+    names = sorted({str(cell.config["dataset"]) for cell in cells if cell.config is not None})
+    return {name: _data_problem(name, request) for name in names}
 
 
 def _data_problem(published: str, request: Request) -> str:

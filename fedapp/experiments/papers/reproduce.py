@@ -10,6 +10,7 @@ import io
 import logging
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +65,19 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
     """
     waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
 
-    def one(run: PlannedRun) -> str:
+    ended = count(1)
+
+    def one(run: PlannedRun) -> None:
         log.info("running %s", run.name)
         try:
             code = run_in_subprocess(project, run.configuration, Resources())
+            problem = f"exit code {code}, see its log" if code else ""
         except (UserError, OSError) as error:
-            return str(error)
-        return f"exit code {code}, see its log" if code else ""
+            problem = str(error)
+        log.info("[%d/%d] %s %s", next(ended), len(waiting), run.name, problem or "done")
 
-    for count, (run, problem) in enumerate(run_parallel(jobs, one, waiting), 1):
-        log.info("[%d/%d] %s %s", count, len(waiting), run.name, problem or "done")
+    for _ in run_parallel(jobs, one, waiting):
+        pass
 
 
 def finished(run: PlannedRun) -> Summary | None:

@@ -112,7 +112,7 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2():
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["no-such.toml"], "preset no-such.toml cannot be read"),
+        (["no-such.toml"], "-c no-such.toml: the file cannot be read: No such file"),
         (["num-rounds=="], "is not TOML"),
         (["seed=1 lr 0.1"], "'lr 0.1' is not a key=value pair"),
         (["seed=1 seed=2"], "Cannot overwrite a value"),
@@ -263,6 +263,17 @@ def test_watch_refuses_a_port_that_does_not_exist(tmp_path):
 
 def test_the_version_is_that_of_the_package():
     assert runner.invoke(cli.app, ["--version"]).output == f"{fedapp.__version__}\n"
+
+
+def test_a_plan_counts_hours_without_the_data_and_says_how_to_get_them(tmp_path):
+    command = ["reproduce", "feddr+", "table3-sharding", "--data-dir", str(tmp_path), "--plan"]
+    command += ["--cell", "feddr+ cifar100 s=10", "--seeds", "0", "--images-per-second", "600"]
+    done = runner.invoke(cli.app, command)
+    assert "1 of 1 cells can run: 1 runs, 4.8 million images, 2.2 hours" in done.output
+    assert f"First: dataset 'cifar100' is not in {tmp_path}/cifar-100-python" in done.output
+    assert "fedapp reproduce --download" in done.output
+    del command[command.index("--plan")]
+    assert "cifar100' is not in" in str(runner.invoke(cli.app, command).exception)
 
 
 def test_a_wrong_key_of_a_published_table_is_found_without_its_data(tmp_path):

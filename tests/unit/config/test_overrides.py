@@ -91,3 +91,23 @@ def test_text_that_is_neither_file_nor_pairs_is_refused_in_one_sentence():
     assert not is_file("lr=0.1")
     with pytest.raises(UserError, match=r"'fedntd' is neither a preset .* nor a .toml file nor"):
         is_file("fedntd")
+
+
+def test_a_toml_file_with_a_table_is_refused(tmp_path):
+    (tmp_path / "mine.toml").write_text("[run]\nseed = 1\n")
+    with pytest.raises(UserError, match="'run' is a TOML table, but keys stand in no table"):
+        read_overrides([str(tmp_path / "mine.toml")])
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("learning-rate", "lr"), ("NUM_ROUNDS", "num-rounds"), ("strategy", "method")],
+)
+def test_another_name_of_a_key_leads_to_it(key, near):
+    with pytest.raises(UserError, match=f"'{key}' does not exist; did you mean '{near}'?"):
+        parse_config({key: 1})
+
+
+def test_a_name_in_other_letters_is_found():
+    with pytest.raises(UserError, match="'CIFAR-10' does not exist; did you mean 'cifar10'"):
+        parse_config({"dataset": "CIFAR-10"})

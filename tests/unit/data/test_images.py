@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import Dataset, load_dataset
-from fedapp.data.readers.images import channel_statistics
+from fedapp.data.readers.images import channel_statistics, read_image
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -82,6 +82,23 @@ def test_other_modes_are_converted(folder, mode):
     data = load(folder)
     assert data.train_images.shape == (7, 8, 8, 3)
     assert (data.train_images[3] > 250).all()
+
+
+@pytest.mark.parametrize("suffix", [".webp", ".bmp", ".tif", ".tiff"])
+def test_other_kinds_of_images_are_read(folder, suffix):
+    path = folder / "train" / "cat" / f"z{suffix}"
+    write_image(path)
+    data = load(folder)
+    assert data.train_images.shape == (7, 8, 8, 3)
+    assert np.array_equal(data.train_images[3], read_image(path))
+
+
+@pytest.mark.parametrize("name", ["x.gif", "x.HEIC", "x.avif"])
+def test_an_image_that_is_not_read_is_named_instead_of_left_out(folder, name):
+    path = folder / "train" / "cat" / name
+    path.write_bytes(b"image")
+    with pytest.raises(UserError, match=f"{path} is an image of a kind that is not read: convert"):
+        load(folder)
 
 
 def test_jpeg_suffixes_are_read_and_other_and_hidden_files_are_not(folder):
@@ -165,10 +182,10 @@ def one_class(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (without_test, "no folder 'test' in data-dir {folder}; an image data set is laid out as"),
+        (without_test, "no folder 'test' in data-dir {folder}; it must be laid out as"),
         (extra_class, "class 'cow' is in {folder}/test but not in {folder}/train"),
         (lacking_class, "class 'cat' is in {folder}/train but not in {folder}/test"),
-        (empty_class, "no .jpg, .jpeg or .png file in class folder {folder}/train/dog"),
+        (empty_class, ".tif, .tiff) in class folder {folder}/train/dog"),
         (one_class, "{folder}/train must have at least two class folders"),
     ],
 )
@@ -194,5 +211,5 @@ def test_a_class_folder_whose_name_is_no_utf_8_is_refused(folder):
 def test_data_dir_is_needed_and_must_exist(tmp_path):
     with pytest.raises(UserError, match="'images' needs data-dir"):
         load_dataset("images")
-    with pytest.raises(UserError, match=f"no folder 'train' in data-dir {tmp_path}/none"):
+    with pytest.raises(UserError, match=f"there is no data-dir {tmp_path}/none; it must"):
         load(tmp_path / "none")

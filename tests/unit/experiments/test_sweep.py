@@ -166,6 +166,15 @@ def test_a_failed_run_does_not_stop_the_others_and_is_run_again(tmp_path):
     )  # fmt: skip
 
 
+def test_a_run_is_reported_before_the_next_starts(tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(sweep.log, "info", lambda text, *values: lines.append(text % values))
+    sweep.execute(ROOT, make_plan(tmp_path, vary={}), Resources(), FakeRunner())
+    assert lines[1:] == [
+        "seed0 starts", "[1/2] seed0 completed", "seed1 starts", "[2/2] seed1 completed",
+    ]  # fmt: skip
+
+
 def test_a_run_that_cannot_start_is_noted_with_its_sentence(tmp_path):
     def refuse(project, values, resources):
         raise UserError("the local SuperLink did not start")

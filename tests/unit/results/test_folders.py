@@ -117,3 +117,21 @@ def test_a_run_that_starts_again_has_another_name_for_states(run):
     second = run.new_state_key()
     assert first != second == run.state_key()
     assert first.startswith("one-")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("summary.json", '{"status": "failed"}', "or set resume='auto' to train that run from"),
+        (
+            "summary.json",
+            '{"status": "completed"}',
+            "that run is completed, and has no check",
+        ),
+        ("checkpoints/round-000001.safetensors", "", "or set resume='auto' to continue that run"),
+    ],
+)
+def test_a_taken_name_says_whether_its_run_can_go_on(run, tmp_path, name, content, words):
+    (run.path / name).write_text(content)
+    with pytest.raises(UserError, match=f"choose another run-name.*{words}"):
+        RunDirectory.create(tmp_path, "one", CONFIG)

@@ -1,0 +1,40 @@
+"""A finished run says which file of the user's it needs."""
+
+from pathlib import Path
+
+import pytest
+
+from fedapp.analysis.personalise import personalise
+from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.core.errors import UserError
+from fedapp.core.extension_files import VARIABLE
+from fedapp.interface.runs import load_run
+from fedapp.results.run_directory import RunDirectory
+
+FILE = "/data/my losses/mine.py"
+READERS = {
+    "analyse": lambda path: SavedRun(RunDirectory.load(path), LocalOverrides()),
+    "personalise": lambda path: personalise(path, {"finetune-epochs": 1}),
+    "model": lambda path: load_run(path).model(),
+}
+
+
+def run_with(folder: Path, command: str) -> Path:
+    run = RunDirectory.create(folder, "one", {"method": "mine", "dataset": "digits"})
+    versions = {"extension": "mine.py 0123456789abcdef"}
+    run.write_summary({"status": "completed", "versions": versions, "command": command})
+    return run.path
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_run_with_an_own_file_names_it(tmp_path, monkeypatch, read):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    path = run_with(tmp_path, f"{VARIABLE}='{FILE}' fedapp run -c config.toml")
+    with pytest.raises(UserError, match=f"a file of your own: name it by --extension {FILE} "):
+        read(path)
+
+
+def test_without_a_recorded_command_the_files_name_is_given(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(UserError, match=r"name it by --extension mine\.py 0123456789abcdef"):
+        READERS["analyse"](run_with(tmp_path, ""))
