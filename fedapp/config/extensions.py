@@ -10,7 +10,7 @@ from typing import Any
 from clients.training.objective import BASE_LOSSES, REGULARISERS, Regulariser
 from fedapp.config.own_methods import check_method
 from fedapp.core.errors import UserError
-from fedapp.core.extension_files import VARIABLE, ExtensionFile, import_file, read_files
+from fedapp.core.extension_files import SOURCE, ExtensionFile, import_file, read_files
 from fedapp.core.plugins import extend, warn_left_out
 from fedapp.data.datasets import DATASETS, DatasetInfo
 from fedapp.methods.row import Method
@@ -96,7 +96,7 @@ def _check_unchanged(earlier: Mapping[str, Mapping[str, Any]]) -> None:
     for kind, (table, _) in _TABLES.items():
         for name, row in table.items():
             if row is not earlier[kind].get(name, row):
-                raise UserError(f"{VARIABLE}: the {kind} '{name}' exists; choose another name")
+                raise UserError(f"{SOURCE}: the {kind} '{name}' exists; choose another name")
 
 
 def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
@@ -105,12 +105,12 @@ def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
         for name, row in table.items():
             if not isinstance(row, expected):
                 raise UserError(
-                    f"{VARIABLE}: the {kind} '{name}' is of type {type(row).__name__}, but must be "
+                    f"{SOURCE}: the {kind} '{name}' is of type {type(row).__name__}, but must be "
                     f"a {expected.__name__}"
                 )
     for name in METHODS.keys() - before["method"].keys():
         if mistake := _mistake_in(name):
-            raise UserError(f"{VARIABLE}: method '{name}': {mistake}")
+            raise UserError(f"{SOURCE}: method '{name}': {mistake}")
 
 
 def _mistake_in(method: str) -> str:

@@ -18,6 +18,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute, name_and_hash
 
 VARIABLE, OPTION = "FEDAPP_EXTENSIONS", "--extension"
+SOURCE = f"{OPTION} ({VARIABLE})"  # in errors: a user may have used either
 _PREFIX = "fedapp_extension_"  # of the modules' names: a file may be called torch.py
 
 
@@ -52,7 +53,7 @@ def read_files() -> list[ExtensionFile]:
     try:
         return [ExtensionFile(path, path.read_bytes()) for path in paths]
     except OSError as error:
-        raise UserError(f"{VARIABLE}: cannot read {error.filename}: {error.strerror}") from None
+        raise UserError(f"{SOURCE}: cannot read {error.filename}: {error.strerror}") from None
 
 
 def import_file(file: ExtensionFile) -> None:
@@ -70,7 +71,7 @@ def import_file(file: ExtensionFile) -> None:
         exec(compile(file.content, file.path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserError(f"{VARIABLE}: {_reason(file.path, error)}") from None
+        raise UserError(f"{SOURCE}: {_reason(file.path, error)}") from None
 
 
 def own_mistake(error: BaseException) -> str | None:

@@ -151,7 +151,7 @@ def test_a_mistake_is_one_sentence_and_leaves_the_tables_unchanged(named, conten
     files, mistake = extensions._add_files()
     assert files == {}
     assert before == METHODS
-    with pytest.raises(UserError, match=f"^FEDAPP_EXTENSIONS: .*{message}"):
+    with pytest.raises(UserError, match=rf"^--extension \(FEDAPP_EXTENSIONS\): .*{message}"):
         raise mistake
 
 
@@ -188,7 +188,7 @@ def test_a_file_cannot_replace_a_row_of_the_file_before_it(named, tmp_path):
     first = named(row(""), "first.py")
     os.environ["FEDAPP_EXTENSIONS"] = f"{first}{os.pathsep}{tmp_path / 'second.py'}"
     _, mistake = extensions._add_files()
-    assert str(mistake) == "FEDAPP_EXTENSIONS: the method 'x' exists; choose another name"
+    assert str(mistake) == f"{extension_files.SOURCE}: the method 'x' exists; choose another name"
     assert "x" not in METHODS
 
 
