@@ -62,5 +62,5 @@ clean: ## remove .venv, caches and reports; runs/ stays
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-set-up:
+set-up: ## make or renew .venv, and nothing else
 	@PYTHON='$(PYTHON)' sh .ci/setup.sh

@@ -70,6 +70,7 @@ def analyse(
 
     Example: fedapp analyse runs/a runs/b -m "alignment norms" --plots figures
     """
+    _check(*runs)
     from fedapp.analysis.saved_runs import LocalOverrides
     from fedapp.analysis.session import AnalysisRequest, analyse_runs
     from fedapp.results.plots.measure_plots import drawn, write_figures
@@ -80,16 +81,26 @@ def analyse(
     if plots is not None:
         for path in write_figures(drawn(list(found.items())), plots):
             print(f"wrote {path.absolute()}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        _show_figures(found, max(rounds) if rounds else None)
+    _show_figures(found, max(rounds) if rounds else None, as_json)
 
 
-def _show_figures(found: dict[str, list[dict[str, Any]]], number: int | None) -> None:
-    """Print the main figures of a round, by default each run's last one, a column per run."""
+def _check(*runs: Path) -> None:
+    """Raise UserError if one is no run directory, before the imports that take seconds."""
+    from fedapp.results.folders import existing
+
+    for run in runs:
+        existing(run)
+
+
+def _show_figures(
+    found: dict[str, list[dict[str, Any]]], number: int | None, as_json: bool
+) -> None:
+    """Print the main figures of a round, by default each run's last one, or everything as JSON."""
     from fedapp.results.measures_file import figures
 
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
     shown = {}
     for label, entries in found.items():
         asked = [entry for entry in entries if number in (None, entry["round"])]
@@ -123,6 +134,7 @@ def personalise(
 
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """
+    _check(run)
     from fedapp.analysis.personalise import personalise as fine_tune
     from fedapp.core.files import json_text
 
@@ -133,6 +145,31 @@ def personalise(
     settings = {key: str(value) for key, value in found.items() if key.startswith("finetune-")}
     lines: list[tuple[str, Any]] = [*settings.items(), *clients_headline(found)]
     show(f"Personal models of {run.name}", [{"": k, "value": v} for k, v in lines], False)
+
+
+def classify(
+    run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
+    files: Annotated[list[Path], typer.Argument(help="Image files.")],
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Print the class of each image by the final global model of a run.
+
+    Example: fedapp classify runs/NAME photos/*.jpg
+    """
+    _check(run)
+    from fedapp.analysis.classify import BATCH_NOTE, TrainedModel
+    from fedapp.results.run_directory import RunDirectory
+
+    trained = TrainedModel.of(RunDirectory.load(run), device)
+    if trained.depends_on_batch:
+        print(f"note: {BATCH_NOTE}", file=sys.stderr)
+    guesses = trained.classify(files)
+    rows = [
+        {"image": str(file), "class": guess.label, "probability": round(guess.probability, 4)}
+        for file, guess in zip(files, guesses, strict=True)
+    ]
+    show("Classes", rows, as_json)
 
 
 def traffic(
@@ -177,6 +214,7 @@ def features(
 
     Example: fedapp features runs/feddor
     """
+    _check(run)
     from fedapp.analysis.feature_map import draw, features_of
     from fedapp.results.run_directory import RunDirectory
 

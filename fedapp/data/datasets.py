@@ -14,6 +14,7 @@ import numpy as np
 
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import OWN, UserError, unknown
+from fedapp.data.image_format import ImageFormat
 from fedapp.data.readers.cache import cached_arrays
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.hub import PREFIX, read_hub
@@ -72,6 +73,11 @@ class Dataset:
     def image_size(self) -> int:
         """Side of the square images in pixels."""
         return int(self.train_images.shape[1])
+
+    @property
+    def image_format(self) -> ImageFormat:
+        """What a model that was trained on this data set takes and says."""
+        return ImageFormat(self.classes, self.mean, self.std, self.image_size, self.channels)
 
     def classes_hash(self) -> str:
         """Return a hash of the class names in their order, which defines the labels."""

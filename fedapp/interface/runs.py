@@ -5,26 +5,26 @@ Every access reads the files again, so the progress of a running run is visible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapp.analysis.personalise import check_global_model, load_weights
-from fedapp.config.resolve import parse_config
+from fedapp.analysis.classify import Guess, TrainedModel
 from fedapp.core.errors import UserError
+from fedapp.data.image_format import ImageFormat
 from fedapp.interface.notebook import displayable, relative
 from fedapp.interface.rounds import Round, Rounds
 from fedapp.models.model import Model
 from fedapp.results import page, report
 from fedapp.results.comparison import run_labels
+from fedapp.results.final_model import read_image_format
 from fedapp.results.formatting import headline, percent, status
 from fedapp.results.plots import curves
 from fedapp.results.run_directory import RunDirectory, Scalar
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.used_files import check_extension
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
 
 
@@ -84,28 +84,38 @@ class Run:
         path = self.path / "report.html"
         return path if path.exists() else report.write_report(self.path)
 
-    def model(self, device: str = "cpu", data_dir: str = "") -> Model:
+    @property
+    def image_format(self) -> ImageFormat:
+        """What images the final model takes, with mean and deviation, and its classes' names.
+
+        Raises UserError if the run has not ended, or saved no model.
+        """
+        return read_image_format(self.directory)
+
+    def model(self, device: str = "cpu") -> Model:
         """Return the final global model as a torch module in evaluation mode.
 
-        It maps images [B, channels, H, W], normalised as in training, to features [B, d] and logits
-        [B, C]. This reads the run's data set to determine the shape of the model.
+        It maps images [B, channels, H, W], normalised as in training (`image_format` has mean and
+        deviation), to features [B, d] and logits [B, C].
 
         Args:
             device: the model's device: auto, cpu, cuda or cuda:N.
-            data_dir: the folder of the data set, if it differs from the run's.
 
         Raises:
-            UserError: the clients of this method have personal models, the run has not ended or
-                saved no model, or its data set is missing.
+            UserError: the clients of this method have personal models, or the run has not ended or
+                saved no model.
         """
-        saved = self.directory.config()
-        check_extension(self.directory)
-        check_global_model(str(saved["method"]))
-        changes = {"device": device, "initial-model": "", "resume": ""}
-        process = ProcessContext(parse_config({**saved, **changes}), data_dir)
-        load_weights(process.model, self.directory)
-        model: Model = process.model
-        return model.eval()
+        return TrainedModel.of(self.directory, device).model
+
+    def classify(
+        self, images: np.ndarray | Sequence[str | Path], device: str = "cpu"
+    ) -> list[Guess]:
+        """Return the class name of each image, by the final global model, and its probability.
+
+        `images` are uint8 [n, H, W, channels] or the paths of files. Raises UserError as `model`,
+        and for images that the model cannot take.
+        """
+        return TrainedModel.of(self.directory, device).classify(images)
 
     def plot(self, *others: Run) -> Figure:
         """Return a matplotlib figure of accuracy and loss by round; a notebook displays it.

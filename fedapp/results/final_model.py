@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedapp.core.errors import UserError
+from fedapp.data.image_format import ImageFormat
 from fedapp.results.run_directory import RunDirectory
 
 
@@ -14,6 +15,22 @@ def has_model(run: RunDirectory) -> bool:
     return bool(run.summary()) and run.model_path.exists()
 
 
+def read_image_format(run: RunDirectory) -> ImageFormat:
+    """Return what images a run's final model takes.
+
+    Raises:
+        UserError: the run has not ended, has saved no model, or the file does not say it.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    _check(run)
+    try:
+        with safe_open(run.model_path, "np") as file:
+            return ImageFormat.of_metadata(file.metadata() or {}, run.model_path)
+    except SafetensorError as error:
+        raise _damaged(run, error) from None
+
+
 def read_model(run: RunDirectory) -> dict[str, np.ndarray]:
     """Return the tensors of a run's final model, by name.
 
@@ -23,6 +40,15 @@ def read_model(run: RunDirectory) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    _check(run)
+    try:
+        return dict(load_file(run.model_path))
+    except SafetensorError as error:
+        raise _damaged(run, error) from None
+
+
+def _check(run: RunDirectory) -> None:
+    """Raise UserError if a run has no final model."""
     if not run.model_path.is_file():
         raise UserError(f"{run.model_path} is missing; the run has not saved a model yet")
     if not has_model(run):
@@ -30,9 +56,7 @@ def read_model(run: RunDirectory) -> dict[str, np.ndarray]:
             f"{run.model_path} is of an earlier end of this run, which goes on or was killed; wait "
             "for its end, or resume it"
         )
-    try:
-        return dict(load_file(run.model_path))
-    except SafetensorError as error:
-        raise UserError(
-            f"{run.model_path} does not contain the model of this run: {error}"
-        ) from None
+
+
+def _damaged(run: RunDirectory, error: Exception) -> UserError:
+    return UserError(f"{run.model_path} does not contain the model of this run: {error}")

@@ -180,8 +180,8 @@ class FinalModel(Callback):
             "method": config.method,
             "model": process.title,
             "dataset": config.dataset,
-            "classes": " ".join(process.data.dataset.classes),
             "fedapp": fedapp.__version__,
+            **process.data.dataset.image_format.as_metadata(),
         }
         tensors = process.model.state_dict() if process.personal is None else _server_tensors(run)
         run.directory.save_model(tensors, metadata)

@@ -29,9 +29,10 @@ from fedapp.methods.setup import MethodSetup
 from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES, needs_two
 from fedapp.models.initial import digest, find_initial, load_initial
-from fedapp.models.model import Model, build_model, shared_tensors
+from fedapp.models.model import Model, shared_tensors
 from fedapp.runtime.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.fine_tuning import tuning_of
+from fedapp.runtime.global_model import build_global_model
 from fedapp.runtime.personal_models import PersonalModelSlots
 from fedapp.runtime.run_data import draw_partition, load_run_dataset
 
@@ -100,13 +101,8 @@ class ProcessContext:
 
     def new_model(self) -> Model:
         """Build the method's model with its initial weights."""
-        config, data = self.config, self.data.dataset
-        model = build_model(
-            config.model, self.method.head.kind(self._values), data.channels, data.image_size,
-            data.num_classes, config.seed, config.bn, self.device,
-            self.method.head.logit_scale(self._values), config.bottleneck, config.bottleneck_layers,
-        )  # fmt: skip
-        return load_initial(model, self.initial)
+        images = self.data.dataset.image_format
+        return load_initial(build_global_model(self.config, images, self.device), self.initial)
 
     @cached_property
     def slot(self) -> ModelSlot:

@@ -251,6 +251,7 @@ def test_compare_and_report_read_run_directories(tmp_path):
 
 
 def test_an_analysis_without_a_measure_is_refused(tmp_path):
+    (tmp_path / "config.toml").touch()
     done = runner.invoke(cli.app, ["analyse", str(tmp_path), "-m", " "])
     assert "no measure is named; choose from " in str(done.exception)
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "personalise": [NAME],
     "traffic": [NAME],
     "features": [NAME],
+    "classify": [NAME, "x.png"],
     "sweep": ["--app", str(ROOT), "--name", "x", "--vary", f"method={NAME}"],
     "papers": [NAME],
     "reproduce": ["fedntd", NAME],
