@@ -93,8 +93,7 @@ class TrainedModel:
         """
         if self.depends_on_batch and len(images) < 2:
             raise UserError(f"one image cannot be classified alone: {BATCH_NOTE}")
-        found = [guess for batch in self._batches(images) for guess in self._guesses(batch)]
-        return found
+        return [guess for batch in self._batches(images) for guess in self._guesses(batch)]
 
     def _batches(self, images: np.ndarray | Sequence[str | Path]) -> Iterator[Tensor]:
         size = len(images) if self.depends_on_batch else BATCH

@@ -113,7 +113,8 @@ def test_a_model_without_the_form_of_its_images_is_refused(run, tmp_path):
         TrainedModel.of(other)
 
 
-def test_batch_statistics_need_several_images_and_are_noted(tmp_path, files):
+def test_batch_statistics_need_several_images_and_are_noted(tmp_path, files, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # a narrow table wraps long paths
     run = trained(tmp_path, model="resnet10", num_rounds=1, participation=0.1, bn="batch")
     with pytest.raises(UserError, match="one image cannot be classified alone: the BatchNorm"):
         TrainedModel.of(run).classify(files[:1])

@@ -53,7 +53,7 @@ def test_nameless_runs_are_named_after_method_dataset_and_time_and_stay_apart(tm
 def test_used_directory_is_refused_by_name_unless_resumed(run, tmp_path):
     run.log_round({"round": 1})
     with pytest.raises(
-        UserError, match=rf"{re.escape(str(run.path))} .* set resume='auto' to continue"
+        UserError, match=rf"{re.escape(str(run.path))} .* set resume='auto' to train that run from"
     ):
         RunDirectory.create(tmp_path, "one", CONFIG)
     again = RunDirectory.create(tmp_path, "one", {**CONFIG, "num_rounds": 5}, resume=True)
