@@ -18,13 +18,13 @@ from runs_in_turn import markdown
 from torch import nn
 
 from clients.training.arrays import load_arrays
-from fedapp.analysis.personalise import load_weights
 from fedapp.config.resolve import parse_config
 from fedapp.data.batches.in_memory import ClientBatches
 from fedapp.data.datasets import Dataset
 from fedapp.results import checkpoint
 from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.global_model import load_weights
 from fedapp.runtime.process import ProcessContext
 
 PASSES = 5

@@ -1,32 +1,32 @@
 """Classify images with the final global model of a run; the run's data set is not needed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedapp.analysis.personalise import check_global_model, load_weights
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
-from fedapp.core.hardware import choose_device
-from fedapp.data.batches.in_memory import Normaliser
+from fedapp.core.hardware import choose_device, set_float32_precision
+from fedapp.core.rng import Stream, torch_seed
+from fedapp.data.batches.in_memory import Normaliser, batch_bounds
 from fedapp.data.datasets import find_dataset
 from fedapp.data.image_format import ImageFormat
 from fedapp.data.readers.encoded import EncodedImages
-from fedapp.data.readers.images import open_image, to_bytes
-from fedapp.models.backbones import BACKBONES
+from fedapp.data.readers.images import check_depth, open_image, read_image
+from fedapp.models.backbones import normalises_by_batch
 from fedapp.models.model import Model
 from fedapp.results.final_model import read_image_format
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.global_model import build_global_model
+from fedapp.runtime.global_model import build_global_model, check_global_model, load_weights
 from fedapp.runtime.used_files import check_extension
 
-BATCH = 500
+Given = np.ndarray | str | Path | Iterable[str | Path]
 
+BATCH = 128
 BATCH_NOTE = (
     "the BatchNorm of this model normalises over the images that are given together (bn='batch'), "
     "so that its answers depend on them: give many, of mixed classes, or train with bn='running' "
@@ -36,10 +36,14 @@ BATCH_NOTE = (
 
 @dataclass(frozen=True)
 class Guess:
-    """The most probable class of one image, and its probability: the softmax of the logits."""
+    """The most probable class of one image, and its score: the softmax of the logits.
+
+    Scores of one run can be compared. They are no probabilities: a head whose logits are cosines,
+    such as SphereFed's, gives small scores even where it is right.
+    """
 
     label: str
-    probability: float
+    score: float
 
 
 @dataclass(frozen=True)
@@ -64,73 +68,98 @@ class TrainedModel:
         """Load the model of a run; `device` is auto, cpu, cuda or cuda:N.
 
         Raises:
-            UserError: the clients of this method have personal models, or the run has not ended,
-                saved no model, or needs a file that is not named.
+            UserError: the clients of this method have personal models; or the run has not ended,
+                saved no model, or was trained with a file that is not named or has changed.
         """
         check_extension(run)
         check_global_model(str(run.config()["method"]))
         config = parse_config({**run.config(), "device": device, "initial-model": "", "resume": ""})
-        place, images = choose_device(config.device), read_image_format(run)
-        model = build_global_model(config, images, place)
+        check_extension(run, config)
+        chosen, images = choose_device(config.device), read_image_format(run)
+        set_float32_precision(config.precision)
+        model = build_global_model(config, images, chosen)
         load_weights(model, run)
-        return cls(model.eval(), images, config, place)
+        return cls(model.eval(), images, config, chosen)
 
     @property
     def depends_on_batch(self) -> bool:
         """Whether an image's class depends on the images beside it: BatchNorm by the batch."""
-        return self.config.bn == "batch" and BACKBONES[self.config.model].has_batch_norm
+        return normalises_by_batch(self.config.model, self.config.bn)
 
-    def classify(self, images: np.ndarray | Sequence[str | Path]) -> list[Guess]:
+    def classify(self, images: Given) -> list[Guess]:
         """Return the class of each image.
 
         Args:
-            images: uint8 [n, side, side, channels], or the paths of image files; of a file of
-                another size the central square is scaled.
+            images: uint8 [n, side, side, channels], or the paths of image files. A file of another
+                size is made square as in the run's test; without a rule for that, its central
+                square is scaled.
 
         Raises:
             UserError: an array of another form, a file that cannot be read, or a single image for a
                 model that normalises over the batch.
         """
-        if self.depends_on_batch and len(images) < 2:
+        given = images if isinstance(images, np.ndarray) else _paths(images)
+        if isinstance(given, np.ndarray):
+            self._check_form(given)
+        if self.depends_on_batch and len(given) == 1:
             raise UserError(f"one image cannot be classified alone: {BATCH_NOTE}")
-        return [guess for batch in self._batches(images) for guess in self._guesses(batch)]
+        size = int(self.config.test_batch_size) if self.depends_on_batch else BATCH
+        order = self._order(len(given))
+        found: dict[int, Guess] = {}
+        for start, stop in batch_bounds(len(given), size):
+            rows = order[start:stop]
+            pixels = given[rows] if isinstance(given, np.ndarray) else self._read(given, rows)
+            found.update(zip(rows.tolist(), self._guesses(pixels), strict=True))
+        return [found[row] for row in range(len(given))]
 
-    def _batches(self, images: np.ndarray | Sequence[str | Path]) -> Iterator[Tensor]:
-        size = len(images) if self.depends_on_batch else BATCH
-        for start in range(0, len(images), size):
-            part = images[start : start + size]
-            pixels = part if isinstance(part, np.ndarray) else self._read([Path(p) for p in part])
-            expected = (self.images.side, self.images.side, self.images.channels)
-            if pixels.dtype != np.uint8 or pixels.shape[1:] != expected:
-                raise UserError(
-                    f"images are {pixels.dtype} {list(pixels.shape)} but must be uint8 "
-                    f"[n, {', '.join(map(str, expected))}]"
-                )
-            yield torch.from_numpy(np.ascontiguousarray(pixels))
+    def _order(self, count: int) -> np.ndarray:
+        """Return the order of the images: that of the run's test, which mixes what is a batch."""
+        if not self.depends_on_batch:
+            return np.arange(count)
+        generator = torch.Generator().manual_seed(torch_seed(0, Stream.EVALUATION))
+        return torch.randperm(count, generator=generator).numpy()
+
+    def _check_form(self, pixels: np.ndarray) -> None:
+        expected = (self.images.side, self.images.side, self.images.channels)
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != expected:
+            raise UserError(
+                f"images are {pixels.dtype} {list(pixels.shape)} but must be uint8 "
+                f"[n, {', '.join(map(str, expected))}]"
+            )
 
     @torch.no_grad()
-    def _guesses(self, pixels: Tensor) -> list[Guess]:
+    def _guesses(self, pixels: np.ndarray) -> list[Guess]:
         form = self.images
         normalise = Normaliser(form.mean, form.std, form.side, self.device)
-        _, logits = self.model(normalise(pixels.to(self.device)))
+        values = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
+        _, logits = self.model(normalise(values))
         shares, labels = logits.float().softmax(dim=1).max(dim=1)
         pairs = zip(labels.tolist(), shares.tolist(), strict=True)
         return [Guess(form.classes[label], share) for label, share in pairs]
 
-    def _read(self, files: Sequence[Path]) -> np.ndarray:
+    def _read(self, files: Sequence[Path], rows: np.ndarray) -> np.ndarray:
         """Return files as uint8 [n, side, side, channels]; raises UserError for a bad one."""
-        if find_dataset(self.config.dataset).streams:  # scaled and cropped as in its tests
-            stored = EncodedImages(Path(), [str(file) for file in files], self.images.side)
-            return stored[np.arange(len(files))]
-        return np.stack([self._read_one(file) for file in files])
+        side, info = self.images.side, find_dataset(self.config.dataset)
+        if info.streams:
+            return EncodedImages(Path(), [str(file) for file in files], side)[rows]
+        chosen = [files[row] for row in rows]
+        if info.stretches:
+            return np.stack([read_image(file, side) for file in chosen])
+        return np.stack([_square(file, side, self.images.channels) for file in chosen])
 
-    def _read_one(self, file: Path) -> np.ndarray:
-        from PIL import ImageOps
 
-        side, mode = self.images.side, "L" if self.images.channels == 1 else "RGB"
-        with open_image(file) as image:
-            to_bytes(f"image {file}", image)  # raises for more than 8 bits
-            plain = image.convert(mode)
-            square = plain if plain.size == (side, side) else ImageOps.fit(plain, (side, side))
-        array = np.asarray(square)
-        return array[..., None] if array.ndim == 2 else array
+def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:
+    return [Path(each) for each in ([images] if isinstance(images, str | Path) else images)]
+
+
+def _square(file: Path, side: int, channels: int) -> np.ndarray:
+    """Return the central square of a file, scaled, as uint8 [side, side, channels]."""
+    from PIL import ImageOps
+    from PIL.Image import Resampling
+
+    with open_image(file) as image:
+        check_depth(f"image {file}", image)
+        plain = image.convert("L" if channels == 1 else "RGB")
+        if plain.size != (side, side):
+            plain = ImageOps.fit(plain, (side, side), Resampling.BILINEAR)
+    return np.asarray(plain).reshape(side, side, channels)

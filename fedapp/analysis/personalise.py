@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from clients.base import LocalClient, Scalar
 from clients.training.arrays import to_arrays
 from clients.training.local_training import LossDiverged
@@ -23,11 +20,9 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.core.progress import tracked
-from fedapp.methods.row import GLOBAL
-from fedapp.methods.table import find_method
-from fedapp.results.final_model import read_model
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.global_model import check_global_model, load_weights
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.used_files import check_extension
 from strategies.rounds.client_evaluation import summarise_clients
@@ -118,28 +113,6 @@ def _check_data_here(run: RunDirectory) -> None:
             "model cannot be fine-tuned here: train with finetune-epochs, and the hosts "
             "fine-tune it after the last round"
         )
-
-
-def check_global_model(method: str) -> None:
-    """Raise UserError for a method that gives personal models and no global model."""
-    row = find_method(method)
-    if row.accuracy != GLOBAL and not row.fine_tuned:
-        raise UserError(
-            f"the clients of method '{method}' have models of their own; set keep-state "
-            "in the run and get them with `fedapp state export`"
-        )
-
-
-def load_weights(model: nn.Module, run: RunDirectory) -> None:
-    """Load a run's final model; raises UserError if there is none, or it does not fit."""
-    tensors = {name: torch.from_numpy(array) for name, array in read_model(run).items()}
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        text = str(error).splitlines()[-1].strip()
-        raise UserError(
-            f"{run.model_path} does not contain the model of this run: {text}"
-        ) from None
 
 
 def _new_folder(export: Path | None) -> Path | None:

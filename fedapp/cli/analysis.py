@@ -70,7 +70,7 @@ def analyse(
 
     Example: fedapp analyse runs/a runs/b -m "alignment norms" --plots figures
     """
-    _check(*runs)
+    _check_run_directories(*runs)
     from fedapp.analysis.saved_runs import LocalOverrides
     from fedapp.analysis.session import AnalysisRequest, analyse_runs
     from fedapp.results.plots.measure_plots import drawn, write_figures
@@ -84,7 +84,7 @@ def analyse(
     _show_figures(found, max(rounds) if rounds else None, as_json)
 
 
-def _check(*runs: Path) -> None:
+def _check_run_directories(*runs: Path) -> None:
     """Raise UserError if one is no run directory, before the imports that take seconds."""
     from fedapp.results.folders import existing
 
@@ -134,7 +134,7 @@ def personalise(
 
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """
-    _check(run)
+    _check_run_directories(run)
     from fedapp.analysis.personalise import personalise as fine_tune
     from fedapp.core.files import json_text
 
@@ -157,16 +157,16 @@ def classify(
 
     Example: fedapp classify runs/NAME photos/*.jpg
     """
-    _check(run)
+    _check_run_directories(run)
     from fedapp.analysis.classify import BATCH_NOTE, TrainedModel
     from fedapp.results.run_directory import RunDirectory
 
     trained = TrainedModel.of(RunDirectory.load(run), device)
+    guesses = trained.classify(files)
     if trained.depends_on_batch:
         print(f"note: {BATCH_NOTE}", file=sys.stderr)
-    guesses = trained.classify(files)
     rows = [
-        {"image": str(file), "class": guess.label, "probability": round(guess.probability, 4)}
+        {"image": str(file), "class": guess.label, "score": round(guess.score, 4)}
         for file, guess in zip(files, guesses, strict=True)
     ]
     show("Classes", rows, as_json)
@@ -214,7 +214,7 @@ def features(
 
     Example: fedapp features runs/feddor
     """
-    _check(run)
+    _check_run_directories(run)
     from fedapp.analysis.feature_map import draw, features_of
     from fedapp.results.run_directory import RunDirectory
 

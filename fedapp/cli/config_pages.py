@@ -48,7 +48,7 @@ def by_group(listed: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, An
 
 
 def page(key: str, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return everything about one key; raises UserError with the nearest names."""
+    """Return everything about one key; raises UserError with the nearest key."""
     found = {row["key"]: row for row in listed}
     if key not in found:
         raise unknown_key(key, found)

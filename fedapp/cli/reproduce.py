@@ -101,10 +101,14 @@ def _show_plan(
 
     if request.dataset_as:  # the copy fits the cells of one data set
         cells = with_data(cells, request)
-    rows = plan_rows(cells, request, images_per_second)
-    show(_title("Plan", request), rows, as_json)
+    rows, missing = plan_rows(cells, request, images_per_second), data_problems(cells, request)
     if as_json:
+        names = [str((cell.config or {}).get("dataset")) for cell in cells]
+        pairs = zip(rows, names, strict=True)
+        rows = [{**row, "missing data": missing.get(name) or None} for row, name in pairs]
+        show("", rows, True)
         return
+    show(_title("Plan", request), rows, False)
     runs, millions = sum(row["runs"] for row in rows), sum(r["million images"] or 0 for r in rows)
     able = sum(cell.config is not None for cell in cells)
     hours = f", {sum(r['hours'] or 0 for r in rows):.1f} hours" if images_per_second > 0 else ""
@@ -113,8 +117,8 @@ def _show_plan(
     )
     for reason, count in count_reasons(cells).items():
         print(f"{count} cannot: {reason}")
-    for problem in filter(None, data_problems(cells, request).values()):
-        print(f"First: {problem}")
+    for problem in filter(None, missing.values()):
+        print(f"Data are missing here: {problem}")
 
 
 def _run(

@@ -37,23 +37,32 @@ def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
         try:
             if is_file(text):
                 changed = more or position < len(texts)
-                overrides |= _read_toml(Path(preset_path(text) or text), changed)
+                read = _read_toml(Path(preset_path(text) or text), changed)
             else:
-                overrides |= _read_pairs(text)
+                read = _read_pairs(text)
         except OSError as error:
             raise UserError(f"-c {text}: the file cannot be read: {error.strerror}") from None
         except ValueError as error:
             raise UserError(
                 f"-c {text!r} is not TOML key=value pairs or a TOML file: {error}"
             ) from None
-    for key, value in overrides.items():
+        _check_types(text, read)
+        overrides |= read
+    return overrides
+
+
+def _check_types(text: str, values: Mapping[str, Any]) -> None:
+    """Raise UserError for values of TOML types that no key takes."""
+    for key, value in values.items():
         if isinstance(value, dict):
-            raise UserError(f"-c: '{key}' is a TOML table, but keys stand in no table: key = value")
-        if isinstance(value, date | time):  # no key takes such a value
+            raise UserError(
+                f"-c {text!r}: '{key}' is a TOML table, but all keys stand outside of tables, "
+                "without dots"
+            )
+        if isinstance(value, date | time):
             raise UserError(
                 f"-c {key}={value} is a date or a time; a name needs quotes: {key}='{value}'"
             )
-    return overrides
 
 
 def is_file(text: str) -> bool:

@@ -29,15 +29,15 @@ def out_of_memory(error: Exception) -> str:
     )
 
 
-def nearest(name: str, known: Iterable[str], count: int, least: float) -> list[str]:
-    """Return up to `count` known names that are `least` (0 to 1) or more like `name`.
+def nearest(name: str, known: Iterable[str], count: int, likeness: float) -> list[str]:
+    """Return up to `count` known names that are `likeness` (0 to 1) or more like `name`.
 
     Case, hyphens and underscores do not count. A name that differs in nothing else is the only one.
     """
     plain = {_plain(each): each for each in known}
     if _plain(name) in plain:
         return [plain[_plain(name)]]
-    return [plain[each] for each in difflib.get_close_matches(_plain(name), plain, count, least)]
+    return [plain[each] for each in difflib.get_close_matches(_plain(name), plain, count, likeness)]
 
 
 def _plain(name: str) -> str:

@@ -116,6 +116,7 @@ class DatasetInfo:
             the training images of Tiny-ImageNet.
         lists_classes: whether a class list selects some of its classes.
         streams: whether images are decoded when they are used.
+        stretches: whether images of all shapes are scaled to squares, without keeping their ratio.
         train_images: number of training images, 0 if the files determine it.
         test_images: number of test images, 0 if the files determine it.
     """
@@ -128,6 +129,7 @@ class DatasetInfo:
     pools_test: bool = True
     lists_classes: bool = False
     streams: bool = False
+    stretches: bool = False
     train_images: int = 0
     test_images: int = 0
 
@@ -271,7 +273,7 @@ DATASETS: dict[str, DatasetInfo] = {
     ),
     "flowers102": DatasetInfo(
         102, 64, "Nilsback and Zisserman, 2008: photos, scaled to 64x64",
-        "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", FLOWERS102.read,
+        "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", FLOWERS102.read, stretches=True,
         train_images=2_040, test_images=6_149,
     ),
     HUB: DatasetInfo(

@@ -42,6 +42,6 @@ class ImageFormat:
             return cls(**{**values, **tuples})
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{source} does not say what images its model takes; it is not the model of a run "
-                "of this version of fedapp"
+                f"{source} does not say what images its model takes: it is not the model of a run "
+                "of this version of fedapp; train it again"
             ) from None

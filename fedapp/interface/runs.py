@@ -5,12 +5,12 @@ Every access reads the files again, so the progress of a running run is visible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapp.analysis.classify import Guess, TrainedModel
+from fedapp.analysis.classify import Given, Guess, TrainedModel
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
 from fedapp.interface.notebook import displayable, relative
@@ -24,7 +24,6 @@ from fedapp.results.plots import curves
 from fedapp.results.run_directory import RunDirectory, Scalar
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
 
 
@@ -107,13 +106,12 @@ class Run:
         """
         return TrainedModel.of(self.directory, device).model
 
-    def classify(
-        self, images: np.ndarray | Sequence[str | Path], device: str = "cpu"
-    ) -> list[Guess]:
-        """Return the class name of each image, by the final global model, and its probability.
+    def classify(self, images: Given, device: str = "cpu") -> list[Guess]:
+        """Return the class name of each image, by the final global model, and its score.
 
-        `images` are uint8 [n, H, W, channels] or the paths of files. Raises UserError as `model`,
-        and for images that the model cannot take.
+        `images` are uint8 [n, H, W, channels] or the paths of files. Give all of them in one call,
+        because each call loads the model. Raises UserError as `model`, and for images that the
+        model cannot take.
         """
         return TrainedModel.of(self.directory, device).classify(images)
 

@@ -85,6 +85,11 @@ def check_batch_size(networks: str, batch_size: object) -> None:
         )
 
 
+def normalises_by_batch(name: str, bn: str) -> bool:
+    """Return whether a backbone's BatchNorm uses the statistics of the batch, also in tests."""
+    return BACKBONES[name].has_batch_norm and bn == "batch"
+
+
 def needs_two(name: str, image_size: int, bn: str) -> bool:
     """Return whether a BatchNorm of this backbone needs two images: it sees one pixel of each."""
     return bn != "group" and image_size <= BACKBONES[name].one_pixel_up_to

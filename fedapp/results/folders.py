@@ -17,6 +17,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import is_temporary, parse_object
 from fedapp.core.locks import LockHeld, lock_file
 from fedapp.core.paths import expanded, folder_name, is_folder_name
+from fedapp.results import checkpoint
 
 LOCK, CHECKPOINTS = ".lock", "checkpoints"
 _EMPTY_AT_FIRST = "metrics.jsonl"
@@ -84,7 +85,7 @@ def _other_way(path: Path) -> str:
     """Return what else than another name helps where a folder has a run that has begun."""
     if not (path / "config.toml").is_file():
         return ""
-    if any((path / CHECKPOINTS).glob("round-*.safetensors")):
+    if checkpoint.newest(path):
         return ", or set resume='auto' to continue that run"
     summary = path / "summary.json"
     ended = (parse_object(summary.read_bytes()) or {}) if summary.is_file() else {}

@@ -1,11 +1,16 @@
-"""The model that all clients of a run share, with its initial weights."""
+"""The model that all clients of a run share: with its initial weights, or with its final ones."""
 
 import torch
+from torch import nn
 
 from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
+from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.models.model import Model, build_model
+from fedapp.results.final_model import read_model
+from fedapp.results.run_directory import RunDirectory
 
 
 def build_global_model(config: RunConfig, images: ImageFormat, device: torch.device) -> Model:
@@ -16,3 +21,25 @@ def build_global_model(config: RunConfig, images: ImageFormat, device: torch.dev
         config.seed, config.bn, device, head.logit_scale(values), config.bottleneck,
         config.bottleneck_layers,
     )  # fmt: skip
+
+
+def check_global_model(method: str) -> None:
+    """Raise UserError for a method that gives personal models and no global model."""
+    row = find_method(method)
+    if row.accuracy != GLOBAL and not row.fine_tuned:
+        raise UserError(
+            f"the clients of method '{method}' have models of their own; set keep-state "
+            "in the run and get them with `fedapp state export`"
+        )
+
+
+def load_weights(model: nn.Module, run: RunDirectory) -> None:
+    """Load a run's final model; raises UserError if there is none, or it does not fit."""
+    tensors = {name: torch.from_numpy(array) for name, array in read_model(run).items()}
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        text = str(error).splitlines()[-1].strip()
+        raise UserError(
+            f"{run.model_path} does not contain the model of this run: {text}"
+        ) from None

@@ -27,7 +27,7 @@ from fedapp.core.hardware import choose_device, keep_memory, set_float32_precisi
 from fedapp.core.paths import state_folder
 from fedapp.methods.setup import MethodSetup
 from fedapp.methods.table import find_method, kept_by_clients
-from fedapp.models.backbones import BACKBONES, needs_two
+from fedapp.models.backbones import needs_two, normalises_by_batch
 from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import Model, shared_tensors
 from fedapp.runtime.federated_data import BatchSettings, FederatedData
@@ -196,7 +196,7 @@ class ProcessContext:
 
 def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> BatchSettings:
     """Return the batch settings of a configuration, for one model or for one per client."""
-    own_statistics = one_model and BACKBONES[config.model].has_batch_norm and config.bn == "batch"
+    own_statistics = one_model and normalises_by_batch(config.model, config.bn)
     needs_pairs = one_model and needs_two(config.model, image_size, config.bn)
     return BatchSettings(
         seed=config.seed,

@@ -39,19 +39,31 @@ def changed_file(run: RunDirectory, config: RunConfig) -> str:
     return ""
 
 
-def check_extension(run: RunDirectory) -> None:
+def check_extension(run: RunDirectory, config: RunConfig | None = None) -> None:
     """Raise UserError if a run was trained with a file of the user's, and none is named now.
 
-    The message has the file's path on the machine of the run, from summary.json's command.
+    The message has the file's path on the machine of the run, from summary.json's command. With the
+    run's configuration, which needs the file, another content is refused, too.
     """
     used = run.used_files().get("extension")
-    if not used or os.environ.get(VARIABLE):
+    if not used:
         return
-    words = shlex.split(str(run.summary().get("command", "")))
-    path = next((w.partition("=")[2] for w in words if w.startswith(f"{VARIABLE}=")), used)
-    raise UserError(
-        f"{run.path} was trained with a file of your own: name it by {OPTION} {path} ({VARIABLE})"
-    )
+    if not os.environ.get(VARIABLE):
+        options = " ".join(f"{OPTION} {shlex.quote(file)}" for file in _named(run, used))
+        raise UserError(f"{run.path} was trained with files of your own: name them by {options}")
+    if config is not None and _contents(used) != _contents(config.extension()):
+        raise UserError(
+            f"{run.path} was trained with the extension {used} instead of {config.extension()}; "
+            "restore the file"
+        )
+
+
+def _named(run: RunDirectory, used: str) -> list[str]:
+    """Return the paths in the command of a run, or the names in "a.py 12ab, b.py 34cd"."""
+    for word in shlex.split(str(run.summary().get("command", ""))):
+        if word.startswith(f"{VARIABLE}="):
+            return word.partition("=")[2].split(os.pathsep)
+    return [file.rpartition(" ")[0] for file in used.split(", ")]
 
 
 def _contents(files: str) -> list[str]:

@@ -77,7 +77,7 @@ def assign_shards(
         if len(members) < len(clients):
             classes = assignment.size // len(clients)
             raise UserError(
-                f"class {label} (counted from 0, by name) has {len(members)} {which} samples, too "
+                f"class {label} (counted from 0) has {len(members)} {which} samples, too "
                 f"few for {len(clients)} shards: {num_clients} clients x {shards_per_client} shards"
                 f" / {classes} classes; lower num-clients or shards, or choose partition='iid'"
             )

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedapp.data.batches.crops import crop_boxes
-from fedapp.data.readers.images import open_image
+from fedapp.data.readers.images import check_depth, open_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,6 +57,7 @@ class EncodedImages:
         """
         row, uniform, mirrored = task
         with open_image(self.root / self.names[row]) as image:
+            check_depth(f"image {self.root / self.names[row]}", image)
             photo = image.convert("RGB")
         pixels = np.asarray(self._crop(photo, uniform))
         return pixels[:, ::-1] if mirrored else pixels

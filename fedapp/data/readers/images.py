@@ -24,9 +24,12 @@ from fedapp.data.readers.cache import cached_arrays, file_version
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff")
 IMAGE_FOLDERS = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .png, .webp, .bmp, .tif)"
-_NOT_READ = (".gif", ".jfif", ".heic", ".heif", ".avif", ".jp2", ".ppm", ".pgm", ".dng", ".npy")
+_OTHER_IMAGES = (
+    ".gif", ".heic", ".heif", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pnm", ".pbm", ".tga",
+    ".dng", ".nef", ".cr2",
+)  # fmt: skip
 SPLITS = ("train", "test")
 _STATISTICS_CHUNK = 1000
 
@@ -122,7 +125,7 @@ def _image_names(folder: Path) -> list[str]:
     except OSError as error:
         raise UserError(f"cannot read class folder {folder}: {error.strerror}") from error
     for name in found:
-        if name.lower().endswith(_NOT_READ):
+        if name.lower().endswith(_OTHER_IMAGES):
             raise UserError(
                 f"{folder / name} is an image of a kind that is not read: convert it to .png, or "
                 "take it out of data-dir"
@@ -228,6 +231,12 @@ def read_image(path: Path, side: int | None = None) -> np.ndarray:
         return to_bytes(f"image {path}", image, side)
 
 
+def check_depth(name: str, image: Image) -> None:
+    """Raise UserError that contains `name` for an image with more than 8 bits per channel."""
+    if image.mode[0] in "IF":
+        raise UserError(f"{name} has more than 8 bits per channel, which is not handled")
+
+
 def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
     """Return an image, scaled to `side` if given, as uint8 [H, W, 1] (greyscale) or [H, W, 3].
 
@@ -236,8 +245,7 @@ def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
     """
     from PIL.Image import Resampling
 
-    if image.mode[0] in "IF":
-        raise UserError(f"{name} has more than 8 bits per channel, which is not handled")
+    check_depth(name, image)
     plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Resampling.BILINEAR)

@@ -6,19 +6,34 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from in_process import ROOT, settings
 from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from fedapp.analysis import classify
 from fedapp.analysis.classify import TrainedModel
 from fedapp.cli.app import app
+from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import DATASETS, load_dataset
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process import ProcessContext
+
+DIGITS = DATASETS["digits"]
+
+DEEP = "deep.png"
+CONFIGURATIONS = [
+    {"method": "feddr+"},
+    {"method": "fedetf", "bottleneck": 16, "bottleneck_layers": 2},
+    {"method": "fedgela", "model": "resnet10", "bn": "group"},
+    {"method": "spherefed", "model": "resnet10", "bn": "running"},
+    {"method": "fedavg-ft", "model": "resnet10", "bn": "batch", "pool_data": True},
+]
 
 
 def trained(folder: Path, **changes) -> RunDirectory:
@@ -40,7 +55,7 @@ def without_data(monkeypatch):
     def absent(origin):
         raise UserError("there are no data here")
 
-    monkeypatch.setitem(DATASETS, "digits", replace(DATASETS["digits"], read=absent))
+    monkeypatch.setitem(DATASETS, "digits", replace(DIGITS, read=absent))
 
 
 @pytest.fixture
@@ -59,14 +74,30 @@ def test_the_guesses_are_right_as_often_as_the_runs_last_test(run):
     share = np.mean([guess.label == name for guess, name in zip(guesses, right, strict=True)])
     assert share == pytest.approx(run.summary()["accuracy_final"])
     assert share > 0.5
-    assert all(0.1 <= guess.probability <= 1 for guess in guesses)
+    assert all(0.1 <= guess.score <= 1 for guess in guesses)
+
+
+def test_many_batches_give_what_one_gives_in_the_same_order(run, monkeypatch):
+    images = load_dataset("digits").train_images[:30]
+    whole = TrainedModel.of(run).classify(images)
+    monkeypatch.setattr(classify, "BATCH", 7)
+    parts = TrainedModel.of(run).classify(images)
+    assert [guess.label for guess in parts] == [guess.label for guess in whole]
+    assert [guess.score for guess in parts] == pytest.approx([guess.score for guess in whole])
+
+
+def test_one_path_and_any_iterable_of_paths_are_taken(run, files):
+    trained_model = TrainedModel.of(run)
+    (one,) = trained_model.classify(str(files[0]))
+    assert trained_model.classify(path for path in files[:1]) == [one]
+    assert trained_model.classify([]) == []
 
 
 def test_files_give_the_same_as_their_pixels(run, files):
     by_array = load_run(run.path).classify(load_dataset("digits").test_images[:20])
     done = CliRunner().invoke(app, ["classify", str(run.path), *map(str, files), "--json"])
     assert json.loads(done.stdout) == [
-        {"image": str(file), "class": guess.label, "probability": round(guess.probability, 4)}
+        {"image": str(file), "class": guess.label, "score": round(guess.score, 4)}
         for file, guess in zip(files, by_array, strict=True)
     ]
 
@@ -87,6 +118,7 @@ def test_a_photo_is_cut_scaled_and_made_grey(run, files, tmp_path):
     wide.save(tmp_path / "wide.png")
     first, photo = TrainedModel.of(run).classify([files[0], tmp_path / "wide.png"])
     assert photo.label == first.label
+    assert photo.score == pytest.approx(first.score, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +129,13 @@ def test_a_photo_is_cut_scaled_and_made_grey(run, files, tmp_path):
             r"uint8 \[2, 8, 8, 3\] but must be .* \[n, 8, 8, 1\]",
         ),
         (np.zeros((2, 8, 8, 1), np.float32), r"images are float32 .* but must be uint8"),
+        ([DEEP], "deep.png has more than 8 bits per channel"),
         (["nowhere.png"], r"cannot read image nowhere\.png: .*No such file"),
     ],
 )
-def test_images_that_the_model_cannot_take_are_refused(run, images, words):
+def test_images_that_the_model_cannot_take_are_refused(run, images, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(np.full((8, 8), 300, np.uint16)).save(DEEP)
     with pytest.raises(UserError, match=words):
         TrainedModel.of(run).classify(images)
 
@@ -111,6 +146,34 @@ def test_a_model_without_the_form_of_its_images_is_refused(run, tmp_path):
     other.save_model(load_file(run.model_path), {"method": "fedavg"})
     with pytest.raises(UserError, match=r"model\.safetensors does not say what images its model"):
         TrainedModel.of(other)
+
+
+@pytest.mark.parametrize("changes", CONFIGURATIONS, ids=lambda changes: changes["method"])
+def test_the_network_is_that_of_the_run(tmp_path, changes, without_data):
+    with pytest.MonkeyPatch.context() as data:
+        data.setitem(DATASETS, "digits", DIGITS)
+        config = parse_config(settings(**changes))
+        process = ProcessContext(config)
+    with torch.no_grad():
+        for tensor in process.model.parameters():
+            tensor += torch.randn_like(tensor) / 10  # not what the seed gives
+    run = RunDirectory.create(tmp_path, "one", config.recorded())
+    form = process.data.dataset.image_format
+    run.save_model(process.model.state_dict(), form.as_metadata())
+    run.write_summary({"status": "completed"})
+    found, images = TrainedModel.of(run), torch.rand(6, 1, 8, 8)
+    assert found.images == form
+    expected = process.model.eval()(images)
+    assert all(torch.equal(a, b) for a, b in zip(found.model(images), expected, strict=True))
+
+
+def test_batch_statistics_are_those_of_the_runs_test(tmp_path):
+    digits = load_dataset("digits")
+    run = trained(tmp_path, model="resnet10", num_rounds=2, partition="iid", bn="batch")
+    guesses = TrainedModel.of(run).classify(digits.test_images)
+    right = [digits.classes[label] for label in digits.test_labels]
+    share = np.mean([guess.label == name for guess, name in zip(guesses, right, strict=True)])
+    assert share == pytest.approx(run.summary()["accuracy_final"])
 
 
 def test_batch_statistics_need_several_images_and_are_noted(tmp_path, files, monkeypatch):

@@ -271,7 +271,10 @@ def test_a_plan_counts_hours_without_the_data_and_says_how_to_get_them(tmp_path)
     command += ["--cell", "feddr+ cifar100 s=10", "--seeds", "0", "--images-per-second", "600"]
     done = runner.invoke(cli.app, command)
     assert "1 of 1 cells can run: 1 runs, 4.8 million images, 2.2 hours" in done.output
-    assert f"First: dataset 'cifar100' is not in {tmp_path}/cifar-100-python" in done.output
+    assert f"missing here: dataset 'cifar100' is not in {tmp_path}/cifar-100" in done.output
+    (row,) = json.loads(runner.invoke(cli.app, [*command, "--json"]).stdout)
+    assert (row["runs"], row["cannot run because"]) == (1, None)
+    assert row["missing data"].startswith("dataset 'cifar100' is not in")
     assert "fedapp reproduce --download" in done.output
     del command[command.index("--plan")]
     assert "cifar100' is not in" in str(runner.invoke(cli.app, command).exception)

@@ -161,6 +161,12 @@ def test_a_pool_of_photos_stays_encoded(data):
     assert np.array_equal(last, data.test_images[np.array([99])])
 
 
+def test_a_photo_of_more_than_8_bits_is_refused_and_not_shown_white(tmp_path):
+    Image.fromarray(np.full((40, 48), 3000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(UserError, match=r"deep\.png has more than 8 bits per channel"):
+        EncodedImages(tmp_path, ["deep.png"], 32)[np.array([0])]
+
+
 def test_a_broken_photo_is_named_when_it_is_used(folder, tmp_path):
     photo(tmp_path / "a.JPEG", 1)
     (tmp_path / "b.JPEG").write_bytes((tmp_path / "a.JPEG").read_bytes()[:300])

@@ -173,7 +173,7 @@ def test_a_finished_run_is_reopened_only_with_its_initial_model_and_extension(fi
         run.write_summary({**run.summary(), "versions": versions})
 
     record(extension="own.py 0123")
-    with pytest.raises(UserError, match=r"next was trained with .* own\.py 0123 "):
+    with pytest.raises(UserError, match=r"next was trained with files .* --extension own\.py$"):
         SavedRun(run, LocalOverrides())
     record(extension="none", split="none")  # of a version that did not record initial models
     SavedRun(run, LocalOverrides())
