@@ -4,9 +4,9 @@
 set -eu
 folder=${1:-$(dirname "$0")/certificates}
 nodes=${2:-4}
-[ -e "$folder/node-$((nodes - 1))" ] && exit 0 # the last file that is made
+[ -e "$folder/node-$((nodes - 1)).pub" ] && exit 0 # the last file that is made
 if [ -e "$folder/ca.key" ]; then
-    echo "$folder is incomplete (no node-$((nodes - 1))): remove it, and start again" >&2
+    echo "$folder is incomplete (no node-$((nodes - 1)).pub): remove it, and start again" >&2
     exit 1
 fi
 umask 077

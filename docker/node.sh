@@ -1,5 +1,6 @@
 #!/bin/sh
-# Starts SuperNode number $1 of $2, with a warm worker. SUPERLINK is the SuperLink's address, NODE_CONFIG adds keys.
+# Starts SuperNode number $1 of $2, with a warm worker. SUPERLINK is the SuperLink's address, NODE_CONFIG adds
+# other keys.
 set -eu
 exec flower-supernode \
     --superlink "${SUPERLINK:-superlink:9092}" \

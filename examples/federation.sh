@@ -10,9 +10,9 @@
 set -eu
 : "${1:?name a folder for the keys, logs and runs, for example /tmp/federation}"
 app=$(cd "$(dirname "$0")/.." && pwd)
-port=${PORT:-8000} nodes=${NODES:-2}
+port=${PORT:-8000} nodes=2
 mkdir -p "$1" && cd "$1" && mkdir -p superlink you && folder=$PWD
-export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2 FLWR_TELEMETRY_ENABLED=0
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 
 [ -e certificates ] || fedapp certificates certificates --host localhost --nodes "$nodes"
 
@@ -71,3 +71,7 @@ flwr run "$app" federation --stream -c "num-clients=$nodes shards=5 num-rounds=1
     -c "${CONFIG:-seed=0}" &
 training=$!
 wait "$training"
+
+# `flwr run` does not say by its exit code whether the run was completed.
+find runs -name summary.json -newer you/config.toml -exec grep -q '"status": "completed"' {} \; -print | grep -q . ||
+    { echo 'the training was not completed: see its report in runs/' >&2; exit 1; }

@@ -36,12 +36,23 @@ Overrides = Annotated[
         "overrides an earlier one.",
     ),
 ]
+
+
+def _app(project: Path) -> Path:
+    """Return the app's folder; without any, one with the installed packages."""
+    if (found := app_folder(project)) is not None:
+        return found
+    from fedapp.config.installed_app import installed_app  # imports PyTorch
+
+    return installed_app()
+
+
 Project = Annotated[
     Path,
     typer.Option(
         "--app",
-        callback=app_folder,
-        help="Folder of the app's pyproject.toml; in a folder without one: the checkout of fedapp.",
+        callback=_app,
+        help="Folder of the app's pyproject.toml; in a folder without one: the installed fedapp.",
     ),
 ]
 Jobs = Annotated[

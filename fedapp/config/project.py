@@ -22,10 +22,14 @@ def is_app(project: Path) -> bool:
     return "[tool.flwr.app.config]" in text and SERVER_APP in text
 
 
-def app_folder(project: Path) -> Path:
-    """Return the app's folder: `project`, or in any other folder the checkout of this code."""
-    elsewhere = project == Path(".") and not (project / "pyproject.toml").is_file()
-    return _CHECKOUT if elsewhere and is_app(_CHECKOUT) else project
+def app_folder(project: Path) -> Path | None:
+    """Return the app's folder: `project`, or in a folder without one the checkout of this code.
+
+    None if there is no checkout, but an installation.
+    """
+    if project != Path(".") or (project / "pyproject.toml").is_file():
+        return project
+    return _CHECKOUT if is_app(_CHECKOUT) else None
 
 
 def default_config(project: Path) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import tomli_w
 import torch
 
+from fedapp.config.installed_app import write_app
 from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
-from fedapp.config.project import SERVER_APP, is_app
+from fedapp.config.project import is_app
 from fedapp.config.resolve import load_run_config
-from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import to_json_types
 from fedapp.engines import launch
@@ -29,9 +28,6 @@ from fedapp.results.folders import unnamed
 from fedapp.results.run_directory import RunDirectory
 
 Preset = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
-
-_PACKAGES = Path(__file__).parents[2]  # the folder of the app's packages
-_COMPONENTS = {"serverapp": SERVER_APP, "clientapp": "fedapp.client_app:app"}
 
 
 class RunFailed(UserError):  # noqa: N818
@@ -148,11 +144,7 @@ def app_folder() -> Iterator[Path]:
         yield Path(".")
         return
     with TemporaryDirectory(prefix="fedapp-") as temporary:
-        for package in ("fedapp", "strategies", "clients"):
-            (Path(temporary) / package).symlink_to(_PACKAGES / package)
-        app = {"config": RunConfig.model_validate({}).flat(), "components": _COMPONENTS}
-        text = tomli_w.dumps({"tool": {"flwr": {"app": app}}})
-        (Path(temporary) / "pyproject.toml").write_text(text, encoding="utf-8")
+        write_app(Path(temporary))
         yield Path(temporary)
 
 

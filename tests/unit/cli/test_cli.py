@@ -17,6 +17,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.hardware import gpu_names
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.engines.resources import Resources
+from fedapp.results.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[3]
 runner = CliRunner()
@@ -185,7 +186,18 @@ def test_in_a_folder_without_an_app_commands_use_the_checkout(tmp_path, monkeypa
     assert app_folder(Path(".")) == Path(".")
     monkeypatch.setattr("fedapp.config.project._CHECKOUT", tmp_path / "site-packages")
     (tmp_path / "pyproject.toml").unlink()
-    assert app_folder(Path(".")) == Path(".")
+    assert app_folder(Path(".")) is None
+
+
+def test_an_installation_without_a_checkout_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedapp.config.project._CHECKOUT", tmp_path / "site-packages")
+    shown = CliRunner().invoke(cli.app, ["config", "lr", "--json"])
+    assert shown.exit_code == 0, shown.output
+    keys = "method='fedavg' num-rounds=1 participation=0.1 run-name='one'"
+    done = CliRunner().invoke(cli.app, ["run", "--engine", "in-process", "-c", keys])
+    assert done.exit_code == 0, done.output
+    assert RunDirectory.load(tmp_path / "runs" / "one").summary()["status"] == "completed"
 
 
 def test_paths_become_absolute_but_not_names(tmp_path, monkeypatch):
@@ -228,8 +240,6 @@ def test_resources_are_chosen_from_the_machine(monkeypatch):
 
 
 def test_compare_and_report_read_run_directories(tmp_path):
-    from fedapp.results.run_directory import RunDirectory
-
     paths = []
     for name, accuracy in (("a", 0.5), ("b", 0.7)):
         run = RunDirectory.create(tmp_path, name, {"method": name, "dataset": "digits"})

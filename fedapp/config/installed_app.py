@@ -1,0 +1,35 @@
+"""The app of the installed packages, where no folder has its pyproject.toml.
+
+Flower and the engines want a folder; an installation from a wheel has none.
+"""
+
+import atexit
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import tomli_w
+
+from fedapp.config.project import SERVER_APP
+from fedapp.config.run_config import RunConfig
+
+_PACKAGES = Path(__file__).parents[2]  # the folder of the app's packages
+_COMPONENTS = {"serverapp": SERVER_APP, "clientapp": "fedapp.client_app:app"}
+
+
+@cache
+def installed_app() -> Path:
+    """Return a folder with the app for this process, which is removed at its end."""
+    folder = TemporaryDirectory(prefix="fedapp-")
+    atexit.register(folder.cleanup)
+    write_app(Path(folder.name))
+    return Path(folder.name)
+
+
+def write_app(folder: Path) -> None:
+    """Make an empty folder the app of the installed packages, with the default of every key."""
+    for package in ("fedapp", "strategies", "clients"):
+        (folder / package).symlink_to(_PACKAGES / package)
+    app = {"config": RunConfig.model_validate({}).flat(), "components": _COMPONENTS}
+    text = tomli_w.dumps({"tool": {"flwr": {"app": app}}})
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
