@@ -12,7 +12,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.hardware import choose_device, set_float32_precision
 from fedapp.core.rng import Stream, torch_seed
-from fedapp.data.batches.in_memory import Normaliser, batch_bounds
+from fedapp.data.batches.in_memory import Normaliser, batch_bounds, mixed_order
 from fedapp.data.datasets import find_dataset
 from fedapp.data.image_format import ImageFormat
 from fedapp.data.readers.encoded import EncodedImages
@@ -104,20 +104,14 @@ class TrainedModel:
         if self.depends_on_batch and len(given) == 1:
             raise UserError(f"one image cannot be classified alone: {BATCH_NOTE}")
         size = int(self.config.test_batch_size) if self.depends_on_batch else BATCH
-        order = self._order(len(given))
+        seed = torch_seed(0, Stream.EVALUATION) if self.depends_on_batch else None
+        order = mixed_order(len(given), seed).numpy()  # a batch is mixed as in the run's test
         found: dict[int, Guess] = {}
         for start, stop in batch_bounds(len(given), size):
             rows = order[start:stop]
             pixels = given[rows] if isinstance(given, np.ndarray) else self._read(given, rows)
             found.update(zip(rows.tolist(), self._guesses(pixels), strict=True))
         return [found[row] for row in range(len(given))]
-
-    def _order(self, count: int) -> np.ndarray:
-        """Return the order of the images: that of the run's test, which mixes what is a batch."""
-        if not self.depends_on_batch:
-            return np.arange(count)
-        generator = torch.Generator().manual_seed(torch_seed(0, Stream.EVALUATION))
-        return torch.randperm(count, generator=generator).numpy()
 
     def _check_form(self, pixels: np.ndarray) -> None:
         expected = (self.images.side, self.images.side, self.images.channels)

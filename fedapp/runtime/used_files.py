@@ -33,9 +33,8 @@ def changed_file(run: RunDirectory, config: RunConfig) -> str:
     """
     before = run.summary().get("versions") or {}
     for kind, current in _now(config).items():
-        earlier = before.get(kind, current)
-        if _contents(earlier) != _contents(current):
-            return f"the {kind} {earlier} instead of {current}"
+        if change := _difference(kind, before.get(kind, current), current):
+            return change
     return ""
 
 
@@ -51,11 +50,8 @@ def check_extension(run: RunDirectory, config: RunConfig | None = None) -> None:
     if not os.environ.get(VARIABLE):
         options = " ".join(f"{OPTION} {shlex.quote(file)}" for file in _named(run, used))
         raise UserError(f"{run.path} was trained with files of your own: name them by {options}")
-    if config is not None and _contents(used) != _contents(config.extension()):
-        raise UserError(
-            f"{run.path} was trained with the extension {used} instead of {config.extension()}; "
-            "restore the file"
-        )
+    if config and (change := _difference("extension", used, config.extension())):
+        raise UserError(f"{run.path} was trained with {change}; restore the file")
 
 
 def _named(run: RunDirectory, used: str) -> list[str]:
@@ -64,6 +60,12 @@ def _named(run: RunDirectory, used: str) -> list[str]:
         if word.startswith(f"{VARIABLE}="):
             return word.partition("=")[2].split(os.pathsep)
     return [file.rpartition(" ")[0] for file in used.split(", ")]
+
+
+def _difference(kind: str, earlier: str, current: str) -> str:
+    """Return "the split a.json 12ab instead of b.json 34cd"; "" for equal contents."""
+    same = _contents(earlier) == _contents(current)
+    return "" if same else f"the {kind} {earlier} instead of {current}"
 
 
 def _contents(files: str) -> list[str]:

@@ -253,6 +253,13 @@ def _within(centres: Tensor, side: int) -> Tensor:
     return (offset >= 0) & (offset < size)
 
 
+def mixed_order(count: int, seed: int | None) -> Tensor:
+    """Return an order [count] that is mixed in the same way every time; without a seed 0, 1, ..."""
+    if seed is None:
+        return torch.arange(count)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
 def evaluation_batches(
     images: Tensor,
     labels: Tensor,
@@ -267,10 +274,7 @@ def evaluation_batches(
     With batch statistics (`bn = "batch"`) the accuracy depends on which samples share a batch. A
     `shuffle_seed` then gives mixed batches that are the same every time.
     """
-    order = torch.arange(len(labels))
-    if shuffle_seed is not None:
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(shuffle_seed))
-    order = order.to(images.device)
+    order = mixed_order(len(labels), shuffle_seed).to(images.device)
     labels = labels.to(images.device)
     normalise = Normaliser(mean, std, images.shape[2], device)
     for start, stop in batch_bounds(len(labels), batch_size):

@@ -13,6 +13,7 @@ from fedapp.data.batches.in_memory import (
     Normaliser,
     batch_bounds,
     evaluation_batches,
+    mixed_order,
 )
 from fedapp.data.batches.streamed import MOST_TEST_IMAGES, StreamedBatches
 from fedapp.data.datasets import Dataset
@@ -74,9 +75,7 @@ def plain_batches(
             data.mean, data.std, batch_size, device, shuffle_seed,
         )  # fmt: skip
     rows = np.arange(len(images)) if members is None else members
-    if shuffle_seed is not None:
-        generator = torch.Generator().manual_seed(shuffle_seed)
-        rows = rows[torch.randperm(len(rows), generator=generator).numpy()]
+    rows = rows[mixed_order(len(rows), shuffle_seed).numpy()]
     normalise = Normaliser(data.mean, data.std, images.side, device)
     size = min(batch_size, MOST_TEST_IMAGES)
     return StreamedBatches(
