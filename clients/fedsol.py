@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clients.base import LocalClient
-from clients.training.displacement import displaced
+from clients.training.displacement import along, displaced
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.training.parts import frozen_statistics, in_part
@@ -65,17 +65,14 @@ def perturbation(
     The norm is that of all gradients together. Where w = w_g nothing moves: with `adaptive` A is 0.
     Without it g is only rounding error there, so all perturbations are 0 if all weights equal w_g.
     """
-    gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
-    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    factor = rho / (length + 1e-12)
-    if not adaptive:
-        differs = [(w != a).any() for w, a in zip(weights, anchors, strict=True)]
-        factor = factor * torch.stack(differs).any()
-    moves = torch._foreach_mul(gradients, factor)
+    moves = along(weights, rho)
     if adaptive:
         shares = [
             F.normalize((w - a).abs(), dim=0, eps=1e-12)
             for w, a in zip(weights, anchors, strict=True)
         ]
         torch._foreach_mul_(moves, shares)
-    return list(moves)
+    else:
+        differs = [(w != a).any() for w, a in zip(weights, anchors, strict=True)]
+        torch._foreach_mul_(moves, torch.stack(differs).any().to(moves[0].dtype))
+    return moves

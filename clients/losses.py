@@ -157,6 +157,27 @@ def balanced_cross_entropy(
     return F.cross_entropy(balanced, labels)
 
 
+def calibrated_cross_entropy(
+    logits: Tensor, labels: Tensor, class_counts: Tensor, tau: float = 1.0
+) -> Tensor:
+    """Return CE(z - tau n^(-1/4)), for logits [B, C] and this client's class counts n [C].
+
+    Classes with n_c = 0 are left out of the softmax; the loss of a label of one is infinite.
+    Source: FedLC (Zhang J. et al., ICML 2022), the calibrated loss.
+    """
+    counts = class_counts.to(torch.promote_types(logits.dtype, torch.float32))
+    margins = tau * counts.clamp_min(1).pow(-0.25)
+    return F.cross_entropy((logits - margins).masked_fill(counts == 0, float("-inf")), labels)
+
+
+def restricted_scale(class_counts: Tensor, alpha: float) -> Tensor:
+    """Return 1 for the classes that a client has and alpha for the others, [C].
+
+    Source: FedRS (Li X. and Zhan, KDD 2021), the restricted softmax.
+    """
+    return torch.where(class_counts > 0, 1.0, alpha)
+
+
 def class_scale(class_counts: Tensor) -> Tensor:
     """Return Phi_c = C n_c / n of a client, [C], for its class counts n_c [C].
 
@@ -170,8 +191,9 @@ def scaled_cross_entropy(
 ) -> Tensor:
     """Return CE(Phi * z / temperature), for logits [B, C] and this client's Phi [C].
 
-    A class the client lacks has logit 0 and stays in the softmax.
-    Source: FedGELA (Fan et al., NeurIPS 2023), local loss; the temperature is in its code.
+    Every class stays in the softmax.
+    Sources: FedGELA (Fan et al., NeurIPS 2023), local loss, with Phi of `class_scale` (the
+    temperature is in its code); FedRS (KDD 2021) with that of `restricted_scale`.
     """
     return F.cross_entropy(logits * (class_scale / temperature), labels)
 
@@ -183,6 +205,24 @@ def feature_norm(features: Tensor) -> Tensor:
     Source: FedFN (Kim S. et al., 2023), appendix D.6, FedFR.
     """
     return (features.square().sum(dim=1) + 1e-12).sqrt().mean()
+
+
+def feature_decorrelation(features: Tensor, authors: bool = True) -> Tensor:
+    """Return the mean squared correlation of the features [B, d] over the batch.
+
+    The paper has ||K||^2 / d^2, K the correlations [d, d]. Its code has (B - 1)^2 / B times the
+    mean over the pairs of different features: `authors=True`, to which its weight 0.1 belongs.
+    Source: FedDecorr (Shi et al., ICLR 2023), L_FedDecorr.
+    """
+    batch, width = features.shape
+    centred = features - features.mean(dim=0)
+    variances = 1e-8 * max(batch - 1, 1) + centred.square().sum(dim=0)
+    columns = centred / variances.sqrt()  # of length 1, so that K = columns^T columns
+    squares = (columns @ columns.T).square().sum()  # = ||K||^2, in B x B products, not d x d
+    if not authors:
+        return squares / width**2
+    squares = squares - columns.square().sum(dim=0).square().sum()
+    return (batch - 1) ** 2 / batch * squares / max(width * (width - 1), 1)
 
 
 def _divergence(logits: Tensor, teacher: Tensor) -> Tensor:

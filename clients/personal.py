@@ -1,7 +1,8 @@
 """Clients that keep a part of the model, or all of it, instead of sending it.
 
 A client keeps the part of its model that is not shared. One class therefore serves FedPer, which
-keeps the head, and local training, which keeps everything. FedRep also trains its parts in turn.
+keeps the head, FedBN, which keeps the normalisation layers, and local training, which keeps
+everything. FedRep also trains its parts in turn.
 """
 
 from torch import Tensor

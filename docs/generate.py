@@ -23,6 +23,7 @@ SENT = {  # (what a method sends, what it also sends) -> a row of docs/security.
     ("model", ""): "the whole model",
     ("model", "a_i"): "the whole model and its number of steps",
     ("model", "u, u w"): "the whole model and the importance of its weights",
+    ("all but normalisation", ""): "the model without its normalisation layers",
     ("nothing", "prototypes"): "class prototypes, no model",
     ("nothing", "prototypes, header"): "class prototypes, no model",
     ("nothing", "prototypes, counts"): "prototypes with counts",

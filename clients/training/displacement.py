@@ -32,6 +32,17 @@ def displaced(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator
 
 
 @torch.no_grad()
+def along(weights: Sequence[Tensor], length: float) -> list[Tensor]:
+    """Return length * g / (||g|| + 1e-12) for the gradients g of the weights, one per weight.
+
+    The norm is that of all gradients together.
+    """
+    gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return list(torch._foreach_mul(gradients, length / (norm + 1e-12)))
+
+
+@torch.no_grad()
 def pulled(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weight: float) -> None:
     """Move each parameter towards its anchor in place: v <- v - weight (v - anchor).
 

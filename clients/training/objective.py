@@ -29,6 +29,9 @@ class LossOptions:
     reduction: str = "mean"  # of "cosine-mse" over classes, or "sum-classes"
     missing: str = "clamp"  # classes that a client lacks in "balanced-ce", or "exclude"
     temperature: float = 1.0  # of "scaled-ce"
+    margin: float = 1.0  # of "calibrated-ce"
+    absent: float = 0.5  # factor of the logits of classes that a client lacks in "restricted-ce"
+    decorr_authors: bool = True  # whether "decorr" has the scale of its authors' code
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,14 @@ BASE_LOSSES: dict[str, LossFunction] = {
         losses.class_scale(step.class_counts),
         step.options.temperature,
     ),
+    "calibrated-ce": lambda step: losses.calibrated_cross_entropy(
+        step.logits, step.labels, step.class_counts, step.options.margin
+    ),
+    "restricted-ce": lambda step: losses.scaled_cross_entropy(
+        step.logits,
+        step.labels,
+        losses.restricted_scale(step.class_counts, step.options.absent),
+    ),
     "dr": lambda step: losses.dot_regression(step.features, step.labels, step.classifier),
 }
 
@@ -80,6 +91,11 @@ class Regulariser:
 REGULARISERS: dict[str, Regulariser] = {
     "norm": Regulariser(  # mean feature norm
         lambda step: losses.feature_norm(step.features),
+        needs_global_outputs=False,
+        needs_global_weights=False,
+    ),
+    "decorr": Regulariser(  # mean squared correlation of features
+        lambda step: losses.feature_decorrelation(step.features, step.options.decorr_authors),
         needs_global_outputs=False,
         needs_global_weights=False,
     ),

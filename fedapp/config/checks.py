@@ -34,6 +34,7 @@ from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
+from strategies.fedopt import FedOpt
 from strategies.rounds.robust import Rule
 from strategies.secure.messages import FEWEST
 
@@ -219,7 +220,7 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
         if config.aggregation == "mean":
             return
     rule = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
-    if row.server.kind not in (FedAvg, FedAvgM) or row.exchange.sends == "nothing":
+    if row.server.kind not in (FedAvg, FedAvgM, FedOpt) or row.exchange.sends == "nothing":
         raise UserError(
             f"{rule} works with methods whose server averages whole models, and method "
             f"'{config.method}' does more than that ({row.server.kind.__name__})"

@@ -55,8 +55,8 @@ def check_model(config: RunConfig, row: Method) -> None:
         )
     if row.models and config.model not in row.models:
         raise UserError(
-            f"method '{config.method}' uses the blocks of a ResNet: its model must be one of "
-            f"{', '.join(row.models)}, not '{config.model}'"
+            f"method '{config.method}' uses layers that not every model has: its model must be one "
+            f"of {', '.join(row.models)}, not '{config.model}'"
         )
     side = find_dataset(config.dataset).image_size
     if side is not None and not config.model_group:  # otherwise checked once the data are loaded

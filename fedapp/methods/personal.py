@@ -9,6 +9,7 @@ from clients.per_fedavg import PerFedAvgClient
 from clients.personal import PersonalPartClient
 from fedapp.core.keys import Key, Positive, Unsigned, Weight
 from fedapp.methods.row import CLIENT_MEAN, ClientSpec, Exchange, HeadSpec, LossSpec, Method
+from fedapp.models.model import ALL_BUT_NORMS
 
 PERSONAL: dict[str, Method] = {
     "local": Method(
@@ -54,6 +55,14 @@ PERSONAL: dict[str, Method] = {
         client=ClientSpec(FedRepClient),
         exchange=Exchange(sends="body", keeps="head"),
         accuracy=CLIENT_MEAN,
+    ),
+    "fedbn": Method(
+        "Shared model, personal normalisation layers",
+        "Li X. et al. 2021, ICLR, algorithm 1",
+        client=ClientSpec(PersonalPartClient),
+        exchange=Exchange(sends=ALL_BUT_NORMS, keeps="normalisation layers"),
+        accuracy=CLIENT_MEAN,
+        models=("resnet10", "resnet18", "resnet18-imagenet-stem", "mobilenet", "mobilenetv2"),
     ),
     "ditto": Method(
         "Personal models pulled towards the global model",

@@ -36,6 +36,9 @@ LOSS_OPTIONS = {  # field of LossOptions -> key
     "reduction": "spherefed-reduction",
     "missing": "fedetf-missing",
     "temperature": "fedgela-temperature",
+    "margin": "fedlc-tau",
+    "absent": "fedrs-alpha",
+    "decorr_authors": "feddecorr-authors",
 }
 
 # tau of a regulariser that is added to a base method, for which no paper states one

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from clients.fedalign import FedAlignClient
 from clients.fedgela import FrequencyScaledClient
+from clients.fedsam import FedSAMClient
 from clients.fedsol import FedSOLClient
 from clients.training.objective import REGULARISERS
 from fedapp.core.errors import OWN, UserError, unknown
@@ -21,6 +22,7 @@ from fedapp.methods.drift import DRIFT
 from fedapp.methods.fine_tuned import FINE_TUNING_KEYS, fine_tuned
 from fedapp.methods.heterogeneous import HETEROGENEOUS
 from fedapp.methods.heterogeneous_keys import SHARED
+from fedapp.methods.label_skew import LABEL_SKEW
 from fedapp.methods.personal import PERSONAL
 from fedapp.methods.row import (
     ADD,
@@ -128,6 +130,12 @@ METHODS: dict[str, Method] = {
             ),
         },
     ),
+    "fedsam": Method(
+        "Gradients at weights perturbed along the gradient of the loss",
+        "Qu et al. 2022, ICML, algorithm 1; Caldarola et al. 2022, ECCV",
+        client=ClientSpec(FedSAMClient, options={"rho": "fedsam-rho"}),
+        keys={"fedsam-rho": Key(Weight, 0.05, "FedSAM: length of the perturbation")},
+    ),
     "fedalign": Method(
         "Equal Lipschitz estimates of the last block at full and reduced width",
         "Mendieta et al. 2022, CVPR; weights as FedNTD appendix J",
@@ -201,6 +209,7 @@ METHODS: dict[str, Method] = {
     ),
     **SERVER,
     **DRIFT,
+    **LABEL_SKEW,
     **CENTRALISED,
     **PERSONAL,
 }

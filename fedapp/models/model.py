@@ -13,6 +13,8 @@ from fedapp.core.rng import Stream, seeded, torch_seed
 from fedapp.models.backbones import BACKBONES, build_extractor
 from fedapp.models.heads import Head, HeadKind, build_head
 
+ALL_BUT_NORMS = "all but normalisation"  # what FedBN sends: see `shared_tensors`
+
 
 class Model(nn.Module):
     """An extractor, an optional bottleneck, and a head."""
@@ -81,16 +83,29 @@ def _bottleneck(width: int, features: int, layers: int) -> nn.Module:
     return last if layers == 1 else nn.Sequential(nn.Linear(width, width), nn.ReLU(), last)
 
 
+def _of_normalisation(model: nn.Module) -> set[str]:
+    """Return the names of all tensors of BatchNorm and GroupNorm layers."""
+    return {
+        f"{layer}.{name}"
+        for layer, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm2d | nn.GroupNorm)
+        for name in module.state_dict()
+    }
+
+
 def shared_tensors(model: Model, sends: str = "model") -> dict[str, Tensor]:
     """Return the floating tensors that are sent, by name; `sends` selects them.
 
     "model": all of them; "body": without the head's weight and bias; "head": only the head;
-        "nothing": none. A frozen head is never sent, because every process rebuilds it from the
-        seed. Counters (BatchNorm's `num_batches_tracked`) have no mean and are not sent.
+        "all but normalisation": without the tensors of BatchNorm or GroupNorm; "nothing": none.
+        A frozen head is never sent, because every process rebuilds it from the seed. Counters
+        (BatchNorm's `num_batches_tracked`) have no mean and are not sent.
     """
     if sends == "nothing":
         return {}
-    unshared = ("head.weight", "head.bias") if model.head.frozen or sends == "body" else ()
+    unshared = {"head.weight", "head.bias"} if model.head.frozen or sends == "body" else set()
+    if sends == ALL_BUT_NORMS:
+        unshared |= _of_normalisation(model)
     return {
         name: tensor
         for name, tensor in model.state_dict(keep_vars=True).items()

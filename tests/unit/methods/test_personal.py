@@ -20,7 +20,7 @@ from fedapp.runtime.process import ProcessContext
 pytestmark = pytest.mark.usefixtures("few_images")
 
 SERVER = VECTORS["server"]
-KEEPS = ["local", "local-etf", "local-dr", "fedper", "fedrep", "ditto"]
+KEEPS = ["local", "local-etf", "local-dr", "fedper", "fedrep", "fedbn", "ditto"]
 ALONE = {"num_clients": 1, "participation": 1.0, "partition": "iid", "num_rounds": 3}
 
 
