@@ -4,6 +4,7 @@ A small run on its own workers leaves most of a machine idle. `run_in_subprocess
 one process, with the same bits, so that as many runs as cores can train simultaneously.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from fedapp.engines.subprocesses import (
     watch_parent,
 )
 
+log = logging.getLogger(__name__)
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
 _started = count()  # number of runs started in their own processes
 T = TypeVar("T")
@@ -61,6 +63,25 @@ def run_parallel(jobs: int, work: Callable[[T], R], items: Sequence[T]) -> Itera
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_reported(
+    jobs: int, run: Callable[[T], str], items: Sequence[T], name: Callable[[T], str]
+) -> Iterator[tuple[T, str]]:
+    """As `run_parallel` of `run`, which returns what went wrong, or ""; log starts and verdicts.
+
+    With one job a run's verdict is logged before the next one starts.
+    """
+    ended = count(1)
+
+    def reported(item: T) -> str:
+        log.info("%s starts", name(item))
+        problem = run(item)
+        verdict = f"failed: {problem}" if problem else "completed"
+        log.info("[%d/%d] %s %s", next(ended), len(items), name(item), verdict)
+        return problem
+
+    return run_parallel(jobs, reported, items)
 
 
 def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import Runner, run_parallel, runner_for
+from fedapp.experiments.jobs import Runner, run_reported, runner_for
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
 from fedapp.results.folders import is_free
@@ -147,17 +147,10 @@ def execute(
     done = len(runs) - len(waiting)
     log.info("%d runs, %d ended before; results in %s", len(runs), done, table)
 
-    ended = count(1)
-
     def one(index: int) -> str:
-        name = runs[index].directory.name
-        log.info("%s starts", name)
-        problem = _run_one(project, runs[index], resources, runner)
-        verdict = f"failed: {problem}" if problem else "completed"
-        log.info("[%d/%d] %s %s", next(ended), len(waiting), name, verdict)  # before the next start
-        return problem
+        return _run_one(project, runs[index], resources, runner)
 
-    for index, problem in run_parallel(jobs, one, waiting):
+    for index, problem in run_reported(jobs, one, waiting, lambda i: runs[i].directory.name):
         rows[index] = result_row(runs[index])
         if problem:
             rows[index] |= {"status": "failed", "reason": problem}

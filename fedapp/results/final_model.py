@@ -28,7 +28,7 @@ def read_image_format(run: RunDirectory) -> ImageFormat:
         with safe_open(run.model_path, "np") as file:
             return ImageFormat.of_metadata(file.metadata() or {}, run.model_path)
     except SafetensorError as error:
-        raise _damaged(run, error) from None
+        raise not_its_model(run, error) from None
 
 
 def read_model(run: RunDirectory) -> dict[str, np.ndarray]:
@@ -44,7 +44,7 @@ def read_model(run: RunDirectory) -> dict[str, np.ndarray]:
     try:
         return dict(load_file(run.model_path))
     except SafetensorError as error:
-        raise _damaged(run, error) from None
+        raise not_its_model(run, error) from None
 
 
 def _check(run: RunDirectory) -> None:
@@ -58,5 +58,6 @@ def _check(run: RunDirectory) -> None:
         )
 
 
-def _damaged(run: RunDirectory, error: Exception) -> UserError:
+def not_its_model(run: RunDirectory, error: object) -> UserError:
+    """Return the error for a file that is damaged or of another model."""
     return UserError(f"{run.model_path} does not contain the model of this run: {error}")

@@ -9,7 +9,7 @@ from fedapp.data.image_format import ImageFormat
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.models.model import Model, build_model
-from fedapp.results.final_model import read_model
+from fedapp.results.final_model import not_its_model, read_model
 from fedapp.results.run_directory import RunDirectory
 
 
@@ -39,7 +39,4 @@ def load_weights(model: nn.Module, run: RunDirectory) -> None:
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        text = str(error).splitlines()[-1].strip()
-        raise UserError(
-            f"{run.model_path} does not contain the model of this run: {text}"
-        ) from None
+        raise not_its_model(run, str(error).splitlines()[-1].strip()) from None

@@ -10,7 +10,6 @@ import io
 import logging
 import statistics
 from collections.abc import Iterable, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_parallel
+from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_reported
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
@@ -43,7 +42,7 @@ def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
         if finished(run) is not None:
             log.info("%s is finished, not run again", run.name)
             continue
-        log.info("running %s", run.name)
+        log.info("%s starts", run.name)
         run_attached(project, run.configuration, Resources())
     return result(cell, runs_so_far(cell, request))
 
@@ -65,18 +64,14 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
     """
     waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
 
-    ended = count(1)
-
-    def one(run: PlannedRun) -> None:
-        log.info("running %s", run.name)
+    def one(run: PlannedRun) -> str:
         try:
             code = run_in_subprocess(project, run.configuration, Resources())
-            problem = f"exit code {code}, see its log" if code else ""
         except (UserError, OSError) as error:
-            problem = str(error)
-        log.info("[%d/%d] %s %s", next(ended), len(waiting), run.name, problem or "done")
+            return str(error)
+        return f"exit code {code}, see its log" if code else ""
 
-    for _ in run_parallel(jobs, one, waiting):
+    for _ in run_reported(jobs, one, waiting, lambda run: run.name):
         pass
 
 

@@ -168,9 +168,9 @@ def test_a_failed_run_does_not_stop_the_others_and_is_run_again(tmp_path):
 
 def test_a_run_is_reported_before_the_next_starts(tmp_path, monkeypatch):
     lines = []
-    monkeypatch.setattr(sweep.log, "info", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(jobs.log, "info", lambda text, *values: lines.append(text % values))
     sweep.execute(ROOT, make_plan(tmp_path, vary={}), Resources(), FakeRunner())
-    assert lines[1:] == [
+    assert lines == [
         "seed0 starts", "[1/2] seed0 completed", "seed1 starts", "[2/2] seed1 completed",
     ]  # fmt: skip
 
