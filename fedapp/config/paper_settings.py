@@ -20,6 +20,9 @@ FEDNTD_TEST_BATCH, FEDBABU_TEST_BATCH = 50, 128
 # Where a learning rate comes from.
 PUBLISHED, TUNED, GUESS = "published", "tuned here", "not published"
 
+# Methods that the papers of these settings do not compare with: their rates are FedAvg's.
+NOT_COMPARED = frozenset(("fedadagrad", "fedyogi", "fedadam", "fedsam", "feddecorr", "fedbn"))
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -52,7 +55,8 @@ class Setting:
         With "auto" epochs or augmentation the setting's own protocol applies. `ordinary`: the
         method trains with cross-entropy on a plain head, as `lr` assumes.
         """
-        usual = self.lr if ordinary else Rate(self.lr.value, GUESS)
+        stated = ordinary and method not in NOT_COMPARED
+        usual = self.lr if stated else Rate(self.lr.value, GUESS)
         return {**self.rates, **self.other_rates.get((epochs, augmentation), {})}.get(method, usual)
 
 

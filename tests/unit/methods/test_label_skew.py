@@ -7,6 +7,9 @@ from in_process import assert_same, differ, federate, settings
 from torch.nn import functional as F
 
 from clients import losses
+from fedapp.config.auto import is_ordinary
+from fedapp.config.paper_settings import GUESS, NOT_COMPARED, PUBLISHED, SETTINGS
+from fedapp.methods.table import METHODS
 
 LOGITS = torch.tensor(
     [[0.5, -1.0, 2.0, 0.1], [1.5, 0.3, -0.7, 0.0], [-0.2, 0.9, 0.4, -1.1]], dtype=torch.float64
@@ -86,3 +89,12 @@ def test_at_the_neutral_setting_it_is_fedavg(method, neutral, strong):
     )
     assert differ(skewed, federate(settings(method="fedavg", **few_classes))[0])
     assert differ(skewed, changed)
+
+
+def test_rates_of_methods_that_the_papers_do_not_compare_with_are_not_called_published():
+    assert METHODS.keys() > NOT_COMPARED
+    setting = SETTINGS["cifar10", "cnn"]
+    for name in (*NOT_COMPARED, "fedlc", "fedrs"):
+        rate = setting.rate(name, is_ordinary(METHODS[name]))
+        assert (rate.value, rate.origin) == (setting.lr.value, GUESS)
+    assert setting.rate("fedavg", is_ordinary(METHODS["fedavg"])).origin == PUBLISHED
