@@ -147,6 +147,41 @@ def personalise(
     show(f"Personal models of {run.name}", [{"": k, "value": v} for k, v in lines], False)
 
 
+def calibrate(
+    run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
+    features: Annotated[int, typer.Option(min=1, help="Virtual features per class.")] = 500,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of the head on them.")] = 10,
+    lr: Annotated[float, typer.Option(min=1e-9, help="Learning rate of the head.")] = 0.01,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", help="data-dir, download, device, threads; others are the run's."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Retrain the head of a run's final model on virtual features of all classes (CCVR).
+
+    Writes RUN/calibrated.safetensors and RUN/calibration.json.
+
+    Example: fedapp calibrate runs/NAME
+    """
+    _check_run_directories(run)
+    from fedapp.analysis.calibrate import Retraining
+    from fedapp.analysis.calibrate import calibrate as retrain
+    from fedapp.core.files import json_text
+
+    found = retrain(run, read_overrides(config or []), Retraining(features, epochs, lr))
+    if as_json:
+        print(json_text(found, 2), end="")
+        return
+    rows = [
+        {"head": f"{when} calibration", "accuracy": percent(found[when]["accuracy"])}
+        for when in ("before", "after")
+    ]
+    show(f"Calibrated head of {run.name}", rows, False)
+
+
 def classify(
     run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
     files: Annotated[list[Path], typer.Argument(help="Image files.")],

@@ -27,6 +27,7 @@ PANELS = {  # the groups of `fedapp --help`
         results.compare,
         analysis.analyse,
         analysis.personalise,
+        analysis.calibrate,
         analysis.classify,
         analysis.traffic,
         analysis.features,

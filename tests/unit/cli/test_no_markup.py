@@ -20,6 +20,7 @@ COMMANDS = {
     "compare": ["one", NAME],
     "analyse": [NAME],
     "personalise": [NAME],
+    "calibrate": [NAME],
     "traffic": [NAME],
     "features": [NAME],
     "classify": [NAME, "x.png"],

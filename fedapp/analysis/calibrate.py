@@ -1,0 +1,148 @@
+"""`fedapp calibrate`: retrain the head of a finished run on virtual features (CCVR).
+
+Of all layers the head is biased most towards the classes of the last clients. After the training
+each client gives the mean and covariance of its features of each class, the server merges them to
+one Gaussian per class, draws features from these and trains the head on them. The extractor stays.
+Source: Luo et al. 2021, NeurIPS, algorithm 1; the rate and the epochs of the head are ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clients.training.evaluation import predict
+from clients.training.sgd import FusedSGD
+from fedapp.analysis.formulas.gaussians import ClassGaussians
+from fedapp.config.resolve import parse_config
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.core.files import json_text, safetensors_bytes, write_atomically
+from fedapp.core.progress import tracked
+from fedapp.core.rng import Stream, torch_rng
+from fedapp.methods.table import find_method
+from fedapp.models.heads import find_kind
+from fedapp.results.folders import check_writable, writing
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.evaluation import evaluate_classes
+from fedapp.runtime.global_model import check_global_model, load_weights
+from fedapp.runtime.opening import reopened
+from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.used_files import check_extension
+
+OVERRIDABLE = ("data-dir", "download", "device", "threads")
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """How the head is retrained; momentum and weight decay are those of the run."""
+
+    features: int = 500  # virtual features per class
+    epochs: int = 10
+    lr: float = 0.01
+    batch_size: int = 64
+
+
+def calibrate(
+    path: Path, overrides: Mapping[str, Any], retraining: Retraining = Retraining()
+) -> dict[str, Any]:
+    """Retrain the head of a run's final model on virtual features, and test it.
+
+    Writes RUN/calibrated.safetensors, the whole model, and RUN/calibration.json.
+
+    Args:
+        path: the run directory.
+        overrides: values of some of `OVERRIDABLE`; other keys have the run's values.
+        retraining: how the head is retrained.
+
+    Returns:
+        Accuracy, loss and accuracy of each class before and after, and the settings.
+
+    Raises:
+        UserError: the run's model is missing or damaged, its head is frozen, its clients have
+            models of their own or their data on other hosts, or a key may not be changed.
+    """
+    run = RunDirectory.load(path)
+    check_writable(run.path, "run directory")
+    config = _configuration(run, overrides)
+    process = reopened(run, config)
+    load_weights(process.model, run)
+    results: dict[str, Any] = {"before": _tested(process)}
+    generator = torch_rng(config.seed, Stream.ANALYSIS, config.num_rounds)
+    features, labels = _gaussians(process).draw(retraining.features, generator)
+    _retrain(process.model.head, (features, labels), config, retraining, generator)
+    results |= {"after": _tested(process), **asdict(retraining)}
+    metadata = {"method": config.method, "model": process.title, "dataset": config.dataset}
+    metadata |= process.data.dataset.image_format.as_metadata()
+    model = safetensors_bytes(process.model.state_dict(), metadata)
+    with writing(run.path):
+        write_atomically(run.path / "calibrated.safetensors", model)
+        write_atomically(run.path / "calibration.json", json_text(results, 2).encode())
+    return results
+
+
+def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
+    """Return the run's configuration; raises UserError if its head cannot be calibrated here."""
+    for key in overrides:
+        if key not in OVERRIDABLE:
+            raise UserError(
+                f"key '{key}' cannot differ from the run's; these can: {', '.join(OVERRIDABLE)}"
+            )
+    saved = run.config()
+    method = str(saved.get("method"))
+    check_extension(run)
+    check_global_model(method)
+    if find_kind(find_method(method).head.name).frozen:
+        raise UserError(
+            f"method '{method}' has a frozen head, which its features were trained for: calibrate "
+            "a method whose head is trained, such as fedavg"
+        )
+    if saved.get("partition") == "own":
+        raise UserError(
+            f"the data of the clients of {run.path} stay on their hosts (partition 'own'), so "
+            "their features are not known here"
+        )
+    return parse_config({**saved, **overrides})
+
+
+def _tested(process: ProcessContext) -> dict[str, Any]:
+    """Return accuracy, loss and accuracy of each class on the test set."""
+    classes = process.data.dataset.num_classes
+    return asdict(evaluate_classes(process.model, process.data.test_batches(), classes))
+
+
+def _gaussians(process: ProcessContext) -> ClassGaussians:
+    """Return the merged statistics of all clients' features of their training images."""
+    weight = process.model.get_parameter("head.weight")
+    merged = ClassGaussians(*weight.shape)
+    last = process.config.num_rounds
+    for client in tracked(range(process.config.num_clients), "features of clients"):
+        predictions = list(predict(process.model, process.client(client).data.examples(last)))
+        features = torch.cat([each.features.float().cpu() for each in predictions])
+        merged.add(features, torch.cat([each.labels.cpu() for each in predictions]))
+    return merged
+
+
+def _retrain(
+    head: nn.Module,
+    data: tuple[Tensor, Tensor],
+    config: RunConfig,
+    retraining: Retraining,
+    generator: torch.Generator,
+) -> None:
+    """Train a head on features [n, d] and labels [n], in place; raises UserError if it diverges."""
+    parameters = list(head.parameters())
+    features, labels = (part.to(parameters[0].device) for part in data)
+    momentum, decay = float(config.momentum), float(config.weight_decay)
+    optimiser = FusedSGD(parameters, retraining.lr, momentum, decay)
+    for _ in range(retraining.epochs):
+        order = torch.randperm(len(labels), generator=generator).to(labels.device)
+        for chosen in order.split(retraining.batch_size):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(head(features[chosen]), labels[chosen]).backward()
+            optimiser.step()
+    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+        raise UserError(f"the head diverges at lr {retraining.lr:g}; give a smaller --lr")

@@ -1,0 +1,112 @@
+"""Calibration of the head: exact statistics, draws, what it writes, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from in_process import ROOT, settings
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from fedapp.analysis.calibrate import Retraining, calibrate
+from fedapp.analysis.formulas.gaussians import ClassGaussians
+from fedapp.cli.app import app
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import run_in_process
+from fedapp.engines.resources import Resources
+from fedapp.results.run_directory import RunDirectory
+
+
+def trained(folder: Path, **changes) -> RunDirectory:
+    """Train a run on the digits whose clients have two classes each."""
+    values = settings(output_dir=str(folder), run_name="one", **changes)
+    assert run_in_process(ROOT, values, Resources()) == 0
+    return RunDirectory.load(folder / "one")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunDirectory:
+    folder = tmp_path_factory.mktemp("digits")
+    keys = {"num_rounds": 25, "participation": 0.2, "batch_size": 10, "eval_every": 25}
+    return trained(folder, method="fedavg", num_clients=20, **keys)
+
+
+def test_merged_statistics_are_those_of_all_features_together():
+    random = np.random.default_rng(0)
+    features = torch.tensor(random.normal(size=(60, 5)) + 3, dtype=torch.float32)
+    labels = torch.tensor(random.integers(0, 3, 60))
+    merged = ClassGaussians(4, 5)
+    for part in torch.randperm(60, generator=torch.Generator().manual_seed(0)).split(13):
+        merged.add(features[part], labels[part])
+    for label in range(3):
+        own = features[labels == label].double().numpy()
+        assert int(merged.counts[label]) == len(own)
+        np.testing.assert_allclose(merged.means[label], own.mean(0), rtol=1e-12)
+        expected = np.cov(own, rowvar=False)
+        np.testing.assert_allclose(merged.covariance(label), expected, rtol=1e-9, atol=1e-12)
+    assert int(merged.counts[3]) == 0
+
+
+def test_draws_have_the_mean_and_covariance_of_their_class():
+    generator = torch.Generator().manual_seed(1)
+    root = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.5, 0.0], [-0.3, 0.2, 2.0]])
+    real = torch.randn(400, 3, generator=generator) @ root.T + torch.tensor([1.0, -2.0, 5.0])
+    merged = ClassGaussians(3, 3)
+    merged.add(real, torch.full((400,), 2))
+    features, labels = merged.draw(40_000, generator)
+    assert features.shape == (40_000, 3)
+    assert labels.unique().tolist() == [2]  # no class without images
+    np.testing.assert_allclose(features.mean(0), merged.means[2], atol=0.04)
+    np.testing.assert_allclose(np.cov(features.T), merged.covariance(2), atol=0.08)
+
+
+def test_a_class_of_one_image_or_of_equal_features_is_drawn_at_its_mean():
+    merged = ClassGaussians(2, 4)
+    merged.add(torch.ones(1, 4), torch.tensor([0]))
+    merged.add(2 * torch.ones(3, 4), torch.tensor([1, 1, 1]))
+    features, _ = merged.draw(5, torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(features[:5], 1.0, atol=1e-4)
+    np.testing.assert_allclose(features[5:], 2.0, atol=1e-4)
+
+
+def test_it_lifts_a_model_of_clients_with_two_classes_and_changes_its_head_alone(run):
+    found = calibrate(run.path, {}, Retraining(features=200, epochs=5))
+    saved = json.loads((run.path / "calibration.json").read_text())
+    assert saved == json.loads(json.dumps(found))
+    assert found["before"]["accuracy"] == pytest.approx(run.summary()["accuracy_final"])
+    assert found["after"]["accuracy"] > found["before"]["accuracy"] + 0.05
+    before, after = load_file(run.model_path), load_file(run.path / "calibrated.safetensors")
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {"head.weight", "head.bias"}
+    again = calibrate(run.path, {}, Retraining(features=200, epochs=5))
+    assert again == found
+
+
+def test_the_command_prints_both_accuracies(run):
+    done = CliRunner().invoke(app, ["calibrate", str(run.path), "--features", "50"])
+    assert done.exit_code == 0
+    assert "before calibration" in done.stdout
+    assert "after calibration" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"method": "feddr+"}, r"'feddr\+' has a frozen head"),
+        ({"method": "fedper"}, "models of their own"),
+    ],
+)
+def test_methods_without_a_trained_global_head_are_refused(keys, words, tmp_path):
+    other = trained(tmp_path, num_rounds=1, **keys)
+    with pytest.raises(UserError, match=words):
+        calibrate(other.path, {})
+    assert not (other.path / "calibrated.safetensors").exists()
+
+
+def test_other_keys_and_a_diverging_rate_are_refused(run):
+    with pytest.raises(UserError, match=r"key 'seed' cannot differ .* data-dir, download, device"):
+        calibrate(run.path, {"seed": 1})
+    with pytest.raises(UserError, match=r"the head diverges at lr 1e\+08"):
+        calibrate(run.path, {}, Retraining(features=20, epochs=40, lr=1e8))
