@@ -68,6 +68,7 @@ if [ "${MPS:-}" = 1 ]; then
     export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
     nvidia-cuda-mps-control -d
     trap 'echo quit | nvidia-cuda-mps-control' EXIT
+    trap 'exit 130' INT TERM
 fi
 
 failed=

@@ -3,6 +3,7 @@
 Sharpness-aware minimisation of the local loss. Each step takes two forward and two backward passes.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -34,6 +35,12 @@ class FedSAMClient(LocalClient):
         objective(step).backward()
         weights = list(step.parameters)
         with displaced(weights, along(weights, self.rho)), frozen_statistics(self.model):
-            loss = objective(forward())
+            moved = replace(
+                forward(watched=False),
+                global_features=step.global_features,  # those of frozen models stay
+                global_logits=step.global_logits,
+                previous_features=step.previous_features,
+            )
+            loss = objective(moved)
             loss.backward()
         return loss.detach()

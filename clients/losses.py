@@ -162,7 +162,8 @@ def calibrated_cross_entropy(
 ) -> Tensor:
     """Return CE(z - tau n^(-1/4)), for logits [B, C] and this client's class counts n [C].
 
-    Classes with n_c = 0 are left out of the softmax; the loss of a label of one is infinite.
+    Classes with n_c = 0 are left out of the softmax; the loss of a label of one is infinite. The
+    printed sum runs over the other classes only; here, as in public code, it has the label's, too.
     Source: FedLC (Zhang J. et al., ICML 2022), the calibrated loss.
     """
     counts = class_counts.to(torch.promote_types(logits.dtype, torch.float32))
@@ -218,7 +219,8 @@ def feature_decorrelation(features: Tensor, authors: bool = True) -> Tensor:
     centred = features - features.mean(dim=0)
     variances = 1e-8 * max(batch - 1, 1) + centred.square().sum(dim=0)
     columns = centred / variances.sqrt()  # of length 1, so that K = columns^T columns
-    squares = (columns @ columns.T).square().sum()  # = ||K||^2, in B x B products, not d x d
+    with torch.autocast(features.device.type, enabled=False):  # a difference of sums follows
+        squares = (columns @ columns.T).square().sum()  # = ||K||^2, in B x B products, not d x d
     if not authors:
         return squares / width**2
     squares = squares - columns.square().sum(dim=0).square().sum()

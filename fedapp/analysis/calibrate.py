@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clients.training.evaluation import predict
 from clients.training.sgd import FusedSGD
 from fedapp.analysis.formulas.gaussians import ClassGaussians
+from fedapp.analysis.global_run import OVERRIDABLE, run_values
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -28,12 +29,9 @@ from fedapp.models.heads import find_kind
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.evaluation import evaluate_classes
-from fedapp.runtime.global_model import check_global_model, load_weights
+from fedapp.runtime.global_model import load_weights
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.used_files import check_extension
-
-OVERRIDABLE = ("data-dir", "download", "device", "threads")
 
 
 @dataclass(frozen=True)
@@ -86,26 +84,14 @@ def calibrate(
 
 def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
     """Return the run's configuration; raises UserError if its head cannot be calibrated here."""
-    for key in overrides:
-        if key not in OVERRIDABLE:
-            raise UserError(
-                f"key '{key}' cannot differ from the run's; these can: {', '.join(OVERRIDABLE)}"
-            )
-    saved = run.config()
-    method = str(saved.get("method"))
-    check_extension(run)
-    check_global_model(method)
-    if find_kind(find_method(method).head.name).frozen:
+    remedy = "cannot be calibrated here: nothing reads their features there"
+    config = parse_config(run_values(run, overrides, OVERRIDABLE, remedy))
+    if find_kind(find_method(config.method).head.name).frozen:
         raise UserError(
-            f"method '{method}' has a frozen head, which its features were trained for: calibrate "
-            "a method whose head is trained, such as fedavg"
+            f"method '{config.method}' has a frozen head, which its features were trained for: "
+            "calibrate a method whose head is trained, such as fedavg"
         )
-    if saved.get("partition") == "own":
-        raise UserError(
-            f"the data of the clients of {run.path} stay on their hosts (partition 'own'), so "
-            "their features are not known here"
-        )
-    return parse_config({**saved, **overrides})
+    return config
 
 
 def _tested(process: ProcessContext) -> dict[str, Any]:
@@ -118,9 +104,8 @@ def _gaussians(process: ProcessContext) -> ClassGaussians:
     """Return the merged statistics of all clients' features of their training images."""
     weight = process.model.get_parameter("head.weight")
     merged = ClassGaussians(*weight.shape)
-    last = process.config.num_rounds
     for client in tracked(range(process.config.num_clients), "features of clients"):
-        predictions = list(predict(process.model, process.client(client).data.examples(last)))
+        predictions = list(predict(process.model, process.data.own_images(client)))
         features = torch.cat([each.features.float().cpu() for each in predictions])
         merged.add(features, torch.cat([each.labels.cpu() for each in predictions]))
     return merged

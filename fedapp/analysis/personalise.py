@@ -13,6 +13,7 @@ from typing import Any
 from clients.base import LocalClient, Scalar
 from clients.training.arrays import to_arrays
 from clients.training.local_training import LossDiverged
+from fedapp.analysis.global_run import OVERRIDABLE, run_values
 from fedapp.config.fine_tuning import PROTOCOLS
 from fedapp.config.key_groups import kebab
 from fedapp.config.resolve import parse_config
@@ -22,12 +23,11 @@ from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.core.progress import tracked
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.global_model import check_global_model, load_weights
+from fedapp.runtime.global_model import load_weights
 from fedapp.runtime.opening import reopened
-from fedapp.runtime.used_files import check_extension
 from strategies.rounds.client_evaluation import summarise_clients
 
-OVERRIDABLE = ("data-dir", "download", "device", "threads", "beta", "tau", "batch-size")
+CHANGEABLE = ("finetune-*", *OVERRIDABLE, "beta", "tau", "batch-size")
 
 
 def personalise(
@@ -78,17 +78,11 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
     """Return the run's configuration, with a second stage even if the run had none."""
-    for key in overrides:
-        if key not in OVERRIDABLE and not key.startswith("finetune-"):
-            raise UserError(
-                f"key '{key}' cannot differ from the run's; these can: finetune-*, "
-                f"{', '.join(OVERRIDABLE)}"
-            )
-    saved = run.config()
-    check_extension(run)
-    check_global_model(str(saved.get("method")))
-    _check_data_here(run)
-    values = {**saved, **overrides}
+    remedy = (
+        "cannot be fine-tuned here: train with finetune-epochs, and the hosts fine-tune it after "
+        "the last round"
+    )
+    values, saved = run_values(run, overrides, CHANGEABLE, remedy), run.config()
     if "finetune-protocol" in overrides or not saved.get("finetune-epochs"):
         kept = {
             *overrides,
@@ -103,16 +97,6 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
     if not config.finetune_epochs:
         raise UserError("finetune-epochs is 0, so nothing would be trained; give 1 or more")
     return config
-
-
-def _check_data_here(run: RunDirectory) -> None:
-    """Raise UserError if the clients' data are on their own hosts."""
-    if run.config().get("partition") == "own":
-        raise UserError(
-            f"the data of the clients of {run.path} stay on their hosts (partition 'own'), so its "
-            "model cannot be fine-tuned here: train with finetune-epochs, and the hosts "
-            "fine-tune it after the last round"
-        )
 
 
 def _new_folder(export: Path | None) -> Path | None:

@@ -1,6 +1,6 @@
 """The commands that analyse finished runs: their models, their clients, their traffic.
 
-`analyse` and `personalise` retrain local models in this process, without Flower, so they need the
+`analyse`, `personalise` and `calibrate` work in this process, without Flower, so they need the
 clients' data but no federation. Slow imports are inside the commands, so that `--help` is fast.
 """
 

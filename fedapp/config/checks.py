@@ -32,6 +32,7 @@ from fedapp.data.readers.own_images import class_names
 from fedapp.methods.row import BLEND, GLOBAL, PERTURB, Method
 from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
+from fedapp.models.model import ALL_BUT_NORMS
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
 from strategies.fedopt import FedOpt
@@ -230,7 +231,8 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
             "dp-clip bounds what one client can change only if all count the same: "
             "set weights to 'uniform'"
         )
-    if config.dp_clip and config.bn == "running" and BACKBONES[config.model].has_batch_norm:
+    sends_norms = row.exchange.sends != ALL_BUT_NORMS and BACKBONES[config.model].has_batch_norm
+    if config.dp_clip and config.bn == "running" and sends_norms:
         raise UserError(
             "dp-clip shortens updates and adds noise to them, which BatchNorm's running averages "
             "do not bear (a variance may become negative): set bn to 'batch' or 'group'"

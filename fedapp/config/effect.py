@@ -50,7 +50,7 @@ def _beta(config: RunConfig, row: Method) -> bool:
 
 
 # A regulariser of the user's own may have a temperature.
-WITHOUT_TEMPERATURE = ("none", "prox", "ntd-mse", "ld", "fd", "norm")
+WITHOUT_TEMPERATURE = ("none", "prox", "ntd-mse", "ld", "fd", "norm", "decorr")
 
 
 def _tau(config: RunConfig, row: Method) -> bool:

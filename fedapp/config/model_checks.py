@@ -10,6 +10,7 @@ from fedapp.models.backbones import BACKBONES, check_batch_size, needs_two
 from fedapp.models.groups import GROUPS, ModelGroup, find_group
 from fedapp.models.heads import HEADS
 from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
+from fedapp.models.model import ALL_BUT_NORMS
 
 
 def check_group(config: RunConfig, method: Method) -> None:
@@ -53,7 +54,8 @@ def check_model(config: RunConfig, row: Method) -> None:
             "the number of their features, is 0, so the model has no such layers; set it too, such "
             "as to 256 for MOON's projection head"
         )
-    if row.models and config.model not in row.models:
+    of_own_kind = row.exchange.sends == ALL_BUT_NORMS and BACKBONES[config.model].has_batch_norm
+    if row.models and config.model not in row.models and not of_own_kind:
         raise UserError(
             f"method '{config.method}' uses layers that not every model has: its model must be one "
             f"of {', '.join(row.models)}, not '{config.model}'"

@@ -124,7 +124,8 @@ class ServerSpec:
 class Exchange:
     """What clients and server send in every round, and what a client keeps."""
 
-    sends: str = ""  # model, body (without head), head, mentee, nothing; empty: depends on the head
+    # model, body (without head), head, all but normalisation, mentee, nothing; empty: as the head
+    sends: str = ""
     also_sends: str = ""  # what clients and server send in addition
     keeps: str = ""  # what a client keeps in its state between rounds
     keeps_if: tuple[str, float | str] = ("", "")  # key and value that `keeps` depends on

@@ -8,6 +8,7 @@ tensors that a method sends.
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedapp.core.rng import Stream, seeded, torch_seed
 from fedapp.models.backbones import BACKBONES, build_extractor
@@ -84,11 +85,11 @@ def _bottleneck(width: int, features: int, layers: int) -> nn.Module:
 
 
 def _of_normalisation(model: nn.Module) -> set[str]:
-    """Return the names of all tensors of BatchNorm and GroupNorm layers."""
+    """Return the names of all tensors of BatchNorm, InstanceNorm, GroupNorm and LayerNorm."""
     return {
         f"{layer}.{name}"
         for layer, module in model.named_modules()
-        if isinstance(module, nn.BatchNorm2d | nn.GroupNorm)
+        if isinstance(module, _NormBase | nn.GroupNorm | nn.LayerNorm)
         for name in module.state_dict()
     }
 
@@ -97,7 +98,7 @@ def shared_tensors(model: Model, sends: str = "model") -> dict[str, Tensor]:
     """Return the floating tensors that are sent, by name; `sends` selects them.
 
     "model": all of them; "body": without the head's weight and bias; "head": only the head;
-        "all but normalisation": without the tensors of BatchNorm or GroupNorm; "nothing": none.
+        "all but normalisation": without its normalisation layers; "nothing": none.
         A frozen head is never sent, because every process rebuilds it from the seed. Counters
         (BatchNorm's `num_batches_tracked`) have no mean and are not sent.
     """

@@ -7,6 +7,7 @@ data therefore gives the same batches.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -90,14 +91,17 @@ class FederatedData:
             threads=self.settings.decode_threads,
         )  # fmt: skip
 
+    def own_images(self, client: int) -> Batches:
+        """Return all of a client's training images, without augmentation, batched as tests are.
+
+        Where BatchNorm normalises by the batch, its classes are thus mixed in every batch.
+        """
+        self._check_pair(client, len(self.partition.train[client]))
+        return self._as_tested("train", self.partition.train[client])
+
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Return batches of the global test set, or of its `members`, on the device."""
-        members = self._global_test_set if members is None else members
-        size = self.settings.test_size
-        return plain_batches(
-            self.dataset, "test", members, size or EVALUATION_BATCH, self.device,
-            torch_seed(0, Stream.EVALUATION) if size else None, self.settings.decode_threads,
-        )  # fmt: skip
+        return self._as_tested("test", self._global_test_set if members is None else members)
 
     def test_members(self) -> np.ndarray:
         """Return the positions of the global test set's images in the data set's test split."""
@@ -135,13 +139,25 @@ class FederatedData:
         batches = self._client_batches(client)
         generator = torch_rng(self.settings.seed, stream, server_round, client)
         members = self._present(client, server_round)
-        batchnorm = self.settings.batchnorm_model
-        if batchnorm and len(batches if members is None else members) == 1:
-            raise UserError(
-                f"client {client} has one training image in round {server_round}, but model "
-                f"'{batchnorm}' has BatchNorm, which needs 2 of these images or more"
-            )
+        count = len(batches if members is None else members)
+        self._check_pair(client, count, f" in round {server_round}")
         return lambda: batches.epoch(generator, members)
+
+    def _check_pair(self, client: int, count: int, when: str = "") -> None:
+        """Raise UserError if a client has one image and BatchNorm needs two."""
+        if count == 1 and (model := self.settings.batchnorm_model):
+            raise UserError(
+                f"client {client} has one training image{when}, but model '{model}' has BatchNorm, "
+                "which needs 2 of these images or more"
+            )
+
+    def _as_tested(self, split: Literal["train", "test"], members: np.ndarray | None) -> Batches:
+        """Return images without augmentation, in batches of the test's size and mixed like them."""
+        size = self.settings.test_size
+        return plain_batches(
+            self.dataset, split, members, size or EVALUATION_BATCH, self.device,
+            torch_seed(0, Stream.EVALUATION) if size else None, self.settings.decode_threads,
+        )  # fmt: skip
 
     def _present(self, client: int, server_round: int) -> torch.Tensor | None:
         """Return the positions of the samples that the client has in this round; None: all."""

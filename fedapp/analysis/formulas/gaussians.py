@@ -1,7 +1,8 @@
 """One Gaussian per class over features: clients' statistics merged exactly, and random draws.
 
-What a client gives for a class are a number, a mean and a covariance, no feature of an image.
-Source: Luo et al. 2021, NeurIPS (CCVR), equations 2 and 3.
+What a client gives for a class are a number, a mean and a covariance, so no feature of an image
+unless the class has one image only.
+Source: Luo et al. 2021, NeurIPS (CCVR), global mean and covariance.
 """
 
 import torch

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.formulas.gaussians import ClassGaussians
 from fedapp.cli.app import app
+from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process import ProcessContext
 
 
 def trained(folder: Path, **changes) -> RunDirectory:
@@ -103,6 +105,35 @@ def test_methods_without_a_trained_global_head_are_refused(keys, words, tmp_path
     with pytest.raises(UserError, match=words):
         calibrate(other.path, {})
     assert not (other.path / "calibrated.safetensors").exists()
+
+
+def test_normalised_features_and_running_statistics_are_calibrated_too(tmp_path):
+    keys = {"model": "resnet10", "bn": "running", "participation": 0.1, "num_rounds": 1}
+    other = trained(tmp_path, method="fedfn", **keys)
+    found = calibrate(other.path, {}, Retraining(features=50, epochs=2))
+    assert found["after"] != found["before"]
+
+
+def test_stochastic_clients_give_the_features_of_all_their_classes():
+    values = settings(method="fedavg", stochastic_every=1, stochastic_from=1)
+    data = ProcessContext(parse_config(values)).data
+    labels = torch.cat([labels for _, labels in data.own_images(0)])
+    assert len(labels) == len(data.partition.train[0])
+    assert len(torch.cat([labels for _, labels in data.examples(0, 2)])) < len(labels)
+
+
+def test_batches_mix_classes_where_batchnorm_normalises_by_the_batch():
+    keys = {"model": "resnet10", "bn": "batch", "num_clients": 5, "test_batch_size": 60}
+    data = ProcessContext(parse_config(settings(method="fedavg", **keys))).data
+    batches = [labels for _, labels in data.own_images(0)]
+    assert len(batches) > 2
+    assert all(len(labels.unique()) > 1 for labels in batches)
+
+
+def test_a_run_whose_data_are_on_its_hosts_is_refused(tmp_path):
+    run = RunDirectory.create(tmp_path, "own", settings(method="fedavg", partition="own"))
+    with pytest.raises(UserError, match=r"\(partition 'own'\), so its model cannot be calibrated"):
+        calibrate(run.path, {})
 
 
 def test_other_keys_and_a_diverging_rate_are_refused(run):

@@ -4,6 +4,7 @@ import torch
 from in_process import assert_same, differ, federate, settings
 from torch.nn.functional import cross_entropy
 
+from clients.training.local_training import FrozenModels
 from fedapp.config.resolve import parse_config
 from fedapp.runtime.process import ProcessContext
 
@@ -36,8 +37,21 @@ def test_without_a_perturbation_it_is_fedavg_bit_for_bit():
 
 
 def test_running_statistics_follow_the_first_pass_only():
+    """One batch per client: the first pass of one step sees the received model, as FedAvg does."""
     run = {"model": "resnet10", "bn": "running", "lr": 0.05, "num_clients": 10, "num_rounds": 1}
-    run |= {"participation": 0.1, "batch_size": 50}
+    run |= {"participation": 0.1, "batch_size": 1000}
     plain = federate(settings(method="fedavg", **run))[0]
-    still = federate(settings(method="fedsam", fedsam_rho=0.0, **run))[0]
-    assert_same(plain, still)
+    moved = federate(settings(method="fedsam", fedsam_rho=0.5, **run))[0]
+    statistics = [name for name in plain if "running" in name]
+    assert statistics
+    assert_same({n: plain[n] for n in statistics}, {n: moved[n] for n in statistics})
+    assert differ(plain, moved)
+
+
+def test_frozen_models_see_each_batch_once(monkeypatch):
+    calls = []
+    real = FrozenModels.forward
+    monkeypatch.setattr(FrozenModels, "forward", lambda *args: (calls.append(1), real(*args))[1])
+    run = settings(method="fedsam", regulariser="kd", beta=0.9, num_rounds=1, participation=0.1)
+    strategy = federate(run)[1]
+    assert len(calls) == sum(result.steps for result in strategy.report.results)

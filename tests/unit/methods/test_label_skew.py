@@ -60,6 +60,13 @@ def test_feddecorr_is_the_mean_squared_correlation(batch, width):
     assert float(of_code) == pytest.approx((batch - 1) ** 2 / batch * (pairs**2).mean(), rel=1e-4)
 
 
+def test_feddecorr_is_as_exact_under_autocast():
+    features = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)).relu()
+    plain = losses.feature_decorrelation(features)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(losses.feature_decorrelation(features), plain)
+
+
 @pytest.mark.parametrize("authors", [True, False])
 @pytest.mark.parametrize("features", [torch.ones(1, 4), torch.zeros(3, 4), torch.ones(3, 1)])
 def test_feddecorr_of_constant_features_is_zero_and_so_is_its_gradient(features, authors):
