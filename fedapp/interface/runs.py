@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.classify import Given, Guess, TrainedModel
+from fedapp.analysis.personalise import personalise
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
+from fedapp.interface.keys import by_key
 from fedapp.interface.notebook import displayable, relative
 from fedapp.interface.rounds import Round, Rounds
 from fedapp.models.model import Model
@@ -114,6 +117,43 @@ class Run:
         model cannot take.
         """
         return TrainedModel.of(self.directory, device).classify(images)
+
+    def personalise(self, export: str | Path | None = None, **keys: Any) -> dict[str, Any]:
+        """Fine-tune and test the final global model on every client, as `fedapp personalise`.
+
+        Args:
+            export: new folder for the clients' models, as safetensors.
+            keys: finetune_* keys, data_dir, device and a few others; the rest are the run's.
+
+        Returns:
+            Mean, spread, worst client and quartiles of the accuracies, the settings, and each
+            client's scores under "clients".
+
+        Raises:
+            UserError: the method has no global model, the run has not ended, its clients' data are
+                not here, or a key may not be changed.
+        """
+        folder = None if export is None else Path(export)
+        return personalise(self.path, by_key(keys), folder)
+
+    def calibrate(
+        self, features: int = 500, epochs: int = 10, lr: float = 0.01, **keys: Any
+    ) -> dict[str, Any]:
+        """Retrain the head of the final model on virtual features, as `fedapp calibrate` (CCVR).
+
+        Args:
+            features: virtual features per class.
+            epochs: of the head on these features.
+            lr: the head's learning rate.
+            keys: data_dir, download, device, threads; the rest are the run's.
+
+        Returns:
+            "before" and "after" with accuracy, loss and accuracy of each class, and the settings.
+
+        Raises:
+            UserError: as `personalise`, or the head is frozen or diverges.
+        """
+        return calibrate(self.path, by_key(keys), Retraining(features, epochs, lr))
 
     def plot(self, *others: Run) -> Figure:
         """Return a matplotlib figure of accuracy and loss by round; a notebook displays it.

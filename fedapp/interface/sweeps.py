@@ -17,6 +17,7 @@ from fedapp.engines.subprocesses import COMPLETED
 from fedapp.experiments import sweep as sweeps
 from fedapp.experiments.jobs import Runner, runner_for
 from fedapp.experiments.sweep_options import Vary, parse_seeds, parse_vary, refuse_own
+from fedapp.interface.keys import scalar
 from fedapp.interface.notebook import Log, displayable, logged, relative
 from fedapp.interface.rounds import to_frame
 from fedapp.interface.runs import Run
@@ -26,7 +27,6 @@ from fedapp.interface.training import (
     find_engine,
     preset_texts,
     read_keys,
-    scalar,
     train,
 )
 from fedapp.results import page

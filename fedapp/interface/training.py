@@ -12,16 +12,15 @@ from typing import Any
 import torch
 
 from fedapp.config.installed_app import write_app
-from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import read_overrides
 from fedapp.config.project import is_app
 from fedapp.config.resolve import load_run_config
 from fedapp.core.errors import UserError
-from fedapp.core.files import to_json_types
 from fedapp.engines import launch
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Engine, Resources
 from fedapp.engines.subprocesses import COMPLETED, INTERRUPTED
+from fedapp.interface.keys import by_key
 from fedapp.interface.notebook import Log, logged, pipe_to
 from fedapp.interface.runs import Run
 from fedapp.results.folders import unnamed
@@ -125,7 +124,7 @@ def read_keys(preset: Preset, keys: Mapping[str, Any], more: bool = False) -> di
         UserError: a preset or a file that cannot be read.
     """
     overrides = read_overrides(preset_texts(preset), more=more or bool(keys))
-    return {**overrides, **{kebab(key): scalar(value) for key, value in keys.items()}}
+    return {**overrides, **by_key(keys)}
 
 
 def preset_texts(preset: Preset) -> list[str]:
@@ -146,11 +145,6 @@ def app_folder() -> Iterator[Path]:
     with TemporaryDirectory(prefix="fedapp-") as temporary:
         write_app(Path(temporary))
         yield Path(temporary)
-
-
-def scalar(value: Any) -> Any:
-    """Return a path as text and NumPy numbers as Python numbers, the types of configurations."""
-    return os.fspath(value) if isinstance(value, os.PathLike) else to_json_types(value)
 
 
 @contextmanager

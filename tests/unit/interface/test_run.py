@@ -232,3 +232,16 @@ def test_editors_are_told_of_the_same_names():
     assert all(getattr(fedapp, name) is stub[name] for name in stub["__all__"] if name in stub)
     with pytest.raises(AttributeError, match="no attribute 'rum'"):
         SimpleNamespace(x=fedapp.rum)
+
+
+def test_a_finished_run_is_fine_tuned_and_calibrated_as_by_command(here):
+    keys = {"num_rounds": 3, "num_clients": 10, "partition": "shards", "shards": 2}
+    made = run(method="fedavg", engine="in-process", **keys)
+    tuned = made.personalise(finetune_epochs=1, export=here / "models")
+    assert len(tuned["clients"]) == len(list((here / "models").iterdir())) == 10
+    assert json.loads((made.path / "personal.json").read_text())["finetune-epochs"] == 1
+    found = made.calibrate(features=50, epochs=2, device="cpu")
+    assert found["before"]["accuracy"] == made.summary["accuracy_final"]
+    assert found == json.loads((made.path / "calibration.json").read_text())
+    with pytest.raises(UserError, match="key 'num-rounds' cannot differ"):
+        made.calibrate(num_rounds=2)
