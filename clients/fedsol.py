@@ -65,14 +65,10 @@ def perturbation(
     The norm is that of all gradients together. Where w = w_g nothing moves: with `adaptive` A is 0.
     Without it g is only rounding error there, so all perturbations are 0 if all weights equal w_g.
     """
+    pairs = list(zip(weights, anchors, strict=True))
+    if not adaptive:
+        differs = torch.stack([(w != a).any() for w, a in pairs]).any()
+        return along(weights, rho * differs.to(weights[0].dtype))
     moves = along(weights, rho)
-    if adaptive:
-        shares = [
-            F.normalize((w - a).abs(), dim=0, eps=1e-12)
-            for w, a in zip(weights, anchors, strict=True)
-        ]
-        torch._foreach_mul_(moves, shares)
-    else:
-        differs = [(w != a).any() for w, a in zip(weights, anchors, strict=True)]
-        torch._foreach_mul_(moves, torch.stack(differs).any().to(moves[0].dtype))
+    torch._foreach_mul_(moves, [F.normalize((w - a).abs(), dim=0, eps=1e-12) for w, a in pairs])
     return moves

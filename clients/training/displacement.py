@@ -32,7 +32,7 @@ def displaced(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator
 
 
 @torch.no_grad()
-def along(weights: Sequence[Tensor], length: float) -> list[Tensor]:
+def along(weights: Sequence[Tensor], length: float | Tensor) -> list[Tensor]:
     """Return length * g / (||g|| + 1e-12) for the gradients g of the weights, one per weight.
 
     The norm is that of all gradients together.

@@ -73,9 +73,7 @@ def calibrate(
     features, labels = _gaussians(process).draw(retraining.features, generator)
     _retrain(process.model.head, (features, labels), config, retraining, generator)
     results |= {"after": _tested(process), **asdict(retraining)}
-    metadata = {"method": config.method, "model": process.title, "dataset": config.dataset}
-    metadata |= process.data.dataset.image_format.as_metadata()
-    model = safetensors_bytes(process.model.state_dict(), metadata)
+    model = safetensors_bytes(process.model.state_dict(), process.metadata())
     with writing(run.path):
         write_atomically(run.path / "calibrated.safetensors", model)
         write_atomically(run.path / "calibration.json", json_text(results, 2).encode())

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-import fedapp
 from clients.training.arrays import load_arrays
 from fedapp.core.files import json_text, try_write, write_atomically
 from fedapp.core.paths import state_folder
@@ -174,17 +173,10 @@ class FinalModel(Callback):
         The process's model is loaded first, because the last round may not have been evaluated, or
         may have run in an earlier process.
         """
-        config, process = run.config, run.process
+        process = run.process
         load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
-        metadata = {
-            "method": config.method,
-            "model": process.title,
-            "dataset": config.dataset,
-            "fedapp": fedapp.__version__,
-            **process.data.dataset.image_format.as_metadata(),
-        }
         tensors = process.model.state_dict() if process.personal is None else _server_tensors(run)
-        run.directory.save_model(tensors, metadata)
+        run.directory.save_model(tensors, process.metadata())
 
 
 class Figures(Callback):

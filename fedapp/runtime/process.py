@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import fedapp
 from clients.base import LocalClient
 from clients.state.listing import expected_bytes
 from clients.state.memory import Memory
@@ -98,6 +99,16 @@ class ProcessContext:
     def title(self) -> str:
         """The name of the model, or of the group of models."""
         return self.config.model_group or self.config.model
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a file of the model says about it, besides its tensors."""
+        return {
+            "method": self.config.method,
+            "model": self.title,
+            "dataset": self.config.dataset,
+            "fedapp": fedapp.__version__,
+            **self.data.dataset.image_format.as_metadata(),
+        }
 
     def new_model(self) -> Model:
         """Build the method's model with its initial weights."""

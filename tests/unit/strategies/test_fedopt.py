@@ -1,4 +1,4 @@
-"""FedAdagrad, FedYogi and FedAdam: two rounds by hand, and where they are FedAvg."""
+"""FedAdagrad, FedYogi and FedAdam: three rounds by hand, and where they are FedAvg."""
 
 import math
 
