@@ -15,6 +15,7 @@ from fedapp.core.errors import UserError
 from fedapp.experiments.papers.cells import cells_of
 from fedapp.experiments.papers.tables import all_papers
 from fedapp.methods.row import FAMILIES, Method
+from fedapp.models.backbones import fitting_backbones
 
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
@@ -78,7 +79,7 @@ def settings(name: str, row: Method) -> list[dict[str, Any]]:
             "augmentation": setting.augmentation,
         }
         for (dataset, model), setting in SETTINGS.items()
-        if not row.models or model in row.models
+        if model in fitting_backbones(row.needs)
     ]
 
 

@@ -6,7 +6,6 @@ the general one of its setting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fedapp.config import paper_settings as papers
@@ -15,6 +14,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data.datasets import DATASETS
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.methods.row import USUAL_TEMPERATURES, Method
+from fedapp.models.backbones import BackboneProperty, fitting_backbones
 from fedapp.models.groups import GROUPS
 
 
@@ -30,14 +30,12 @@ def _streams(name: str) -> bool:
     return name in DATASETS and DATASETS[name].streams
 
 
-def default_model(dataset: str, fitting: Sequence[str] = ()) -> str:
-    """Return the papers' backbone for a data set, or the first fitting one if it does not fit.
-
-    `fitting` lists the backbones that a method can train; empty: all.
-    """
+def default_model(dataset: str, needs: BackboneProperty) -> str:
+    """Return the papers' backbone for a data set, or the first with what a method needs."""
     name = settings_name(dataset)
     usual = papers.MODEL_OF.get(name, "resnet18" if _streams(name) else "cnn")
-    return usual if usual in fitting or not fitting else fitting[0]
+    fitting = fitting_backbones(needs)
+    return usual if usual in fitting else fitting[0]
 
 
 def is_ordinary(row: Method) -> bool:

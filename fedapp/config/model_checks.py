@@ -6,11 +6,15 @@ from fedapp.core.errors import UserError
 from fedapp.data.datasets import find_dataset
 from fedapp.methods.row import Method
 from fedapp.models.architectures import check_architecture
-from fedapp.models.backbones import BACKBONES, check_batch_size, needs_two
+from fedapp.models.backbones import BACKBONES, check_batch_size, fitting_backbones, needs_two
 from fedapp.models.groups import GROUPS, ModelGroup, find_group
 from fedapp.models.heads import HEADS
 from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
-from fedapp.models.model import ALL_BUT_NORMS
+
+_NEEDS = {
+    "has_batch_norm": "normalisation layers",
+    "has_basic_blocks": "the basic blocks of a ResNet",
+}
 
 
 def check_group(config: RunConfig, method: Method) -> None:
@@ -54,11 +58,11 @@ def check_model(config: RunConfig, row: Method) -> None:
             "the number of their features, is 0, so the model has no such layers; set it too, such "
             "as to 256 for MOON's projection head"
         )
-    of_own_kind = row.exchange.sends == ALL_BUT_NORMS and BACKBONES[config.model].has_batch_norm
-    if row.models and config.model not in row.models and not of_own_kind:
+    fitting = fitting_backbones(row.needs)
+    if config.model not in fitting:
         raise UserError(
-            f"method '{config.method}' uses layers that not every model has: its model must be one "
-            f"of {', '.join(row.models)}, not '{config.model}'"
+            f"method '{config.method}' needs {_NEEDS[row.needs]}: its model must be one of "
+            f"{', '.join(fitting)}, not '{config.model}'"
         )
     side = find_dataset(config.dataset).image_size
     if side is not None and not config.model_group:  # otherwise checked once the data are loaded
@@ -102,7 +106,7 @@ def check_model_keys(config: RunConfig, row: Method) -> None:
             "leave them at their defaults"
         )
     defaults = {
-        "model": (default_model(config.dataset, row.models), "set 'model-group' instead"),
+        "model": (default_model(config.dataset, row.needs), "set 'model-group' instead"),
         "bn": ("batch", "leave it at 'batch', which every 'model-group' has"),
         "bottleneck": (0, "set 'feature-dim' instead"),
         "bottleneck-layers": (1, "leave it at 1"),

@@ -151,7 +151,7 @@ def layers(config: RunConfig) -> list[Layer]:
 def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
     """Return what "auto" may mean in training, as values with their source."""
     dataset, name = settings_name(config.dataset), row.settings_of or config.method
-    model = default_model(config.dataset, row.models) if config.model == "auto" else config.model
+    model = default_model(config.dataset, row.needs) if config.model == "auto" else config.model
     setting = find_setting(dataset, model)
     own = config.regulariser in ("auto", row.loss.regulariser)
     added = "none" if own else config.regulariser

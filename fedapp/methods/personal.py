@@ -62,7 +62,7 @@ PERSONAL: dict[str, Method] = {
         client=ClientSpec(PersonalPartClient),
         exchange=Exchange(sends=ALL_BUT_NORMS, keeps="normalisation layers"),
         accuracy=CLIENT_MEAN,
-        models=("resnet10", "resnet18", "resnet18-imagenet-stem", "mobilenet", "mobilenetv2"),
+        needs="has_batch_norm",
     ),
     "ditto": Method(
         "Personal models pulled towards the global model",

@@ -12,6 +12,7 @@ from clients.base import LocalClient
 from clients.training.objective import LossOptions, Objective
 from fedapp.core.keys import Key
 from fedapp.methods.setup import MethodSetup
+from fedapp.models.backbones import BackboneProperty
 from fedapp.models.heads import HeadKind, find_kind
 from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
@@ -145,7 +146,7 @@ class Method:
     personal: PersonalModels | None = None  # set where clients have architectures of their own
     fine_tuning: FineTuning = FineTuning()
     accuracy: str = GLOBAL  # what the run's accuracy measures
-    models: tuple[str, ...] = ()  # backbones it can train, the default one first; empty: all
+    needs: BackboneProperty = ""  # what the backbones that it can train have; empty: any
     keys: dict[str, Key] = field(default_factory=dict)  # run-config keys of this method
     defaults: dict[str, Any] = field(default_factory=dict)  # the paper's values, by key
     fixed: dict[str, Any] = field(

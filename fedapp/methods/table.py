@@ -140,7 +140,7 @@ METHODS: dict[str, Method] = {
         "Equal Lipschitz estimates of the last block at full and reduced width",
         "Mendieta et al. 2022, CVPR; weights as FedNTD appendix J",
         client=ClientSpec(FedAlignClient, options={"mu": "fedalign-mu", "width": "fedalign-width"}),
-        models=("resnet10", "resnet18", "resnet18-imagenet-stem"),
+        needs="has_basic_blocks",
         keys={
             "fedalign-mu": Key(Weight, 0.45, "FedAlign: weight of the alignment"),
             "fedalign-width": Key(Share, 0.25, "FedAlign: share of channels at reduced width"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -21,6 +21,8 @@ from fedapp.models.quick_layers import use_quick_layers
 NormLayer = Callable[[int], nn.Module]
 
 relu = partial(nn.ReLU, inplace=True)  # the same bits with one memory pass less
+BackboneProperty = Literal["", "has_batch_norm", "has_basic_blocks"]
+
 _CHANNELS_PER_GROUP = 16
 _SMALL_IMAGE_BELOW = 64
 
@@ -41,12 +43,15 @@ class BackboneInfo:
         has_batch_norm: whether `bn` has an effect.
         one_pixel_up_to: side of the largest images that the last BatchNorm sees as one pixel; 0:
             none.
+        has_basic_blocks: whether its stages `layer1` to `layer4` are basic blocks of torchvision's
+            ResNets.
     """
 
     build: Callable[[int, int, NormLayer], nn.Module]
     feature_dim: int
     has_batch_norm: bool
     one_pixel_up_to: int = 0
+    has_basic_blocks: bool = False
 
 
 def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch") -> nn.Module:
@@ -83,6 +88,11 @@ def check_batch_size(networks: str, batch_size: object) -> None:
             f"run-config key 'batch-size' is 1, but {networks} BatchNorm, which needs 2 images or "
             "more"
         )
+
+
+def fitting_backbones(need: BackboneProperty) -> list[str]:
+    """Return the names of all backbones with a property, a field of `BackboneInfo`; empty: all."""
+    return [name for name, info in BACKBONES.items() if not need or getattr(info, need)]
 
 
 def normalises_by_batch(name: str, bn: str) -> bool:
@@ -203,10 +213,12 @@ def _resnet(
 BACKBONES: dict[str, BackboneInfo] = {
     "cnn": BackboneInfo(_cnn, 512, False),
     "vgg11": BackboneInfo(_vgg11, 512, False),
+    "resnet10": BackboneInfo(partial(_resnet, 1), 512, True, 8, True),
+    "resnet18": BackboneInfo(partial(_resnet, 2), 512, True, 8, True),
+    # with the 7x7 stem also for small images
+    "resnet18-imagenet-stem": BackboneInfo(
+        partial(_resnet, 2, small_image_below=0), 512, True, 32, True
+    ),
     "mobilenet": BackboneInfo(_mobilenet, 1024, True, 16),
     "mobilenetv2": BackboneInfo(_mobilenetv2, 1280, True, 8),
-    "resnet10": BackboneInfo(partial(_resnet, 1), 512, True, 8),
-    "resnet18": BackboneInfo(partial(_resnet, 2), 512, True, 8),
-    # with the 7x7 stem also for small images
-    "resnet18-imagenet-stem": BackboneInfo(partial(_resnet, 2, small_image_below=0), 512, True, 32),
 }

@@ -7,7 +7,7 @@ from in_process import assert_same, differ, federate, settings
 from clients.fedalign import at_width, stretch
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.models.backbones import build_extractor
+from fedapp.models.backbones import BACKBONES, BackboneInfo, build_extractor
 
 RUN = {"model": "resnet10", "lr": 0.05, "num_rounds": 1, "participation": 0.1, "batch_size": 50}
 
@@ -50,6 +50,15 @@ def test_without_weight_it_is_fedavg_bit_for_bit_and_with_it_not():
 
 
 def test_only_resnets_can_be_aligned():
-    with pytest.raises(UserError, match=r"must be one of resnet10, resnet18, .*, not 'cnn'"):
+    blocks = "needs the basic blocks of a ResNet: its model must be one of resnet10, resnet18, "
+    with pytest.raises(UserError, match=rf"{blocks}resnet18-imagenet-stem, not 'cnn'"):
         parse_config(settings(method="fedalign", model="cnn"))
     assert parse_config(settings(method="fedalign")).model == "resnet10"
+
+
+def test_a_resnet_of_ones_own_is_allowed(monkeypatch):
+    build = BACKBONES["resnet10"].build
+    info = BackboneInfo(build, 512, has_batch_norm=True, has_basic_blocks=True)
+    monkeypatch.setitem(BACKBONES, "mine", info)
+    plain = federate(settings(method="fedavg", **{**RUN, "model": "mine"}))[0]
+    assert differ(plain, federate(settings(method="fedalign", **{**RUN, "model": "mine"}))[0])

@@ -65,5 +65,5 @@ def test_a_backbone_of_ones_own_with_batchnorm_is_allowed(monkeypatch):
 
 
 def test_a_model_without_normalisation_is_refused():
-    with pytest.raises(UserError, match=r"'fedbn' .*'cnn'"):
+    with pytest.raises(UserError, match=r"'fedbn' needs normalisation layers.*resnet10.*'cnn'"):
         parse_config(settings(method="fedbn", model="cnn"))

@@ -22,7 +22,7 @@ ONE_MODEL = [name for name, row in METHODS.items() if row.personal is None]
 
 def shortened(method, **changes):
     """Return a configuration of three clients; two rounds for methods that train ResNets only."""
-    less = {"num_rounds": 2} if METHODS[method].models else {}
+    less = {"num_rounds": 2} if METHODS[method].needs else {}
     return settings(**{"method": method, "participation": 0.3, **changes, **less})
 
 
