@@ -26,6 +26,7 @@ from fedapp.core.progress import tracked
 from fedapp.core.rng import Stream, torch_rng
 from fedapp.methods.table import find_method
 from fedapp.models.heads import find_kind
+from fedapp.results.final_model import made_from, model_file
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.evaluation import evaluate_classes
@@ -73,9 +74,10 @@ def calibrate(
     features, labels = _gaussians(process).draw(retraining.features, generator)
     _retrain(process.model.head, (features, labels), config, retraining, generator)
     results |= {"after": _tested(process), **asdict(retraining)}
-    model = safetensors_bytes(process.model.state_dict(), process.metadata())
+    metadata = process.metadata() | made_from(run)
+    model = safetensors_bytes(process.model.state_dict(), metadata)
     with writing(run.path):
-        write_atomically(run.path / "calibrated.safetensors", model)
+        write_atomically(model_file(run, calibrated=True), model)
         write_atomically(run.path / "calibration.json", json_text(results, 2).encode())
     return results
 

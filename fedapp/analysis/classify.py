@@ -64,12 +64,17 @@ class TrainedModel:
     device: torch.device
 
     @classmethod
-    def of(cls, run: RunDirectory, device: str = "cpu") -> "TrainedModel":
-        """Load the model of a run; `device` is auto, cpu, cuda or cuda:N.
+    def of(cls, run: RunDirectory, device: str = "cpu", calibrated: bool = False) -> "TrainedModel":
+        """Load the model of a run.
+
+        Args:
+            run: the run.
+            device: auto, cpu, cuda or cuda:N.
+            calibrated: take the head that `fedapp calibrate` has retrained.
 
         Raises:
             UserError: the clients of this method have personal models; or the run has not ended,
-                saved no model, or was trained with a file that is not named or has changed.
+                saved no such model, or was trained with a file that is not named or has changed.
         """
         check_extension(run)
         check_global_model(str(run.config()["method"]))
@@ -78,7 +83,7 @@ class TrainedModel:
         chosen, images = choose_device(config.device), read_image_format(run)
         set_float32_precision(config.precision)
         model = build_global_model(config, images, chosen)
-        load_weights(model, run)
+        load_weights(model, run, calibrated)
         return cls(model.eval(), images, config, chosen)
 
     @property

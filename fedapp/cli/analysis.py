@@ -186,6 +186,9 @@ def classify(
     run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
     files: Annotated[list[Path], typer.Argument(help="Image files.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="With the head of `fedapp calibrate`.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the class of each image by the final global model of a run.
@@ -196,7 +199,7 @@ def classify(
     from fedapp.analysis.classify import BATCH_NOTE, TrainedModel
     from fedapp.results.run_directory import RunDirectory
 
-    trained = TrainedModel.of(RunDirectory.load(run), device)
+    trained = TrainedModel.of(RunDirectory.load(run), device, calibrated)
     guesses = trained.classify(files)
     if trained.depends_on_batch:
         print(f"note: {BATCH_NOTE}", file=sys.stderr)

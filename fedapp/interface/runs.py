@@ -94,7 +94,7 @@ class Run:
         """
         return read_image_format(self.directory)
 
-    def model(self, device: str = "cpu") -> Model:
+    def model(self, device: str = "cpu", calibrated: bool = False) -> Model:
         """Return the final global model as a torch module in evaluation mode.
 
         It maps images [B, channels, H, W], normalised as in training (`image_format` has mean and
@@ -102,21 +102,22 @@ class Run:
 
         Args:
             device: the model's device: auto, cpu, cuda or cuda:N.
+            calibrated: take the head that `calibrate` has retrained.
 
         Raises:
             UserError: the clients of this method have personal models, or the run has not ended or
-                saved no model.
+                saved no such model.
         """
-        return TrainedModel.of(self.directory, device).model
+        return TrainedModel.of(self.directory, device, calibrated).model
 
-    def classify(self, images: Given, device: str = "cpu") -> list[Guess]:
+    def classify(self, images: Given, device: str = "cpu", calibrated: bool = False) -> list[Guess]:
         """Return the class name of each image, by the final global model, and its score.
 
         `images` are uint8 [n, H, W, channels] or the paths of files. Give all of them in one call,
         because each call loads the model. Raises UserError as `model`, and for images that the
         model cannot take.
         """
-        return TrainedModel.of(self.directory, device).classify(images)
+        return TrainedModel.of(self.directory, device, calibrated).classify(images)
 
     def personalise(self, export: str | Path | None = None, **keys: Any) -> dict[str, Any]:
         """Fine-tune and test the final global model on every client, as `fedapp personalise`.

@@ -1,10 +1,23 @@
-"""The final model of a run: model.safetensors, if it is that of the run's last round."""
+"""The final model of a run: model.safetensors, if it is that of the run's last round.
+
+Beside it may lie the same model with a calibrated head, calibrated.safetensors.
+"""
+
+import hashlib
+from pathlib import Path
 
 import numpy as np
 
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
 from fedapp.results.run_directory import RunDirectory
+
+_MADE_FROM = "sha256-of-model"  # in the metadata of the model with a calibrated head
+
+
+def model_file(run: RunDirectory, calibrated: bool = False) -> Path:
+    """Return where a run's final model is, or that with a calibrated head."""
+    return run.path / "calibrated.safetensors" if calibrated else run.model_path
 
 
 def has_model(run: RunDirectory) -> bool:
@@ -21,30 +34,38 @@ def read_image_format(run: RunDirectory) -> ImageFormat:
     Raises:
         UserError: the run has not ended, has saved no model, or the file does not say it.
     """
-    from safetensors import SafetensorError, safe_open
-
     _check(run)
-    try:
-        with safe_open(run.model_path, "np") as file:
-            return ImageFormat.of_metadata(file.metadata() or {}, run.model_path)
-    except SafetensorError as error:
-        raise not_its_model(run, error) from None
+    return ImageFormat.of_metadata(_metadata(run.model_path), run.model_path)
 
 
-def read_model(run: RunDirectory) -> dict[str, np.ndarray]:
-    """Return the tensors of a run's final model, by name.
+def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndarray]:
+    """Return the tensors of a run's final model, or of that with a calibrated head, by name.
 
     Raises:
-        UserError: the run has not ended, has saved no model, or the file is damaged.
+        UserError: the run has not ended, has saved no such model, or the file is damaged.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     _check(run)
+    file = model_file(run, calibrated)
+    if calibrated:
+        _check_calibrated(file, run)
     try:
-        return dict(load_file(run.model_path))
+        return dict(load_file(file))
     except SafetensorError as error:
-        raise not_its_model(run, error) from None
+        raise not_its_model(file, error) from None
+
+
+def made_from(run: RunDirectory) -> dict[str, str]:
+    """Return what a file with a calibrated head says about the model that it was made from."""
+    with open(run.model_path, "rb") as file:
+        return {_MADE_FROM: hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def not_its_model(file: Path, error: object) -> UserError:
+    """Return the error for a file that is damaged or of another model than its run's."""
+    return UserError(f"{file} does not contain the model of this run: {error}")
 
 
 def _check(run: RunDirectory) -> None:
@@ -58,6 +79,23 @@ def _check(run: RunDirectory) -> None:
         )
 
 
-def not_its_model(run: RunDirectory, error: object) -> UserError:
-    """Return the error for a file that is damaged or of another model."""
-    return UserError(f"{run.model_path} does not contain the model of this run: {error}")
+def _check_calibrated(file: Path, run: RunDirectory) -> None:
+    """Raise UserError if a run's final model was not calibrated."""
+    if not file.is_file():
+        raise UserError(f"{file} is missing; `fedapp calibrate {run.path}` makes it")
+    if made_from(run).items() - _metadata(file).items():
+        raise UserError(
+            f"{file} was made from an earlier model of this run; repeat `fedapp calibrate "
+            f"{run.path}`"
+        )
+
+
+def _metadata(file: Path) -> dict[str, str]:
+    """Return what a file of a model says about it; raises UserError if it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "np") as opened:
+            return opened.metadata() or {}
+    except SafetensorError as error:
+        raise not_its_model(file, error) from None

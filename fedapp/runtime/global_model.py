@@ -9,7 +9,7 @@ from fedapp.data.image_format import ImageFormat
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.models.model import Model, build_model
-from fedapp.results.final_model import not_its_model, read_model
+from fedapp.results.final_model import model_file, not_its_model, read_model
 from fedapp.results.run_directory import RunDirectory
 
 
@@ -33,10 +33,15 @@ def check_global_model(method: str) -> None:
         )
 
 
-def load_weights(model: nn.Module, run: RunDirectory) -> None:
-    """Load a run's final model; raises UserError if there is none, or it does not fit."""
-    tensors = {name: torch.from_numpy(array) for name, array in read_model(run).items()}
+def load_weights(model: nn.Module, run: RunDirectory, calibrated: bool = False) -> None:
+    """Load a run's final model, or that with a calibrated head.
+
+    Raises UserError if there is none, or it does not fit.
+    """
+    arrays = read_model(run, calibrated)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        raise not_its_model(run, str(error).splitlines()[-1].strip()) from None
+        file = model_file(run, calibrated)
+        raise not_its_model(file, str(error).splitlines()[-1].strip()) from None

@@ -1,12 +1,14 @@
 """Calibration of the head: exact statistics, draws, what it writes, and what it refuses."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from in_process import ROOT, settings
+from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
@@ -15,8 +17,12 @@ from fedapp.analysis.formulas.gaussians import ClassGaussians
 from fedapp.cli.app import app
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
+from fedapp.core.files import write_atomically
+from fedapp.data.datasets import load_dataset
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
+from fedapp.interface.runs import load_run
+from fedapp.results.final_model import read_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 
@@ -84,6 +90,36 @@ def test_it_lifts_a_model_of_clients_with_two_classes_and_changes_its_head_alone
     assert changed == {"head.weight", "head.bias"}
     again = calibrate(run.path, {}, Retraining(features=200, epochs=5))
     assert again == found
+
+
+def test_images_are_classified_by_the_calibrated_head_if_asked(run, tmp_path):
+    found = calibrate(run.path, {}, Retraining(features=200, epochs=5))
+    digits = load_dataset("digits")
+    for calibrated, when in ((False, "before"), (True, "after")):
+        guesses = load_run(run.path).classify(digits.test_images, calibrated=calibrated)
+        right = [digits.classes[label] for label in digits.test_labels]
+        share = np.mean([each.label == name for each, name in zip(guesses, right, strict=True)])
+        assert share == pytest.approx(found[when]["accuracy"])
+    Image.fromarray(digits.test_images[0, ..., 0]).save(tmp_path / "zero.png")
+    command = ["classify", str(run.path), str(tmp_path / "zero.png"), "--json", "--calibrated"]
+    (printed,) = json.loads(CliRunner().invoke(app, command).stdout)
+    assert (printed["class"], printed["score"]) == (guesses[0].label, round(guesses[0].score, 4))
+
+
+def test_a_calibrated_head_that_is_missing_or_of_an_earlier_model_is_refused(run, tmp_path):
+    copy = RunDirectory.load(shutil.copytree(run.path, tmp_path / "copy"))
+    head = copy.path / "calibrated.safetensors"
+    calibrate(copy.path, {}, Retraining(features=20, epochs=1))
+    assert read_model(copy, calibrated=True)
+    write_atomically(copy.model_path, copy.model_path.read_bytes()[:-4] + b"resu")
+    with pytest.raises(UserError, match=r"calibrated\.safetensors was made from an earlier model"):
+        read_model(copy, calibrated=True)
+    head.write_bytes(head.read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"calibrated\.safetensors does not contain the model"):
+        read_model(copy, calibrated=True)
+    head.unlink()
+    with pytest.raises(UserError, match=r"calibrated\.safetensors is missing; `fedapp calibrate"):
+        load_run(copy.path).model(calibrated=True)
 
 
 def test_the_command_prints_both_accuracies(run):
