@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.analysis.callback import Measures
+from fedapp.config.overrides import with_extension_keys
 from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config, rate_note
 from fedapp.config.run_config import RunConfig
@@ -53,6 +54,7 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float) -> None:
     """Train and write the whole run directory, also if the rounds end early."""
     configure()
+    run_config = with_extension_keys(run_config)
     config = parse_config(run_config)
     if note := rate_note(run_config, config):
         log.info(note)

@@ -16,28 +16,28 @@ StepRule = Callable[[np.ndarray, np.ndarray, float, float, int], float]
 
 
 def of_the_paper(
-    squares: np.ndarray, weights: np.ndarray, length: float, epsilon: float, clients: int
+    squares: np.ndarray, weights: np.ndarray, square: float, epsilon: float, clients: int
 ) -> float:
     """Return max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))): equation 5."""
-    return max(1.0, float(np.average(squares, weights=weights)) / (2.0 * (length + epsilon)))
+    return max(1.0, float(np.average(squares, weights=weights)) / (2.0 * (square + epsilon)))
 
 
 def of_its_authors_code(
-    squares: np.ndarray, weights: np.ndarray, length: float, epsilon: float, clients: int
+    squares: np.ndarray, weights: np.ndarray, square: float, epsilon: float, clients: int
 ) -> float:
     """Return equation 5 with M epsilon instead of epsilon, M the round's number of clients."""
-    return of_the_paper(squares, weights, length, len(squares) * epsilon, clients)
+    return of_the_paper(squares, weights, square, len(squares) * epsilon, clients)
 
 
 def of_feddr_plus_code(
-    squares: np.ndarray, weights: np.ndarray, length: float, epsilon: float, clients: int
+    squares: np.ndarray, weights: np.ndarray, square: float, epsilon: float, clients: int
 ) -> float:
     """Return min(1, mean_i |D_i| / (2 (|D| + N epsilon))), N the number of all clients.
 
     This never extrapolates. A public code base with the methods of FedDr+ and FedFN implements
     FedExP in this way. That their tables come from it is an inference; no paper states it.
     """
-    return min(1.0, float(np.sqrt(squares).mean()) / (2.0 * (length**0.5 + clients * epsilon)))
+    return min(1.0, float(np.sqrt(squares).mean()) / (2.0 * (square**0.5 + clients * epsilon)))
 
 
 STEPS: dict[str, StepRule] = {
@@ -93,8 +93,8 @@ class FedExP(StatefulFedAvg):
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
         squares = np.array([result.squared_distance for result in results])
-        length, clients = squared_norm(update), len(self.federation.nodes)
-        eta = self.step_rule(squares, np.array(weights), length, self.epsilon, clients)
+        square, clients = squared_norm(update), len(self.federation.nodes)
+        eta = self.step_rule(squares, np.array(weights), square, self.epsilon, clients)
         self.report.metrics["step_length"] = eta
         self.kept = received if self.averages else {}  # the model before the last one
         moved = {

@@ -22,6 +22,8 @@ _BELONGS: dict[str, Callable[[str], bool]] = {
     BOTTLENECK: lambda name: name.startswith("bottleneck."),
 }
 
+PARTS = tuple(_BELONGS)
+
 
 def in_part(name: str, part: str) -> bool:
     """Return whether a parameter of this name belongs to a part of the model."""

@@ -51,11 +51,13 @@ class Measures(Callback):
             entry = measure_round(run.process, models, self.words)
         except UserError as error:
             log.info(f"analysis of round {number} is left out: {error}")
-            return
-        try_write(f"analysis of round {number}", lambda: measures_file.add(run.directory, entry))
-        log.info(cost_sentence(entry))
-        self.tracker.log({"round": number, **measures_file.figures(entry)})
-        run.round_started = time.monotonic()  # the next round's time excludes the measures
+        else:
+            what = f"analysis of round {number}"
+            try_write(what, lambda: measures_file.add(run.directory, entry))
+            log.info(cost_sentence(entry))
+            self.tracker.log({"round": number, **measures_file.figures(entry)})
+        finally:
+            run.round_started = time.monotonic()  # the next round's time excludes the measures
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Add the main results of the last measured round to the summary, by "measure/name"."""

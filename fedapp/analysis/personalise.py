@@ -25,6 +25,7 @@ from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.global_model import load_weights
 from fedapp.runtime.opening import reopened
+from fedapp.runtime.process import ProcessContext
 from strategies.rounds.client_evaluation import summarise_clients
 
 CHANGEABLE = ("finetune-*", *OVERRIDABLE, "beta", "tau", "batch-size")
@@ -64,7 +65,7 @@ def personalise(
             raise UserError(f"client {client}: {reason}; give a smaller finetune-lr") from None
         rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
         if folder is not None:
-            _export(own, config, folder / f"client-{client}.safetensors")
+            _export(own, process, folder / f"client-{client}.safetensors")
     summary = {key.replace("-", "_"): value for key, value in summarise_clients(rows).items()}
     results = {**_settings(config), **summary, "clients": rows}
     with writing(run.path):
@@ -111,9 +112,6 @@ def _new_folder(export: Path | None) -> Path | None:
     return export
 
 
-def _export(client: LocalClient, config: RunConfig, path: Path) -> None:
-    metadata = {
-        "method": config.method, "model": config.model, "dataset": config.dataset,
-        "client": str(client.client),
-    }  # fmt: skip
+def _export(client: LocalClient, process: ProcessContext, path: Path) -> None:
+    metadata = {**process.metadata(), "client": str(client.client)}
     write_atomically(path, safetensors_bytes(client.model.state_dict(), metadata))

@@ -99,7 +99,6 @@ def _server_trains(config: RunConfig, row: Method) -> bool:
 
 # Keys that apply to some configurations only; all others apply always.
 APPLIES: dict[str, Test] = {
-    "extension-keys": lambda config, _: bool(config.extension_keys),
     "beta": _beta,
     "mu": _weighs("mu"),
     "tau": _tau,

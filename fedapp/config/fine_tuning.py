@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clients.training.parts import ALL, BODY
-from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.methods.row import ADD, GLOBAL, FineTuning, Method
+
+if TYPE_CHECKING:  # the extension files are checked against the protocols before it is complete
+    from fedapp.config.run_config import RunConfig
 
 ALTERNATING = "alternating"  # all but the head's fixed rows, then rows and bottleneck in turns
 

@@ -48,7 +48,19 @@ def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
             ) from None
         _check_types(text, read)
         overrides |= read
-    return overrides
+    return with_extension_keys(overrides)
+
+
+def with_extension_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the pairs of its key `extension-keys` as keys of their own.
+
+    Flower refuses keys that pyproject.toml does not list, so a user passes them in this one text.
+    """
+    others = {key: value for key, value in values.items() if key != "extension-keys"}
+    text = values.get("extension-keys", "")
+    if isinstance(text, str) and text.strip():
+        return {**others, **read_overrides([text])}
+    return others
 
 
 def _check_types(text: str, values: Mapping[str, Any]) -> None:

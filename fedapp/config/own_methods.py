@@ -6,18 +6,34 @@ would end a run with a traceback, some of them in the middle of the training.
 
 import inspect
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import fields
+from typing import get_args
 
 from pydantic import BaseModel
 
 from clients.base import LocalClient
 from clients.training.objective import BASE_LOSSES, REGULARISERS
+from clients.training.parts import PARTS
+from fedapp.config.fine_tuning import PROTOCOLS
 from fedapp.config.key_groups import kebab
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.keys import Key
-from fedapp.methods.row import ClientSpec, Method, ServerSpec, no_parts
+from fedapp.methods.row import (
+    ACCURACIES,
+    COMBINATIONS,
+    PERSONAL_SENDS,
+    ClientSpec,
+    Method,
+    ServerSpec,
+    no_parts,
+)
 from fedapp.methods.table import METHODS, method_keys
+from fedapp.models.backbones import BackboneProperty
+from fedapp.models.heads import HeadKind
+from fedapp.models.model import SENDS
+from fedapp.models.personal_heads import STYLES
 from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
 
@@ -26,11 +42,8 @@ _OWN_KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 def check_method(row: Method) -> None:
     """Raise UserError for the first part of a method's row that cannot work, in one sentence."""
-    _exists("loss", row.loss.base, BASE_LOSSES)
-    if row.loss.regulariser is not None:
-        _exists("regulariser", row.loss.regulariser, REGULARISERS)
-    if row.settings_of:
-        _exists("method", row.settings_of, METHODS)
+    for what, name, known in _words(row):
+        _exists(what, name, known)
     for name, key in row.keys.items():
         _check_key(name, key)
     try:
@@ -38,9 +51,7 @@ def check_method(row: Method) -> None:
         keys |= {name: key.default for name, key in method_keys().items()}
     except ValueError as error:
         raise UserError(str(error)) from None
-    options = (row.head.options, row.client.options, row.server.options)
-    named = [key for option in options for key in option.values()]
-    for name in [*named, *row.defaults, *row.fixed]:
+    for name in [*_named_keys(row), *row.defaults, *row.fixed]:
         _exists("key", kebab(name), keys)
     for name in row.defaults:
         if keys[kebab(name)] != "auto":
@@ -51,6 +62,32 @@ def check_method(row: Method) -> None:
     _check_class("client", row.client, LocalClient)
     _check_class("server", row.server, ClientStrategy)
     _check_restored(row.server.kind)
+
+
+def _words(row: Method) -> Iterator[tuple[str, str, Collection[str]]]:
+    """Yield the words of a row that must be one of some: what it is, the word and all of them."""
+    yield "loss", row.loss.base, BASE_LOSSES
+    yield "regulariser", row.loss.regulariser or "none", ("none", *REGULARISERS)
+    yield "combination of loss and regulariser", row.loss.combine, COMBINATIONS
+    yield "method in settings_of", row.settings_of, ("", *METHODS)
+    yield "accuracy", row.accuracy, ACCURACIES
+    yield "needed property of a model", row.needs, get_args(BackboneProperty)
+    yield "fine-tuning protocol", row.fine_tuning.protocol, PROTOCOLS
+    yield "fine-tuned part", row.fine_tuning.part, ("", *PARTS)
+    sent = SENDS if row.personal is None else PERSONAL_SENDS
+    yield "part of the model that is sent", row.exchange.sends, sent
+    if row.personal is not None:
+        yield "style of heads", row.personal.style, STYLES
+    for name in row.head.options:
+        yield "field of a head", name, [field.name for field in fields(HeadKind)]
+
+
+def _named_keys(row: Method) -> list[str]:
+    """Return the keys that parts of a row name."""
+    options = (row.head.options, row.client.options, row.server.options)
+    single = [row.loss.weight, row.head.scale_key, row.exchange.keeps_if[0]]
+    single += [row.personal.style_key] if row.personal is not None else []
+    return [key for option in options for key in option.values()] + [key for key in single if key]
 
 
 def _exists(what: str, name: str, known: Collection[str]) -> None:

@@ -23,7 +23,7 @@ from fedapp.config.checks import check_config
 from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.key_groups import kebab, unknown_key
-from fedapp.config.overrides import read_overrides
+from fedapp.config.overrides import with_extension_keys
 from fedapp.config.paper_settings import GUESS, Setting
 from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
@@ -84,18 +84,6 @@ def _sentence(error: ValidationError) -> str:
     auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
     help_text = RunConfig.model_fields[key.replace("-", "_")].description
     return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"
-
-
-def with_extension_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the pairs of its key `extension-keys` as keys of their own.
-
-    Flower refuses keys that pyproject.toml does not list, so a user passes them in this one text.
-    """
-    others = {key: value for key, value in values.items() if key != "extension-keys"}
-    text = values.get("extension-keys", "")
-    if isinstance(text, str) and text.strip():
-        return {**others, **read_overrides([text])}
-    return others
 
 
 def load_run_config(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ class MethodKeys(Keys):
     method: str = Field("feddr+", description="name of a method, see `fedapp methods`")
     regulariser: str = Field(
         "auto",
-        description="none, prox, kd, ntd, ntd-mse, kd-ntd, ld, moon, fd or norm, added to a base "
-        "method; auto: the method's own",
+        description="none, prox, kd, ntd, ntd-mse, kd-ntd, ld, moon, fd, norm or decorr, added to "
+        "a base method; auto: the method's own",
     )
     beta: Weight | Auto = Field(
         "auto",

@@ -253,7 +253,7 @@ def _check_earlier(each: SweepRun) -> None:
     run, config = RunDirectory.load(path), parse_config(each.config)
     earlier = parse_config(run.config()).flat()
     variable = variable_keys(earlier)
-    for key, value in config.flat().items():
+    for key, value in config.recorded().items():
         if key not in variable and earlier[key] != value:
             raise UserError(
                 f"{path} has a run with {key} = {earlier[key]!r} instead of {value!r}: "

@@ -20,16 +20,20 @@ from strategies.rounds.base import ClientStrategy
 ADD = "add"  # base + weight * regulariser
 PERTURB = "perturb"  # gradient of the base loss at weights moved along the regulariser's gradient
 BLEND = "blend"  # beta * base + (1 - beta) * regulariser
+COMBINATIONS = (ADD, PERTURB, BLEND)
 
 GLOBAL = "global model on the whole test set"
 CLIENT_MEAN = "personal models on own test splits, mean over clients"
 CLIENT_TOTAL = "personal models on own test splits, all examples together"
+ACCURACIES = (GLOBAL, CLIENT_MEAN, CLIENT_TOTAL)
 
 FAMILIES = {
     "global": "one model for all clients",
     "personalised": "a personalised model for each client, of one architecture",
     "heterogeneous": "clients with different architectures",
 }
+
+PERSONAL_SENDS = ("head", "mentee", "nothing")  # parts of clients' models of their own
 
 LOSS_OPTIONS = {  # field of LossOptions -> key
     "share": "kd-ntd-lambda",
@@ -125,7 +129,7 @@ class ServerSpec:
 class Exchange:
     """What clients and server send in every round, and what a client keeps."""
 
-    # model, body (without head), head, all but normalisation, mentee, nothing; empty: as the head
+    # a word of SENDS, or of PERSONAL_SENDS for personal models; empty: all but a frozen head
     sends: str = ""
     also_sends: str = ""  # what clients and server send in addition
     keeps: str = ""  # what a client keeps in its state between rounds

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from fedapp.core.errors import unknown
 from fedapp.core.rng import Stream, seeded, torch_seed
 from fedapp.models.backbones import BACKBONES, build_extractor
 from fedapp.models.heads import Head, HeadKind, build_head
 
 ALL_BUT_NORMS = "all but normalisation"  # what FedBN sends: see `shared_tensors`
+SENDS = ("model", "body", "head", ALL_BUT_NORMS, "nothing")
 
 
 class Model(nn.Module):
@@ -101,7 +103,12 @@ def shared_tensors(model: Model, sends: str = "model") -> dict[str, Tensor]:
         "all but normalisation": without its normalisation layers; "nothing": none.
         A frozen head is never sent, because every process rebuilds it from the seed. Counters
         (BatchNorm's `num_batches_tracked`) have no mean and are not sent.
+
+    Raises:
+        UserError: another word.
     """
+    if sends not in SENDS:
+        raise unknown("part of the model that is sent", sends, SENDS)
     if sends == "nothing":
         return {}
     unshared = {"head.weight", "head.bias"} if model.head.frozen or sends == "body" else set()

@@ -138,7 +138,7 @@ class Tracking(Callback):
         self.tracker = tracker
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Log a row, with the values that measures added after it was written."""
+        """Log a row."""
         self.tracker.log(row)
 
     def close(self) -> None:

@@ -1,13 +1,11 @@
 """What a run will cost: time, memory and traffic, from a second of training in this process."""
 
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import cycle, islice
 
 import psutil
 import torch
-from torch import Tensor
 
 from clients.base import nbytes
 from clients.training.evaluation import predict
@@ -38,7 +36,8 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
     """Train and test for a moment, and extrapolate to the whole run on `workers` processes.
 
     Raises:
-        UserError: the data or the model of the configuration cannot be loaded.
+        UserError: the data or the model of the configuration cannot be loaded, or no client has
+            images to train on.
     """
     imported = psutil.Process().memory_info().rss  # shared: workers are forks of one process
     if config.threads:
@@ -84,7 +83,12 @@ def _training_speed(process: ProcessContext, number: int) -> float:
     """Return how many images per second a client trains on, by its method's objective."""
     client = process.client(number)
     one_epoch = replace(process.settings, epochs=1)
-    batches = list(islice(_endless(client.data.training(1)), 4))
+    batches = list(islice(cycle(client.data.training(1)()), 4))
+    if not batches:
+        raise UserError(
+            "the cost of a run cannot be estimated: no client has a full batch of "
+            f"{process.config.batch_size} images, so none would train; lower batch-size"
+        )
     objective = client.objective
     frozen = client.frozen(objective)
     train(client.model, frozen, objective, lambda: batches[:1], 0.0, one_epoch)  # warms up
@@ -94,11 +98,6 @@ def _training_speed(process: ProcessContext, number: int) -> float:
         if time.perf_counter() - start > LEAST_SECONDS:
             break
     return images / (time.perf_counter() - start)
-
-
-def _endless(epoch: Callable[[], Batches]) -> Iterator[tuple[Tensor, Tensor]]:
-    while True:
-        yield from epoch()
 
 
 def _test_seconds(process: ProcessContext) -> float:

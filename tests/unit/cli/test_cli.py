@@ -102,7 +102,7 @@ def test_datasets_and_doctor_print_tables_too():
 
 
 def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2():
-    command = [sys.executable, "-m", "fedapp.cli", "run", "-c", "methd='fedavg'"]
+    command = [sys.executable, "-m", "fedapp", "run", "-c", "methd='fedavg'"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr == (

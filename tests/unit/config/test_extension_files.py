@@ -55,7 +55,7 @@ def named(monkeypatch, tmp_path):
 def trained(folder, *options):
     """Run the command for one round in a process of its own and return the run directory."""
     keys = f"num-rounds=1 num-clients=10 output-dir='{folder}' run-name='one'"
-    command = [sys.executable, "-m", "fedapp.cli", "run", *options, "-c", keys]
+    command = [sys.executable, "-m", "fedapp", "run", *options, "-c", keys]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return RunDirectory.load(folder / "one")

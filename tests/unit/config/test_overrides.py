@@ -111,3 +111,14 @@ def test_another_name_of_a_key_leads_to_it(key, near):
 def test_a_name_in_other_letters_is_found():
     with pytest.raises(UserError, match="'CIFAR-10' does not exist; did you mean 'cifar10'"):
         parse_config({"dataset": "CIFAR-10"})
+
+
+def test_extension_keys_are_keys_of_their_own_that_the_user_has_set(tmp_path):
+    assert read_overrides(["extension-keys='lr=0.5 num-rounds=1' lr=0.1"]) == {
+        "lr": 0.5, "num-rounds": 1,
+    }  # fmt: skip
+    values = {**DEFAULTS, "method": "fedavg", "num-rounds": 1, "output-dir": str(tmp_path)}
+    values |= {"run-name": "one", "extension-keys": "lr=0.5"}  # as from `flwr run`
+    assert run_in_process(ROOT, values, Resources()) == 0
+    lines = (tmp_path / "one" / "config.toml").read_text().splitlines()
+    assert "lr = 0.5" in lines  # unmarked: it is the user's

@@ -8,9 +8,13 @@ from clients.base import LocalClient
 from fedapp.config.own_methods import check_method
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.methods import METHODS, ClientSpec, Method, ServerSpec, find_method
+from fedapp.methods import METHODS, ClientSpec, HeadSpec, LossSpec, Method, ServerSpec, find_method
+from fedapp.methods.row import Exchange, FineTuning, PersonalModels
+from fedapp.models.model import build_model, shared_tensors
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
+
+NOTHING = Exchange(sends="nothing")
 
 
 class Short(FedAvg):
@@ -81,6 +85,35 @@ def test_arguments_may_be_those_of_the_class_and_of_the_classes_that_it_passes_t
 def test_a_class_that_cannot_be_built_or_resumed_is_one_sentence(refused, message):
     with pytest.raises(UserError, match=message):
         check_method(refused)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"exchange": Exchange(sends="heads")}, "part of the model that is sent 'heads' .* 'head'"),
+        ({"loss": LossSpec(combine="sum")}, "combination of loss and regulariser 'sum' does not"),
+        ({"loss": LossSpec(weight="muu")}, "key 'muu' does not exist; did you mean 'mu'"),
+        ({"head": HeadSpec(scale_key="tauu")}, "key 'tauu' does not exist; did you mean 'tau'"),
+        ({"head": HeadSpec(options={"frozn": "lr"})}, "field of a head 'frozn' .* 'frozen'"),
+        ({"fine_tuning": FineTuning(protocol="zz")}, "fine-tuning protocol 'zz' does not exist"),
+        ({"fine_tuning": FineTuning(part="bdy")}, "fine-tuned part 'bdy' .* 'body'"),
+        ({"personal": PersonalModels(style="zz"), "exchange": NOTHING}, "style of heads 'zz'"),
+        ({"personal": PersonalModels(style_key="zz"), "exchange": NOTHING}, "key 'zz' does not"),
+        ({"exchange": replace(NOTHING, keeps_if=("zz", 1.0))}, "key 'zz' does not exist"),
+        ({"personal": PersonalModels(), "exchange": Exchange(sends="body")}, "is sent 'body'"),
+        ({"accuracy": "x"}, "accuracy 'x' does not exist"),
+        ({"needs": "has_layers"}, "needed property of a model 'has_layers' does not exist"),
+    ],
+)
+def test_a_word_or_key_that_does_not_exist_is_one_sentence(parts, message):
+    with pytest.raises(UserError, match=message):
+        check_method(Method("", "", **parts))
+
+
+def test_an_unknown_part_is_never_sent():
+    model = build_model("cnn", "linear", 1, 8, 10, seed=0)
+    with pytest.raises(UserError, match="part of the model that is sent 'heads' does not exist"):
+        shared_tensors(model, "heads")
 
 
 def test_an_unknown_method_names_the_option_and_the_variable_of_a_host():

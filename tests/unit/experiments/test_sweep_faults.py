@@ -1,6 +1,9 @@
 """A sweep goes on when a file cannot be written; its long names fit into a file system."""
 
 import csv
+import re
+import subprocess
+import sys
 
 from sweep_runs import ROOT, FakeRunner, make_plan
 
@@ -67,3 +70,19 @@ def test_two_hosts_keep_the_newest_lines_of_each_other(tmp_path):
     with (tmp_path / "sweep.csv").open() as file:
         table = {row["run"]: row["status"] for row in csv.DictReader(file)}
     assert table == {each.directory.name: "completed" for each in [*there, *here]}
+
+
+def test_a_sweep_of_an_own_method_and_another_one_is_continued(tmp_path):
+    """The other method's run records no key of the own one."""
+    page = (ROOT / "docs" / "own_loss.md").read_text()
+    own = next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if '"half' in code)
+    (tmp_path / "half.py").write_text(own)
+    command = [
+        sys.executable, "-m", "fedapp", "sweep", "--extension", "half.py", "--name", "two",
+        "--jobs", "1", "--vary", "method=half,fedavg", "--output-dir", str(tmp_path),
+        "-c", "half-step=0.7 num-rounds=1 num-clients=10",
+    ]  # fmt: skip
+    for completed in (0, 2):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("skip: completed") == completed

@@ -41,6 +41,12 @@ def test_a_forecast_counts_images_and_measures_speed(method):
     assert cost.state is None or cost.state > 0
 
 
+def test_clients_without_a_full_batch_have_no_forecast():
+    config = parse_config(settings(method="fedproto", num_clients=1438, partition="iid"))
+    with pytest.raises(UserError, match=r"no client has a full batch of 50 images, .*batch-s"):
+        forecast(config, workers=1)
+
+
 def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     keys = "method='fedprox' num-clients=10 num-rounds=7"

@@ -1,4 +1,4 @@
-"""`python -m fedapp.cli` is the `fedapp` command."""
+"""`python -m fedapp` is the `fedapp` command."""
 
 from fedapp.cli.app import main
 
