@@ -11,11 +11,9 @@ from strategies.stateful import StatefulFedAvg
 class FedDyn(StatefulFedAvg):
     """h <- h - alpha/N sum_i (w_i - w_g); w <- mean_i w_i - h / alpha, a uniform mean.
 
-    Algorithm 1 of the paper, over the trained parameters; buffers are averaged. The mean ignores
-    `weights`, because it must match h, which is an unweighted sum over clients.
+    Algorithm 1 of the paper, over the trained parameters; buffers are averaged. The mean must match
+    h, which is an unweighted sum over clients, so `weights` must be "uniform".
     """
-
-    uniform = True
 
     def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -63,7 +63,7 @@ def _base_loss(name: str) -> Test:
 
 def _weights(config: RunConfig, row: Method) -> bool:
     """Return whether a mean of models depends on the clients' numbers of examples."""
-    averages = not row.server.kind.uniform and row.exchange.sends != "nothing"
+    averages = row.exchange.sends != "nothing"
     by_size = averages and config.aggregation in ("mean", "multi-krum")
     return by_size or "local-training" in config.analyses.split()
 

@@ -69,6 +69,7 @@ DRIFT: dict[str, Method] = {
         client=ClientSpec(FedDynClient, options={"alpha": "feddyn-alpha"}),
         server=ServerSpec(FedDyn, options={"alpha": "feddyn-alpha"}),
         exchange=Exchange(keeps="g_i"),
+        fixed={"weights": "uniform"},  # the server's h is an unweighted sum over clients
         keys={
             "feddyn-alpha": Key(Positive, 0.1, "FedDyn: weight of the quadratic term"),
         },

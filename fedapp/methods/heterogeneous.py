@@ -32,7 +32,6 @@ from strategies.fedkd import FedKD
 from strategies.fedorgp import FedORGP
 from strategies.fedproto import FedProto
 from strategies.fedtgp import FedTGP
-from strategies.fml import FML
 
 _WHEN = {"evaluate_when": "eval-when"}
 _COLLECTS = {**_WHEN, "collect": "proto-collect"}
@@ -184,11 +183,10 @@ HETEROGENEOUS: dict[str, Method] = {
     "fml": _row(
         "Mutual distillation with an averaged meme model",
         "Shen et al. 2020, arXiv 2006.16765",
-        server=ServerSpec(FML),
         client=ClientSpec(FMLClient, {**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"}),
         exchange=_exchange(sends="mentee", keeps="personal model, mentee"),
         personal=PersonalModels(second_models=("mentee",)),
-        keys=keys.FML,
+        fixed={"weights": "uniform"}, keys=keys.FML,
     ),
     "local-hetero": _row("Every client trains its own architecture alone", "reference"),
 }  # fmt: skip

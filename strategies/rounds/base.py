@@ -46,7 +46,6 @@ class ClientStrategy(RoundLoop):
     continues_without_results = False  # whether the run continues after a round without results
     newest: NewestModel | None = None  # of this process; None before the end of its first round
     trains = False  # whether the server itself trains a module after each round
-    uniform = False  # whether the method ignores `weights` and uses equal weights
 
     def __init__(
         self,
@@ -75,10 +74,9 @@ class ClientStrategy(RoundLoop):
             state_key: the name of the clients' stored states; empty if they keep none.
             files: names and hashes of the user's files that every node must have in all rounds.
         """
-        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.federation, self.cohort, self.lr = federation, cohort, lr
         self.trained = tuple(trained)
-        self.weights = "uniform" if self.uniform else weights
+        self.weights = weights
         self.min_replies, self.tolerate_failures = max(1, min_replies), tolerate_failures
         self.client_evaluation_every = client_evaluation_every
         self.state_key, self.files = state_key, files

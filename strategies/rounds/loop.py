@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 
 from strategies.rounds.report import RoundReport
 from strategies.rounds.transport import exchange
 
 
-class RoundLoop(FlowerFedAvg):
+class RoundLoop(Strategy):
     """Runs rounds of training and evaluation; subclasses make messages and reduce replies."""
 
     last_round = 0

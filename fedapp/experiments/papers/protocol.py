@@ -208,7 +208,7 @@ def partition_keys(published: Published) -> Keys:
 def in_one_place(published: Published) -> bool:
     """Return whether the method trains centrally on all images, for any setting of the table."""
     method, _ = method_of(published)
-    return bool(METHODS[method].fixed)
+    return METHODS[method].fixed.get("num_clients") == 1
 
 
 def special_keys(published: Published) -> Keys:

@@ -14,6 +14,7 @@ from clients.feddyn import FedDynClient
 from clients.fednova import FedNovaClient
 from clients.training.local_training import LocalSettings
 from fedapp.config.resolve import parse_config
+from fedapp.methods.table import METHODS
 from fedapp.runtime.process import ProcessContext
 from strategies.aggregate import UpdateRefused, weighted_mean
 from strategies.fedcurv import FedCurv
@@ -119,8 +120,8 @@ def test_fednova_refuses_impossible_numbers_of_steps(steps):
 
 def test_feddyn_server_equals_the_vector():
     case = SERVER["FedDyn_alpha0.1_N10"]
-    strategy = strategy_of(FedDyn, clients=10, alpha=0.1)
-    assert strategy.weights == "uniform"
+    assert METHODS["feddyn"].fixed == {"weights": "uniform"}
+    strategy = strategy_of(FedDyn, clients=10, alpha=0.1, weights="uniform")
     strategy.load_state({"w": np.array(case["h"])})
     strategy.report.results = results_of([0, 0, 0], SERVER["n_i"])
     mean = weighted_mean([{"w": np.array(w)} for w in SERVER["w_i"]], [1, 1, 1])

@@ -17,12 +17,13 @@ from clients.training.local_training import LocalSettings
 from clients.training.model_slot import ClientData, ModelSlot
 from clients.training.objective import Objective, Step
 from fedapp.config.resolve import parse_config
+from fedapp.methods.table import find_method
 from fedapp.models import groups
 from fedapp.runtime.process import ProcessContext
+from strategies.fedavg import FedAvg
 from strategies.feddor import FedDORWithoutGenerator
 from strategies.fedkd import FedKD
 from strategies.fedtgp import FedTGP
-from strategies.fml import FML
 from strategies.prototypes.training import PrototypeMaker, ServerTraining
 from strategies.prototypes.uploads import TableShape, Upload
 from strategies.rounds.records import ARRAYS, ClientResult, Task, to_array_record, weight_of
@@ -132,7 +133,9 @@ def test_fedkds_server_sends_the_plain_mean_of_the_mentees_compressed():
 
 
 def test_fmls_server_counts_every_client_once():
-    strategy = strategy_of(FML, weights="size")
+    config = parse_config({"method": "fml", "weights": "size"})
+    assert find_method("fml").server.kind is FedAvg
+    strategy = strategy_of(FedAvg, weights=config.weights)
     received = {"w": np.zeros(2, np.float32)}
     strategy.begin_round(received, 2, 2)
     for client, values in ((0, [1, 2]), (1, [4, -3])):
