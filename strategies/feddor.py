@@ -18,12 +18,17 @@ class FedDOR(TrainedPrototypes):
     """
 
     def __init__(
-        self, *args: Any, rows: np.ndarray, first_target: str, inter_weight: float, **kwargs: Any
+        self,
+        *args: Any,
+        inter_weight: float,
+        rows: np.ndarray | None = None,
+        first_target: str = "none",
+        **kwargs: Any,
     ) -> None:
         """Prepare; `first_target` of round 1: `rows` ("oi"), G(E) ("generator") or "none"."""
         super().__init__(*args, **kwargs)
         self.inter_weight = inter_weight
-        if first_target == "oi":
+        if first_target == "oi" and rows is not None:
             self.table = Table.full(rows)
         elif first_target == "generator":
             self.table = Table.full(self.made())

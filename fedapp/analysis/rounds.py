@@ -151,8 +151,8 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
             epochs = int(process.config.local_epochs)
             see = partial(_see, process, path)
             numpy_client.data = watched(numpy_client.data, epochs, see)
-        arrays = [np.asarray(start.arrays[name]) for name in numpy_client.shared]
-        numpy_client.fit(arrays, {"server_round": server_round, "lr": models.lr})
+        received = {name: np.asarray(start.arrays[name]) for name in numpy_client.shared}
+        numpy_client.work(received, server_round, models.lr)
     except StateError as error:
         raise UserError(
             f"client {client} cannot train round {server_round} again: {error} (local models of "

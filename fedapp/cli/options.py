@@ -42,9 +42,9 @@ def _app(project: Path) -> Path:
     """Return the app's folder; without any, one with the installed packages."""
     if (found := app_folder(project)) is not None:
         return found
-    from fedapp.config.installed_app import installed_app  # imports PyTorch
+    from fedapp.config.installed_app import find_app  # imports PyTorch
 
-    return installed_app()
+    return find_app(project)
 
 
 Project = Annotated[

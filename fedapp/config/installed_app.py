@@ -10,23 +10,28 @@ from tempfile import TemporaryDirectory
 
 import tomli_w
 
-from fedapp.config.project import SERVER_APP
+from fedapp.config.project import SERVER_APP, app_folder
 from fedapp.config.run_config import RunConfig
 
 _PACKAGES = Path(__file__).parents[2]  # the folder of the app's packages
 _COMPONENTS = {"serverapp": SERVER_APP, "clientapp": "fedapp.client_app:app"}
 
 
+def find_app(project: Path = Path(".")) -> Path:
+    """Return the app's folder: as `app_folder`, or one with the installed packages."""
+    return app_folder(project) or _installed_app()
+
+
 @cache
-def installed_app() -> Path:
+def _installed_app() -> Path:
     """Return a folder with the app for this process, which is removed at its end."""
     folder = TemporaryDirectory(prefix="fedapp-")
     atexit.register(folder.cleanup)
-    write_app(Path(folder.name))
+    _write_app(Path(folder.name))
     return Path(folder.name)
 
 
-def write_app(folder: Path) -> None:
+def _write_app(folder: Path) -> None:
     """Make an empty folder the app of the installed packages, with the default of every key."""
     for package in ("fedapp", "strategies", "clients"):
         (folder / package).symlink_to(_PACKAGES / package)

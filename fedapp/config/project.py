@@ -23,11 +23,11 @@ def is_app(project: Path) -> bool:
 
 
 def app_folder(project: Path) -> Path | None:
-    """Return the app's folder: `project`, or in a folder without one the checkout of this code.
+    """Return the app's folder: `project`, or in a working directory without it the checkout.
 
     None if there is no checkout, but an installation.
     """
-    if project != Path(".") or (project / "pyproject.toml").is_file():
+    if project != Path(".") or is_app(project):
         return project
     return _CHECKOUT if is_app(_CHECKOUT) else None
 

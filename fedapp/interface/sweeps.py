@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedapp.config.installed_app import find_app
 from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.core.errors import UserError
@@ -23,7 +23,6 @@ from fedapp.interface.rounds import to_frame
 from fedapp.interface.runs import Run
 from fedapp.interface.training import (
     Preset,
-    app_folder,
     find_engine,
     preset_texts,
     read_keys,
@@ -70,17 +69,15 @@ class Sweep:
     def plot(self) -> Figure:
         """Return a figure of the test accuracy by round, with a curve per combination.
 
-        A curve is the mean over the completed seeds, in the rounds that all of them evaluated.
+        A curve is the mean over the completed seeds, in the rounds that all of them evaluated, with
+        a band of one standard deviation.
         """
-        by_name: dict[str, list[Run]] = {}
+        by_name: dict[str, list[list[dict[str, Any]]]] = {}
         for each in self.runs:
             if each.completed:
                 words = [f"{k}={v}" for k, v in each.varied.items() if k != "seed"]
-                by_name.setdefault(" ".join(words) or "all", []).append(each)
-        several = any(len(runs) > 1 for runs in by_name.values())
-        lines = [(name, _mean_rows(runs)) for name, runs in by_name.items()]
-        title = "Test accuracy, mean over seeds" if several else "Test accuracy"
-        return displayable(curves.compare_curves(lines, title))
+                by_name.setdefault(" ".join(words) or "all", []).append(each.directory.rounds())
+        return displayable(curves.group_curves(list(by_name.items())))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a data frame with a line per run; raises UserError without pandas."""
@@ -129,7 +126,8 @@ def sweep(
     chosen = find_engine(engine)
     if jobs and chosen:
         raise UserError("engine is for jobs=0; with jobs every run has a process of its own")
-    with app_folder() as app, logged() as log:
+    app = find_app()
+    with logged() as log:
         base, folder = _base(preset, shared), sweeps.sweep_folder(Path(output_dir), name)
         planned = sweeps.plan(app, base, _values(vary or {}), _seeds(seeds), folder)
         runner = runner_for(jobs) if jobs else _runner(chosen, log)
@@ -182,17 +180,3 @@ def _listed(what: str, values: Any) -> Sequence[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"{what} is {values!r} but must be a list of values")
     return list(values)
-
-
-def _mean_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the mean accuracy of some runs, in the rounds in which all have one."""
-    by_round: dict[int, list[float]] = {}
-    for each in runs:
-        for row in each.directory.rounds():
-            if row.get("accuracy") is not None:
-                by_round.setdefault(row["round"], []).append(row["accuracy"])
-    return [
-        {"round": number, "accuracy": statistics.fmean(values)}
-        for number, values in sorted(by_round.items())
-        if len(values) == len(runs)
-    ]

@@ -6,14 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from fedapp.config.installed_app import write_app
+from fedapp.config.installed_app import find_app
 from fedapp.config.overrides import read_overrides
-from fedapp.config.project import is_app
 from fedapp.config.resolve import load_run_config
 from fedapp.core.errors import UserError
 from fedapp.engines import launch
@@ -66,12 +64,12 @@ def run(
         RunFailed: the run began and failed; its `run` has the rounds until then.
     """
     chosen, resources = find_engine(engine), find_resources(nodes, workers, gpus)
-    with app_folder() as app:
-        values = load_run_config(app, read_keys(preset, keys))
-        with _directory(values) as path, logged() as log:
-            directory = RunDirectory(path)
-            before = _opened_at(directory)
-            code = train(app, values, resources, chosen, log)
+    app = find_app()
+    values = load_run_config(app, read_keys(preset, keys))
+    with _directory(values) as path, logged() as log:
+        directory = RunDirectory(path)
+        before = _opened_at(directory)
+        code = train(app, values, resources, chosen, log)
     if code == COMPLETED:
         return Run(directory)
     sentence = log.mistake or f"the run ended with exit code {code} before it was completed"
@@ -131,20 +129,6 @@ def preset_texts(preset: Preset) -> list[str]:
     """Return a preset, or several, as values of the command's `-c`."""
     several = [] if preset is None else preset
     return [str(p) for p in ([several] if isinstance(several, str | os.PathLike) else several)]
-
-
-@contextmanager
-def app_folder() -> Iterator[Path]:
-    """Yield the app's folder: the working directory, if its pyproject.toml has the app's defaults.
-
-    Otherwise yield a temporary folder with the installed packages and RunConfig's defaults.
-    """
-    if is_app(Path(".")):
-        yield Path(".")
-        return
-    with TemporaryDirectory(prefix="fedapp-") as temporary:
-        write_app(Path(temporary))
-        yield Path(temporary)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from clients.fedgh import FedGHClient
 from clients.fedkd import FedKDClient
 from clients.fedorgp import FedORGPClient
 from clients.fedproto import FedProtoClient
-from clients.fedtgp import FedTGPClient
 from clients.fml import FMLClient
 from clients.personal_model import PersonalClient
 from fedapp.methods import heterogeneous_keys as keys
@@ -24,7 +23,6 @@ from fedapp.methods.row import (
     PersonalModels,
     ServerSpec,
 )
-from strategies.fd import FD
 from strategies.feddor import FedDOR, FedDORWithoutGenerator
 from strategies.fedgen import FedGen
 from strategies.fedgh import FedGH
@@ -111,7 +109,7 @@ HETEROGENEOUS: dict[str, Method] = {
     "fedtgp": _prototypes(
         "Trained prototypes, separated by an adaptive margin",
         "Zhang et al. 2024, AAAI",
-        FedTGPClient, {"weight": "fedtgp-lambda"},
+        FedProtoClient, {"weight": "fedtgp-lambda"},
         server=ServerSpec(
             FedTGP,
             {"epochs": "fedtgp-server-epochs", "rule": "fedtgp-margin",
@@ -177,7 +175,7 @@ HETEROGENEOUS: dict[str, Method] = {
         "Distillation of each class's mean logits",
         "Jeong et al. 2018, arXiv 1811.11479",
         FDClient, {"weight": "fd-lambda"},
-        server=ServerSpec(FD, parts=parts.fd), exchange=_exchange(also_sends="mean logits"),
+        server=ServerSpec(FedProto, parts=parts.fd), exchange=_exchange(also_sends="mean logits"),
         keys=keys.FD,
     ),
     "fml": _row(

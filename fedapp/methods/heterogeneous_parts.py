@@ -62,8 +62,7 @@ def feddor(setup: MethodSetup) -> dict[str, Any]:
 def feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
     """Return the same for E from N(0, 1), to which nothing is fitted, without a first target."""
     start = setup.values["feddor-generator"]
-    trained = trained_prototypes(setup, "plain" if start == "fitted" else start)
-    return {**trained, "rows": setup.personal().rows, "first_target": "none"}
+    return trained_prototypes(setup, "plain" if start == "fitted" else start)
 
 
 def feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
@@ -84,8 +83,9 @@ def fedproto(setup: MethodSetup) -> dict[str, Any]:
 
 
 def fd(setup: MethodSetup) -> dict[str, Any]:
-    """Return the shape of FD's prototypes, which are mean logits."""
-    return {"shape": replace(_shape(setup), width=setup.num_classes)}
+    """Return the shape of FD's prototypes, mean logits, of which the server takes plain means."""
+    shape = replace(_shape(setup), width=setup.num_classes)
+    return {"shape": shape, "weighting": "uniform", "memory": False}
 
 
 def fedgh(setup: MethodSetup) -> dict[str, Any]:

@@ -63,9 +63,7 @@ def loss_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
 
 
 @styled
-def compare_curves(
-    runs: Sequence[tuple[str, Sequence[Row]]], title: str = "Test accuracy"
-) -> Figure:
+def compare_curves(runs: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
     """Draw the test accuracy of several runs, given as (label, rows), on the same axes."""
     figure = new_figure(6.0, 4.4 + 0.12 * len(runs))
     axes = figure.subplots()
@@ -75,7 +73,7 @@ def compare_curves(
         color, dash = line_style(index)
         _draw_line(axes, rounds, values, color, dash, label)
         highest = max([highest, *values])
-    _finish_accuracy(axes, title, highest)
+    _finish_accuracy(axes, "Test accuracy", highest)
     if runs:
         figure.legend(loc="outside lower center", ncols=1 if len(runs) < 3 else 2)
     return figure
@@ -95,12 +93,15 @@ def group_curves(groups: Sequence[tuple[str, Sequence[Sequence[Row]]]]) -> Figur
         rounds, values = _common_points(runs)
         color, dash = line_style(index)
         mean = values.mean(axis=0)
-        _draw_line(axes, rounds, mean.tolist(), color, dash, f"{label}, {len(runs)} runs")
+        several = f", {len(runs)} runs" if len(runs) > 1 else ""
+        _draw_line(axes, rounds, mean.tolist(), color, dash, f"{label}{several}")
         if len(runs) > 1:
             spread = values.std(axis=0, ddof=1)
             axes.fill_between(rounds, mean - spread, mean + spread, color=color, alpha=0.18, lw=0)
         drawn += values.ravel().tolist()
-    _finish_accuracy(axes, "Mean test accuracy, ± one standard deviation", max(drawn, default=0))
+    spread_shown = any(len(runs) > 1 for _, runs in groups)
+    title = "Mean test accuracy, ± one standard deviation" if spread_shown else "Test accuracy"
+    _finish_accuracy(axes, title, max(drawn, default=0))
     if drawn:
         axes.set_ylim(bottom=max(0, 5 * math.floor(min(drawn) / 5)))
     if groups:

@@ -183,7 +183,7 @@ def test_in_a_folder_without_an_app_commands_use_the_checkout(tmp_path, monkeypa
     done = CliRunner().invoke(cli.app, ["config", "seed", "--json"])
     assert done.exit_code == 0, done.output
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
-    assert app_folder(Path(".")) == Path(".")
+    assert app_folder(Path(".")) == ROOT  # also beside the files of another project
     monkeypatch.setattr("fedapp.config.project._CHECKOUT", tmp_path / "site-packages")
     (tmp_path / "pyproject.toml").unlink()
     assert app_folder(Path(".")) is None

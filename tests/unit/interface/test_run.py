@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import fedapp
 from fedapp import Round, RunFailed, load_run, run
 from fedapp.cli import app as cli
+from fedapp.config.installed_app import find_app
 from fedapp.config.project import components, default_config
 from fedapp.core.errors import UserError
 from fedapp.engines.subprocesses import INTERRUPTED
@@ -134,27 +135,25 @@ def test_a_preset_and_a_run_come_first_and_keys_win(by_command, here):
     assert training.read_keys(file, {"seed": 1})["partition-seed"] == "auto"
 
 
-def test_without_a_project_the_defaults_are_those_of_the_keys():
-    with training.app_folder() as app:
-        assert app != Path(".")
-        assert default_config(app) == DEFAULTS
-        assert components(app) == components(ROOT)
-        assert (app / "clients" / "__init__.py").exists()
-    assert not app.exists()
+def test_without_a_project_the_defaults_are_those_of_the_keys(monkeypatch):
+    assert find_app() == ROOT  # the checkout of this code
+    monkeypatch.setattr("fedapp.config.project._CHECKOUT", Path("site-packages"))
+    app = find_app()
+    assert default_config(app) == DEFAULTS
+    assert components(app) == components(ROOT)
+    assert (app / "clients" / "__init__.py").exists()
 
 
 def test_a_project_here_gives_its_defaults():
     text = (ROOT / "pyproject.toml").read_text()
     Path("pyproject.toml").write_text(text.replace("num-rounds = 120", "num-rounds = 7"))
-    with training.app_folder() as app:
-        assert default_config(app)["num-rounds"] == 7
+    assert default_config(find_app())["num-rounds"] == 7
 
 
 def test_the_project_of_another_app_gives_none():
     text = (ROOT / "pyproject.toml").read_text()
     Path("pyproject.toml").write_text(text.replace("fedapp.server_app:app", "other.server:app"))
-    with training.app_folder() as app:
-        assert app != Path(".")
+    assert find_app() == ROOT
 
 
 def test_a_run_of_the_command_is_loaded(by_command):

@@ -41,7 +41,9 @@ def test_a_sweep_has_its_runs_and_goes_on_where_it_stopped(here, capsys):
     assert repr(again) == "<Sweep first: 4 of 4 runs completed>"
     assert list(again.to_pandas()["seed"]) == [0, 1, 0, 1]
     figure = again.plot()
-    assert [line.get_label() for line in figure.axes[0].lines] == ["lr=0.05", "lr=0.1"]
+    assert [line.get_label() for line in figure.axes[0].lines] == [
+        "lr=0.05, 2 runs", "lr=0.1, 2 runs",
+    ]  # fmt: skip
     assert figure.axes[0].lines[0].get_ydata()[0] == pytest.approx(100 * np.mean(finals))
 
 

@@ -101,12 +101,12 @@ def test_a_round_without_all_clients_is_not_marked_as_the_best():
 
 def test_compared_runs_differ_in_colour_or_dash_and_are_all_named():
     runs = [(f"run {number}", ROWS) for number in range(24)]
-    figure = plots.compare_curves(runs, "CIFAR-10")
+    figure = plots.compare_curves(runs)
     looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
     assert len(looks) == 24
     assert {to_hex(color) for color, _ in looks} == set(rendering.OKABE_ITO)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [run for run, _ in runs]
-    assert figure.axes[0].get_title(loc="left") == "CIFAR-10"
+    assert figure.axes[0].get_title(loc="left") == "Test accuracy"
 
 
 def test_class_accuracy_has_one_bar_and_one_number_per_class():
@@ -229,4 +229,8 @@ def test_groups_are_a_mean_and_a_band_over_common_rounds():
     low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
     assert (low, high) == pytest.approx((51 - 200**0.5, 52 + 200**0.5))
     assert axes.get_ylim()[0] == 40
+    assert (mean.get_label(), single.get_label()) == ("fedavg, 2 runs", "fedntd")
+    assert axes.get_title(loc="left") == "Mean test accuracy, ± one standard deviation"
+    alone = plots.group_curves([("fedntd", rows[:1])]).axes[0]
+    assert alone.get_title(loc="left") == "Test accuracy"
     assert not plots.group_curves([]).axes[0].lines
