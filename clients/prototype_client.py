@@ -35,7 +35,7 @@ class PrototypeClient(PersonalClient):
     by_prototype = False  # whether the prediction is the class of the nearest prototype
     cosine = True  # nearest by cosine, or by Euclidean distance
     counted = False  # whether the number of images of each class is uploaded too
-    kind = "raw_mean"  # as in `class_means`
+    kind = "raw-mean"  # as in `class_means`
 
     def __init__(
         self,

@@ -102,21 +102,21 @@ def mutual(
 
 
 def class_means(
-    features: Tensor, labels: Tensor, num_classes: int, kind: str = "raw_mean"
+    features: Tensor, labels: Tensor, num_classes: int, kind: str = "raw-mean"
 ) -> tuple[Tensor, Tensor]:
     """Return the mean feature of every class [C, K] in float64, and the counts [C].
 
-    `kind`: "raw_mean"; "mean_of_normalized" of norm(f); "normalized_mean" is norm of the raw mean.
+    `kind`: "raw-mean"; "mean-of-normalised" of norm(f); "normalised-mean" is norm of the raw mean.
     Rows of absent classes are zero; they are never sent.
     Source: FedProto, equation 3; FedDOR, equations 5 and 6.
     """
     values = features.double()
-    if kind == "mean_of_normalized":
+    if kind == "mean-of-normalised":
         values = F.normalize(values, dim=1, eps=1e-12)
     counts = torch.bincount(labels, minlength=num_classes)
     members = F.one_hot(labels, num_classes).double()
     means = members.T @ values / counts.clamp(min=1)[:, None]
-    return (F.normalize(means, dim=1, eps=1e-12) if kind == "normalized_mean" else means), counts
+    return (F.normalize(means, dim=1, eps=1e-12) if kind == "normalised-mean" else means), counts
 
 
 def nearest_prototype(

@@ -14,7 +14,7 @@ from fedapp.config.measures import (
     WORDS,
     measures_of_models,
 )
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, unknown
 from fedapp.core.progress import tracked
 from fedapp.results import measures_file as store
 from fedapp.results.class_accuracy import class_accuracy_measures
@@ -41,7 +41,7 @@ class AnalysisRequest:
             raise UserError(f"no measure is named; choose from {', '.join(WORDS)}")
         for word in self.measures.split():
             if word not in WORDS:
-                raise UserError(f"measure '{word}' is unknown; choose from {', '.join(WORDS)}")
+                raise unknown("measure", word, WORDS)
 
 
 def analyse_runs(

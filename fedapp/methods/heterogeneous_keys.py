@@ -62,7 +62,7 @@ FEDDOR = {
     ),
     "feddor-scale-init": Key(Positive, 10.0, "FedDOR: initial scale of a cosine head"),
     "feddor-classifier": Key(
-        Literal["cosine", "normfeat_linear", "linear"], "cosine", "FedDOR: kind of head"
+        Literal["cosine", "normalised-linear", "linear"], "cosine", "FedDOR: kind of head"
     ),
     "feddor-oi-shared-seed": Key(
         bool, True, "FedDOR: server starts from the clients' orthogonal rows; false: from others"
@@ -78,8 +78,8 @@ FEDDOR = {
         "FedDOR: prototypes are G(E) fitted to E, G(E) from plain initial weights, or E + G(E)",
     ),
     "feddor-upload": Key(
-        Literal["raw_mean", "mean_of_normalized", "normalized_mean"],
-        "raw_mean",
+        Literal["raw-mean", "mean-of-normalised", "normalised-mean"],
+        "raw-mean",
         "FedDOR: what clients upload for each class",
     ),
 }

@@ -18,7 +18,7 @@ from fedapp.models.heads import Head, build_head
 class HeadStyle:
     """How a classifier computes logits from features f and its rows θ.
 
-    linear: θ f + b. cosine: s cos(f, θ). normfeat_linear: s θ norm(f). The scale s is learnable.
+    linear: θ f + b. cosine: s cos(f, θ). normalised-linear: s θ norm(f). The scale s is learnable.
     """
 
     normalise_features: bool = False
@@ -30,7 +30,7 @@ class HeadStyle:
 STYLES: dict[str, HeadStyle] = {
     "linear": HeadStyle(),
     "cosine": HeadStyle(True, True, True, False),
-    "normfeat_linear": HeadStyle(True, False, True, False),
+    "normalised-linear": HeadStyle(True, False, True, False),
 }
 
 

@@ -137,14 +137,21 @@ def test_fml_losses():
     near(other, vector["L_mentee"])
 
 
-@pytest.mark.parametrize("kind", ["raw_mean", "mean_of_normalized", "normalized_mean"])
-def test_class_means(kind):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("raw-mean", "raw_mean"),
+        ("mean-of-normalised", "mean_of_normalized"),
+        ("normalised-mean", "normalized_mean"),
+    ],
+)
+def test_class_means(kind, name):
     vector = HETEROGENEOUS["prototype_means"]
     means, counts = losses.class_means(
         tensor(vector["features"]), torch.tensor(vector["labels"]), vector["num_classes"], kind
     )
     assert counts.tolist() == vector["counts"]
-    expected, present = table(vector[kind])
+    expected, present = table(vector[name])
     torch.testing.assert_close(means[present], expected[present])
 
 

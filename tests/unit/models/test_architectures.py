@@ -83,7 +83,7 @@ def test_a_linear_feature_map_has_signs():
 
 
 @pytest.mark.parametrize("hidden", GROUPS["Res34-HtC4"].hidden)
-@pytest.mark.parametrize("style", ["linear", "cosine", "normfeat_linear"])
+@pytest.mark.parametrize("style", ["linear", "cosine", "normalised-linear"])
 def test_heads_of_every_shape_and_style(style, hidden):
     head = build_personal_head(style, 24, 5, seed=1, hidden=hidden)
     again = build_personal_head(style, 24, 5, seed=1, hidden=hidden)
