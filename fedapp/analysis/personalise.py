@@ -14,13 +14,13 @@ from clients.base import LocalClient, Scalar
 from clients.training.arrays import to_arrays
 from clients.training.local_training import LossDiverged
 from fedapp.analysis.global_run import OVERRIDABLE, run_values
-from fedapp.config.fine_tuning import PROTOCOLS
 from fedapp.config.key_groups import kebab
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.core.progress import tracked
+from fedapp.methods.fine_tuned import PROTOCOLS
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.global_model import load_weights

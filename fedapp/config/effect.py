@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable
 
 from fedapp.config.auto import pools_data
-from fedapp.config.fine_tuning import ALTERNATING
 from fedapp.config.key_groups import kebab
 from fedapp.config.run_config import RunConfig
 from fedapp.data.datasets import find_dataset
-from fedapp.methods.fine_tuned import FINE_TUNING_KEYS
+from fedapp.methods.fine_tuned import ALTERNATING, FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, find_method

@@ -6,37 +6,13 @@ its results, unless `finetune-protocol` names another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clients.training.parts import ALL, BODY
+from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
-from fedapp.methods.row import ADD, GLOBAL, FineTuning, Method
-
-if TYPE_CHECKING:  # the extension files are checked against the protocols before it is complete
-    from fedapp.config.run_config import RunConfig
-
-ALTERNATING = "alternating"  # all but the head's fixed rows, then rows and bottleneck in turns
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Epochs, learning rate and part of a paper's fine-tuning."""
-
-    epochs: Callable[[int], int]  # from the run's number of local epochs
-    rate: Callable[[float, FineTuning], float]  # from the learning rate of round 1
-    part: str = ""  # trained part; empty: the method's
-
-
-PROTOCOLS = {
-    # algorithm 1: the epochs of a round, at the learning rate of the last round
-    "feddr+": Protocol(lambda epochs: epochs, lambda lr, _: 0.01 * lr),
-    # appendix tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times round 1's rate
-    "fedfn": Protocol(lambda _: 5, lambda lr, stage: stage.factor * lr),
-    # Li Z. et al. 2023, ICCV, the authors' code: a local update at the rounds' rate, then turns
-    "fedetf": Protocol(lambda epochs: epochs, lambda lr, _: lr, ALTERNATING),
-}
+from fedapp.methods.fine_tuned import ALTERNATING, PROTOCOLS
+from fedapp.methods.row import ADD, GLOBAL, Method
 
 
 def fine_tuning_settings(config: RunConfig, row: Method) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from clients.base import LocalClient
 from clients.training.objective import BASE_LOSSES, REGULARISERS
 from clients.training.parts import PARTS
-from fedapp.config.fine_tuning import PROTOCOLS
 from fedapp.config.key_groups import kebab
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.keys import Key
+from fedapp.methods.fine_tuned import PROTOCOLS
 from fedapp.methods.row import (
     ACCURACIES,
     COMBINATIONS,

@@ -123,12 +123,11 @@ def sweep(
     Raises:
         UserError: the first combination that is invalid, or whose run directory is not free.
     """
-    chosen = find_engine(engine)
-    if jobs and chosen:
+    if (chosen := find_engine(engine)) and jobs:
         raise UserError("engine is for jobs=0; with jobs every run has a process of its own")
-    app = find_app()
     with logged() as log:
-        base, folder = _base(preset, shared), sweeps.sweep_folder(Path(output_dir), name)
+        app, base = find_app(), _base(preset, shared)
+        folder = sweeps.sweep_folder(Path(output_dir), name)
         planned = sweeps.plan(app, base, _values(vary or {}), _seeds(seeds), folder)
         runner = runner_for(jobs) if jobs else _runner(chosen, log)
         rows = sweeps.execute(app, planned, Resources(), runner, jobs)

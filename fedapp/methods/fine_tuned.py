@@ -1,14 +1,36 @@
 """Rows of the method table with a second stage: every client fine-tunes the final global model.
 
-Row X-ft is derived from row X. The rounds of the two methods are equal bit for bit.
+Row X-ft is derived from row X. The rounds of the two methods are equal bit for bit. The papers'
+protocols of fine-tuning are here, too.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedapp.core.keys import Auto, Count, Key, Positive, Unsigned
-from fedapp.methods.row import CLIENT_MEAN, Method
+from fedapp.methods.row import CLIENT_MEAN, FineTuning, Method
+
+ALTERNATING = "alternating"  # all but the head's fixed rows, then rows and bottleneck in turns
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Epochs, learning rate and part of a paper's fine-tuning."""
+
+    epochs: Callable[[int], int]  # from the run's number of local epochs
+    rate: Callable[[float, FineTuning], float]  # from the learning rate of round 1
+    part: str = ""  # trained part; empty: the method's
+
+
+PROTOCOLS = {
+    # algorithm 1: the epochs of a round, at the learning rate of the last round
+    "feddr+": Protocol(lambda epochs: epochs, lambda lr, _: 0.01 * lr),
+    # appendix tables 9 and 10: five epochs, at the best of 1, 0.1 and 0.01 times round 1's rate
+    "fedfn": Protocol(lambda _: 5, lambda lr, stage: stage.factor * lr),
+    # Li Z. et al. 2023, ICCV, the authors' code: a local update at the rounds' rate, then turns
+    "fedetf": Protocol(lambda epochs: epochs, lambda lr, _: lr, ALTERNATING),
+}
 
 _PAPER = {
     "fedavg": "FedDr+ table 5; FedFN appendix table 9",

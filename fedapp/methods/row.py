@@ -68,7 +68,7 @@ class FineTuning:
     """How clients fine-tune the final model, and what "auto" means for the finetune-* keys."""
 
     part: str = ""  # trained part, as in clients.training.parts; empty: all but a frozen head
-    protocol: str = "feddr+"  # a name in fedapp.config.fine_tuning.PROTOCOLS
+    protocol: str = "feddr+"  # a name in fedapp.methods.fine_tuned.PROTOCOLS
     factor: float = 0.1  # fine-tuning rate / learning rate of round 1, in FedFN's protocol
     turns: bool = False  # whether training may alternate between head rows and bottleneck
     evaluated: bool = False  # whether every client fine-tunes and the run reports their accuracy

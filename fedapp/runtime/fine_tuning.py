@@ -6,8 +6,8 @@ from clients.training.local_training import LocalSettings
 from clients.training.model_slot import Tuning
 from clients.training.objective import Objective
 from clients.training.parts import ALL_BUT_ROWS, BOTTLENECK, ROWS
-from fedapp.config.fine_tuning import ALTERNATING
 from fedapp.config.run_config import RunConfig
+from fedapp.methods.fine_tuned import ALTERNATING
 from fedapp.methods.row import Method
 
 # The turns of FedETF's code: plain cross-entropy, and no momentum or weight decay on the rows.
