@@ -16,7 +16,7 @@ from clients.update import Update
 
 # The same names as in strategies.fedgen; neither package imports the other.
 INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
-MISSING_COUNTS = "unheard"
+MISSING_COUNTS = "missing-label-counts"
 
 
 class FedGenClient(PersonalClient):

@@ -24,8 +24,8 @@ from strategies.rounds.report import check_finite
 from strategies.rounds.transport import exchange
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
-MISSING_COUNTS = "unheard"  # ids of clients whose label counts are missing
-_STATE, _ADAM, _HEARD = "generator.", "adam.", "heard."
+MISSING_COUNTS = "missing-label-counts"  # ids of clients whose label counts are missing
+_STATE, _ADAM, _KNOWN = "generator.", "adam.", "label-counts."
 
 
 class FedGen(FedAvg):
@@ -51,16 +51,16 @@ class FedGen(FedAvg):
         self.generator, self.training, self.steps = generator, training, steps
         self.label_query, self.diversity, self.warmup = label_query, diversity, warmup
         self.optimiser = torch.optim.Adam(generator.parameters(), lr=training.lr)
-        self._heard: dict[int, np.ndarray] = {}
+        self._label_counts: dict[int, np.ndarray] = {}
         self._new_counts: dict[int, np.ndarray] = {}  # of this round, which may give no model
         self._sent: Arrays = {}
 
     def query_clients(self, grid: Grid, timeout: float) -> None:
         """Query the label counts; a client without a valid answer sends them with its upload."""
-        unheard = sorted(self.federation.nodes.keys() - self._heard.keys())
-        if not self.label_query or not unheard:
+        missing = sorted(self.federation.nodes.keys() - self._label_counts.keys())
+        if not self.label_query or not missing:
             return
-        clients_by_node = self.federation.by_node(unheard)
+        clients_by_node = self.federation.by_node(missing)
         queries = [
             Message(
                 RecordDict({TASK: ConfigRecord({"clients": clients})}),
@@ -72,7 +72,7 @@ class FedGen(FedAvg):
         for reply in exchange(grid, queries, timeout):
             if not reply.has_error():
                 with suppress(Exception):  # nodes are not trusted: see ClientStrategy
-                    self._heard |= self._counts(
+                    self._label_counts |= self._counts(
                         reply.content, clients_by_node[reply.metadata.src_node_id]
                     )
 
@@ -86,8 +86,8 @@ class FedGen(FedAvg):
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the generator, the label distribution and the clients with missing label counts."""
         sent = dict(self._sent)
-        if unheard := sorted(set(clients) - self._heard.keys()):
-            sent[MISSING_COUNTS] = np.array(unheard, np.int64)
+        if missing := sorted(set(clients) - self._label_counts.keys()):
+            sent[MISSING_COUNTS] = np.array(missing, np.int64)
         return {EXTRA: sent} if sent else {}
 
     def add_reply(
@@ -104,13 +104,13 @@ class FedGen(FedAvg):
 
         Raises `RoundDiverged` if the trained generator is not finite.
         """
-        self._heard |= self._new_counts
+        self._label_counts |= self._new_counts
         weight, bias = (torch.from_numpy(mean[f"head.{n}"]) for n in ("weight", "bias"))
         draw, size = self.training.draw(self.server_round), self.training.batch_size
         labels = torch.from_numpy(self._distribution())
         self.generator.train()
         with one_thread():
-            for _ in range(self.steps if self._heard else 0):
+            for _ in range(self.steps if self._label_counts else 0):
                 chosen = torch.multinomial(labels, size, True, generator=draw)
                 noise = torch.rand(size, self.generator.noise, generator=draw)
                 features = self.generator(noise, chosen)
@@ -131,8 +131,8 @@ class FedGen(FedAvg):
             for index, values in self.optimiser.state_dict()["state"].items()
             for name, tensor in values.items()
         }
-        heard = {f"{_HEARD}{client}": counts for client, counts in self._heard.items()}
-        return {**module_arrays(self.generator, _STATE), **moments, **heard}
+        counts = {f"{_KNOWN}{client}": known for client, known in self._label_counts.items()}
+        return {**module_arrays(self.generator, _STATE), **moments, **counts}
 
     def load_state(self, state: Arrays) -> None:
         """Restore what `state` returned."""
@@ -142,16 +142,18 @@ class FedGen(FedAvg):
             index, _, name = label.partition(".")
             moments.setdefault(int(index), {})[name] = torch.from_numpy(array)
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
-        self._heard = {
-            int(client): counts for client, counts in strip_prefix(state, _HEARD).items()
+        self._label_counts = {
+            int(client): counts for client, counts in strip_prefix(state, _KNOWN).items()
         }
 
     def _distribution(self) -> np.ndarray:
         """Return the probability of each label, [C] float32; uniform while no counts are known."""
-        if not self._heard:
+        if not self._label_counts:
             classes = self.generator.num_classes
             return np.full(classes, 1 / classes, np.float32)
-        counts = np.sum([self._heard[client] for client in sorted(self._heard)], axis=0)
+        counts = np.sum(
+            [self._label_counts[client] for client in sorted(self._label_counts)], axis=0
+        )
         return np.asarray(counts / counts.sum(), np.float32)
 
     def _counts(self, content: RecordDict, clients: Sequence[int]) -> dict[int, np.ndarray]:

@@ -76,8 +76,8 @@ def test_label_counts_that_the_server_refused_are_sent_again():
 
     config = run(method="fedgen", tolerate_failures=True)
     strategy = federate(config, nodes=4, tamper=tamper)[1]
-    assert sorted(strategy._heard) == [0, 1, 2, 3]
-    assert (strategy._heard[2] == spoiled[0]).all()
+    assert sorted(strategy._label_counts) == [0, 1, 2, 3]
+    assert (strategy._label_counts[2] == spoiled[0]).all()
 
 
 def step_of(features: list, logits: list, labels: list) -> Step:
@@ -222,11 +222,11 @@ def test_fedgen_can_ask_all_clients_for_their_labels_before_the_first_round():
     )
     assert sent == [set(), set()]  # counts that the reply had are not sent again
     for strategy in (one, many):
-        np.testing.assert_array_equal([strategy._heard[c] for c in range(4)], counts)
+        np.testing.assert_array_equal([strategy._label_counts[c] for c in range(4)], counts)
         assert len(strategy.report.results) == 1
     assert_same(dict(sorted(one.save().items())), dict(sorted(many.save().items())))
-    [heard] = federate(config, nodes=4)[1]._heard
-    assert heard == one.report.results[0].client
+    [known] = federate(config, nodes=4)[1]._label_counts
+    assert known == one.report.results[0].client
 
 
 def test_label_counts_missing_from_a_reply_come_with_the_first_upload():
@@ -236,7 +236,7 @@ def test_label_counts_missing_from_a_reply_come_with_the_first_upload():
         return reply
 
     config = run(method="fedgen", fedgen_label_query=True, num_rounds=1)
-    assert sorted(federate(config, nodes=4, tamper=tamper)[1]._heard) == [0, 1, 2, 3]
+    assert sorted(federate(config, nodes=4, tamper=tamper)[1]._label_counts) == [0, 1, 2, 3]
 
 
 def test_diversity_changes_what_the_generator_learns():

@@ -40,7 +40,9 @@ def test_a_client_may_lack_a_class_in_some_rounds(method):
     assert len(strategy.report.results) == 4
     assert not strategy.report.failures
     if method == "fedgen":  # it counts all labels, also those of the missing class
-        assert sum(strategy._heard.values()).sum() == sum(strategy.federation.examples.values())
+        assert sum(strategy._label_counts.values()).sum() == sum(
+            strategy.federation.examples.values()
+        )
 
 
 def test_fedgen_sends_no_generator_in_the_rounds_that_do_not_use_it(monkeypatch):
@@ -53,7 +55,7 @@ def test_fedgen_sends_no_generator_in_the_rounds_that_do_not_use_it(monkeypatch)
 
     monkeypatch.setattr(InProcessGrid, "answer", watched)
     outcome(run(method="fedgen", fedgen_warmup_rounds=2, num_rounds=3), nodes=1)
-    assert sent[:2] == [{"unheard"}, set()]
+    assert sent[:2] == [{"missing-label-counts"}, set()]
     assert "label-distribution" in sent[2]
 
 

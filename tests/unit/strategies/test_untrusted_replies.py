@@ -211,7 +211,7 @@ def test_fedgen_refuses_label_counts_that_are_not_of_the_clients_examples(change
     (failure,) = strategy.report.failures
     assert (failure.client, failure.kind) == (2, ERROR)
     assert re.search(r"counts \d+ labels but has \d+ examples", failure.reason)
-    assert sorted(strategy._heard) == [0, 1, 3]
+    assert sorted(strategy._label_counts) == [0, 1, 3]
 
 
 def test_a_node_whose_uploads_break_off_leaves_nothing_behind():
