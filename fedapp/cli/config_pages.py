@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.effect import applies
-from fedapp.config.key_groups import kebab, unknown_key
+from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
-from fedapp.config.resolve import layers, parse_config, parse_unresolved
+from fedapp.config.resolve import layers, parse_config, parse_unresolved, unknown_key
 from fedapp.config.run_config import RunConfig, group_of
 from fedapp.config.run_keys import GROUPS
 from fedapp.methods.table import METHODS, find_method

@@ -1,11 +1,8 @@
 """What the groups of run-config keys are made of: their base class, and the marks of keys."""
 
-from collections.abc import Collection
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict
-
-from fedapp.core.errors import UserError, nearest
 
 T = TypeVar("T")
 LOCAL, RECORDING, MACHINE = "local", "recording", "machine"
@@ -18,22 +15,6 @@ Recording = Annotated[T, RECORDING]  # how the run is recorded, which changes no
 def kebab(name: str) -> str:
     """Return the run-config key of a field: its name in kebab case."""
     return name.replace("_", "-")
-
-
-_OTHER_NAMES = {  # of other frameworks and papers
-    "learning-rate": "lr", "client-lr": "lr", "eta": "lr",
-    "algorithm": "method", "strategy": "method", "backbone": "model",
-    "fraction-fit": "participation", "join-ratio": "participation",
-    "num-server-rounds": "num-rounds",
-}  # fmt: skip
-
-
-def unknown_key(name: str, known: Collection[str]) -> UserError:
-    """Return the error for a run-config key that does not exist, with the nearest key."""
-    other = _OTHER_NAMES.get(kebab(name.lower()))
-    near = [other] if other else nearest(name, known, 1, 0.6)
-    hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
-    return UserError(f"run-config key '{name}' does not exist; {hint}")
 
 
 class Keys(BaseModel):

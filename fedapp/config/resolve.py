@@ -22,15 +22,22 @@ from fedapp.config.auto import (
 from fedapp.config.checks import check_config
 from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
-from fedapp.config.key_groups import kebab, unknown_key
+from fedapp.config.key_groups import kebab
 from fedapp.config.overrides import with_extension_keys
 from fedapp.config.paper_settings import GUESS, Setting
 from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, nearest
 from fedapp.methods.row import Method
 from fedapp.methods.table import FALLBACKS, check_regulariser, find_method
+
+_OTHER_NAMES = {  # of other frameworks and papers
+    "learning-rate": "lr", "client-lr": "lr", "eta": "lr",
+    "algorithm": "method", "strategy": "method", "backbone": "model",
+    "fraction-fit": "participation", "join-ratio": "participation",
+    "num-server-rounds": "num-rounds",
+}  # fmt: skip
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
@@ -59,6 +66,14 @@ def parse_unresolved(values: Mapping[str, Any]) -> RunConfig:
         return RunConfig(**values)
     except ValidationError as error:
         raise UserError(_sentence(error)) from None
+
+
+def unknown_key(name: str, known: Collection[str]) -> UserError:
+    """Return the error for a run-config key that does not exist, with the nearest key."""
+    other = _OTHER_NAMES.get(kebab(name.lower()))
+    near = [other] if other else nearest(name, known, 1, 0.6)
+    hint = f"did you mean '{near[0]}'?" if near else "see `fedapp config` for all keys"
+    return UserError(f"run-config key '{name}' does not exist; {hint}")
 
 
 def _check_text(values: Mapping[str, Any]) -> None:
