@@ -16,12 +16,12 @@ from strategies.prototypes.training import (
     ServerTraining,
     diversity_loss,
     ensemble_loss,
-    one_thread,
 )
 from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
 from strategies.rounds.records import TASK, UPLOADS, ClientResult, Task, unpack_uploads
 from strategies.rounds.report import check_finite
 from strategies.rounds.transport import exchange
+from strategies.threads import one_thread
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
 MISSING_COUNTS = "missing-label-counts"  # ids of clients whose label counts are missing

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from strategies.aggregate import Arrays
-from strategies.prototypes.training import one_thread
+from strategies.threads import one_thread
 
 _PARTS = (".u", ".s", ".v")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.models.heads import orthonormal, simplex_etf
-from strategies.prototypes.training import one_thread
+from strategies.threads import one_thread
 
 _SHARPNESS = (10.0, 30.0, 100.0, 300.0, 1000.0)
 _STEPS = 400

@@ -10,12 +10,7 @@ import numpy as np
 import torch
 
 from strategies.aggregate import Arrays
-from strategies.prototypes.training import (
-    PrototypeMaker,
-    ServerTraining,
-    one_thread,
-    train_on_pairs,
-)
+from strategies.prototypes.training import PrototypeMaker, ServerTraining, train_on_pairs
 from strategies.prototypes.uploads import (
     Table,
     TableShape,
@@ -27,6 +22,7 @@ from strategies.prototypes.uploads import (
 from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
 from strategies.rounds.report import check_finite
 from strategies.rounds.uploads import UploadRounds
+from strategies.threads import one_thread
 
 EXTRA = "prototypes"
 _TABLE = "table."

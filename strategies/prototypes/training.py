@@ -5,14 +5,15 @@ single-threaded with a given random generator, so that it does not depend on the
 Symbols: p prototypes [B, K] with labels y [B], a table of class prototypes [C, K].
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from strategies.threads import one_thread
 
 MOST_EPOCHS, PATIENCE, TOLERANCE = 100, 5, 1e-3  # of training to a plateau
 
@@ -216,14 +217,3 @@ def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
     of_noise = (noise[:, None] - noise[None]).square().mean(2)
     of_features = (features[:, None] - features[None]).abs().mean(2)
     return torch.exp(-(of_noise * of_features).mean())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that sums do not depend on the machine's number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
