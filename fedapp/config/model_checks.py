@@ -6,7 +6,7 @@ from fedapp.core.errors import UserError
 from fedapp.data.datasets import find_dataset
 from fedapp.methods.row import Method
 from fedapp.models.architectures import check_architecture
-from fedapp.models.backbones import BACKBONES, check_batch_size, fitting_backbones, needs_two
+from fedapp.models.backbones import BACKBONES, fitting_backbones, needs_two
 from fedapp.models.groups import GROUPS, ModelGroup, find_group
 from fedapp.models.heads import HEADS
 from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
@@ -39,7 +39,7 @@ def check_group(config: RunConfig, method: Method) -> None:
             "run-config key 'head-final-relu' is for heads of different shapes, but those of model "
             f"group '{config.model_group}' are alike; leave it false"
         )
-    check_batch_size("the networks of model groups have", config.batch_size)
+    _check_batch_size("the networks of model groups have", config.batch_size)
 
 
 def _check_images(config: RunConfig, group: ModelGroup) -> None:
@@ -125,4 +125,13 @@ def check_single_image_batches(config: RunConfig, image_size: int) -> None:
     """Raise UserError for batches of one image if a BatchNorm sees one value per image."""
     if needs_two(config.model, image_size, config.bn):
         images = f"{image_size}x{image_size} images"
-        check_batch_size(f"model '{config.model}' on {images} has", config.batch_size)
+        _check_batch_size(f"model '{config.model}' on {images} has", config.batch_size)
+
+
+def _check_batch_size(networks: str, batch_size: object) -> None:
+    """Raise UserError for batches of one image; `networks` names the networks for the message."""
+    if batch_size == 1:
+        raise UserError(
+            f"run-config key 'batch-size' is 1, but {networks} BatchNorm, which needs 2 images or "
+            "more"
+        )

@@ -81,15 +81,6 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
     return extractor
 
 
-def check_batch_size(networks: str, batch_size: object) -> None:
-    """Raise UserError for batches of one image; `networks` names the networks for the message."""
-    if batch_size == 1:
-        raise UserError(
-            f"run-config key 'batch-size' is 1, but {networks} BatchNorm, which needs 2 images or "
-            "more"
-        )
-
-
 def fitting_backbones(need: BackboneProperty) -> list[str]:
     """Return the names of all backbones with a property, a field of `BackboneInfo`; empty: all."""
     return [name for name, info in BACKBONES.items() if not need or getattr(info, need)]
