@@ -7,7 +7,7 @@ or more of `prepare`, `run`, `gradients`, `finish`, `personalise` and `scores`.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from clients.state import previous_model
 from clients.state.memory import Memory
-from clients.training.arrays import Arrays, floating, squared_distance, to_arrays
+from clients.training.arrays import Arrays, floating, nbytes, squared_distance, to_arrays
 from clients.training.evaluation import Score, predict
 from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (
@@ -285,11 +285,6 @@ class LocalClient(NumPyClient):
         """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
         with np.errstate(over="ignore", invalid="ignore"):  # of a model that is not finite
             return sum(squared_distance(trained[name], received[name]) for name in self.trained)
-
-
-def nbytes(tensors: Iterable[Tensor]) -> int:
-    """Return how many bytes tensors take together."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def check_finite(arrays: Arrays, what: str, steps: int) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clients.base import Arrays, LocalClient, check_finite, copy_weights, nbytes
-from clients.training.arrays import floating, load_arrays, to_arrays
+from clients.base import Arrays, LocalClient, check_finite, copy_weights
+from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
 from clients.training.displacement import pulled
 from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
 from clients.training.objective import Objective

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient, check_finite, nbytes
-from clients.training.arrays import load_arrays, to_arrays
+from clients.base import Arrays, LocalClient, check_finite
+from clients.training.arrays import load_arrays, nbytes, to_arrays
 from clients.update import Update
 
 AFTER_DOWNLOAD = "after-download"

@@ -1,6 +1,6 @@
-"""Conversion between named tensors and the named arrays that clients store and send."""
+"""Named tensors, and the named arrays that clients store and send: conversion and sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -32,6 +32,11 @@ def load_arrays(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray])
     """Copy arrays into the tensors of the same names, in place; KeyError if one is missing."""
     for name, tensor in tensors.items():
         tensor.copy_(torch.from_numpy(arrays[name]))
+
+
+def nbytes(tensors: Iterable[Tensor]) -> int:
+    """Return how many bytes tensors take together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def squared_distance(one: np.ndarray, other: np.ndarray) -> float:

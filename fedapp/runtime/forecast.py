@@ -7,7 +7,7 @@ from itertools import cycle, islice
 import psutil
 import torch
 
-from clients.base import nbytes
+from clients.training.arrays import nbytes
 from clients.training.evaluation import predict
 from clients.training.local_training import Batches, train
 from fedapp.config.run_config import RunConfig
