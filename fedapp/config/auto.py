@@ -66,7 +66,6 @@ def blend_settings(
     return settings
 
 
-CLASSES_PER_CLIENT = {"cifar100": 10, "flowers102": 10, "tiny-imagenet": 20}  # FedDOR; others: 2
 PARTITION_SEED = 1  # of pooled data: runs with different seeds share one partition
 
 
@@ -82,7 +81,7 @@ def partition_settings(config: RunConfig) -> dict[str, Any]:
         pools = pools_data(config.partition)
     return {
         "normalisation": "symmetric" if pools else "dataset",
-        "classes_per_client": CLASSES_PER_CLIENT.get(settings_name(config.dataset), 2),
+        "classes_per_client": papers.CLASSES_PER_CLIENT.get(settings_name(config.dataset), 2),
         "pool_data": pools,
         "partition_seed": PARTITION_SEED if pools else config.seed,
     }
@@ -100,11 +99,5 @@ def group_settings(config: RunConfig, method: Method) -> dict[str, Any]:
     return {
         "model_group": group,
         "feature_dim": GROUPS[group].feature_dim if group in GROUPS else 512,
-        "local_epochs": 1,
-        "batch_size": 32,
-        "lr": 0.01,
-        "lr_schedule": "constant",
-        "momentum": 0.0,
-        "weight_decay": 0.0,
-        "augmentation": "none",
+        **papers.MODEL_PER_CLIENT,
     }

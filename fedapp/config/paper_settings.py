@@ -1,8 +1,9 @@
 """The papers' settings, as data: learning rates, protocols, models and tuned weights.
 
 Rows follow the papers' protocols: FedNTD's appendix B, FedFN's sections 2 and 5, FedDr+'s tables 7
-to 10. A learning rate belongs to a data set, a model and a method, because a loss on cosines needs
-a far larger rate than cross-entropy. `fedapp.config.auto` chooses among the rows.
+to 10, and FedDOR's for methods with a model per client. A learning rate belongs to a data set, a
+model and a method, because a loss on cosines needs a far larger rate than cross-entropy.
+`fedapp.config.auto` chooses among the rows.
 """
 
 from __future__ import annotations
@@ -163,6 +164,14 @@ SETTINGS: dict[tuple[str, str], Setting] = {
 _NO_ROW = "no published setting for this pair: "
 GENERAL = _guessed(_VGG11, local_epochs=5, extras={}, source=f"{_NO_ROW}VGG11's rates")
 PHOTOS = _guessed(_IMAGENET, test_batch_size=FEDBABU_TEST_BATCH, source=f"{_NO_ROW}ResNet-18's")
+
+# The FedDOR paper's: how methods with a model per client train, on every data set.
+MODEL_PER_CLIENT: dict[str, Any] = {
+    "local_epochs": 1, "batch_size": 32, "lr": 0.01, "lr_schedule": "constant", "momentum": 0.0,
+    "weight_decay": 0.0, "augmentation": "none",
+}  # fmt: skip
+# Classes of each client in partitions that give all clients equally many; on other data 2.
+CLASSES_PER_CLIENT = {"cifar100": 10, "flowers102": 10, "tiny-imagenet": 20}
 
 
 # The weights that FedDr+ tuned for every base loss with every regulariser (its table 12).
