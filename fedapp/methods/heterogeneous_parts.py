@@ -23,7 +23,7 @@ from strategies.prototypes.training import (
 )
 from strategies.prototypes.uploads import TableShape
 
-_NOISE, _GENERATOR_WIDTH = 32, 512  # FedGen specification 4.1
+_NOISE, _GENERATOR_WIDTH = 32, 512  # lengths of FedGen's noise and its generator's hidden layer
 
 
 def _shape(setup: MethodSetup) -> TableShape:

@@ -2,7 +2,8 @@
 
 These rows initialise FedDOR's classifiers on all clients, its first global prototypes and its
 server's embedding. They are never sent: every process computes them from the seed, so they must be
-the same everywhere. FedDOR, equation 1; the three cases are section 2.4 of the specification.
+the same everywhere. FedDOR, equation 1. Orthonormal rows, which the paper describes, need at least
+as many features as classes; with fewer the rows are as far apart as possible.
 """
 
 from collections.abc import Callable

@@ -38,7 +38,7 @@ class PersonalHead(Head):
     """A classifier [C, h] behind an optional hidden layer K -> h with ReLU.
 
     `final_relu` adds a ReLU after the logits, as HtFLlib's code of HtC4 does. Rows are normalised
-    in the forward pass only (FedDOR specification 2.1).
+    in the forward pass only, so training may change the lengths of the stored ones.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """The traffic of runs: bytes per round and client, and accuracy over megabytes.
 
 The traffic of clients counts only their arrays, as if each client had its own node, so that methods
-are comparable for any number of clients per node (specification of the heterogeneous methods,
-section 7). The module also reports the training messages in both directions, as Flower counts them,
-and those of evaluations on the clients' test splits.
+are comparable for any number of clients per node. The module also reports the training messages in
+both directions, as Flower counts them, and those of evaluations on the clients' test splits.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from fedapp.models.architectures import ARCHITECTURES, build_personal_extractor
 from fedapp.models.groups import GROUPS, find_group
 from fedapp.models.personal_heads import build_personal_head
 
-# Extractor parameters in millions at 32x32 with three channels, specification section 5.
+# Extractor parameters in millions at 32x32 with three channels.
 PUBLISHED = {
     "fedavgcnn": 0.87, "googlenet": 5.60, "mobilenetv2": 2.22, "resnet18": 11.18,
     "resnet34": 21.28, "resnet50": 23.51, "resnet101": 42.50, "resnet152": 58.14,
