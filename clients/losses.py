@@ -40,13 +40,23 @@ def feature_distillation(features: Tensor, global_features: Tensor) -> Tensor:
     return F.mse_loss(features, global_features)
 
 
+def divergence(teacher: Tensor, student: Tensor, per_element: bool = True) -> Tensor:
+    """Return KL(softmax(teacher) || softmax(student)) of logits [B, C].
+
+    `per_element` divides the sum by B C, as the public implementations do; otherwise by B.
+    """
+    log_teacher = teacher.log_softmax(1)
+    total = (log_teacher.exp() * (log_teacher - student.log_softmax(1))).sum()
+    return total / (teacher.numel() if per_element else len(teacher))
+
+
 def knowledge_distillation(logits: Tensor, global_logits: Tensor, tau: float = 3.0) -> Tensor:
     """Return KD = tau^2 KL(softmax(z^g / tau) || softmax(z / tau)), for logits [B, C].
 
     The divergence is summed over classes and averaged over the batch.
     Source: Hinton et al., 2015, section 2; FedDr+ (Kim S. et al., TMLR 2025), regulariser KD.
     """
-    return tau**2 * _divergence(logits / tau, global_logits / tau)
+    return tau**2 * divergence(global_logits / tau, logits / tau, per_element=False)
 
 
 def not_true_distillation(
@@ -63,8 +73,8 @@ def not_true_distillation(
     Source: FedNTD (Lee G. et al., NeurIPS 2022), equations 10-11.
     """
     local, received = _not_true(logits, labels), _not_true(global_logits, labels)
-    divergence = _divergence(local / tau, received / tau)
-    return tau**2 * divergence if tau_squared else divergence
+    loss = divergence(received / tau, local / tau, per_element=False)
+    return tau**2 * loss if tau_squared else loss
 
 
 def not_true_mse(logits: Tensor, global_logits: Tensor, labels: Tensor) -> Tensor:
@@ -225,12 +235,6 @@ def feature_decorrelation(features: Tensor, authors: bool = True) -> Tensor:
         return squares / width**2
     squares = squares - columns.square().sum(dim=0).square().sum()
     return (batch - 1) ** 2 / batch * squares / max(width * (width - 1), 1)
-
-
-def _divergence(logits: Tensor, teacher: Tensor) -> Tensor:
-    """Return KL(softmax(teacher) || softmax(logits)), summed over classes, averaged over B."""
-    log_q, log_p = F.log_softmax(logits, dim=1), F.log_softmax(teacher, dim=1)
-    return F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 
 def _not_true(logits: Tensor, labels: Tensor) -> Tensor:

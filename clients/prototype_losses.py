@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clients.losses import divergence
+
 
 def cosine_alignment(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """Return (1/B) sum of 1 - cos(f_i, P^{y_i}), for features [B, K].
@@ -40,16 +42,6 @@ def soft_cross_entropy(
     """
     targets = class_logits[labels].softmax(1)
     return (-(targets * logits.log_softmax(1)).sum(1) * known[labels]).mean()
-
-
-def divergence(teacher: Tensor, student: Tensor, per_element: bool = True) -> Tensor:
-    """Return KL(softmax(teacher) || softmax(student)) of logits [B, C].
-
-    `per_element` divides the sum by B C, as the public implementations do; otherwise by B.
-    """
-    log_teacher = teacher.log_softmax(1)
-    total = (log_teacher.exp() * (log_teacher - student.log_softmax(1))).sum()
-    return total / (teacher.numel() if per_element else len(teacher))
 
 
 def adaptive_mutual(
