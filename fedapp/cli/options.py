@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperOption
 from fedapp.config.project import app_folder
 from fedapp.core.extension_files import add_files
 from fedapp.core.log import set_level
+from fedapp.results.formatting import cell_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,7 +118,7 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     for column in rows[0]:
         table.add_column(column, overflow="fold", no_wrap=column in whole)
     for row in rows:
-        table.add_row(*map(_text, row.values()))
+        table.add_row(*map(cell_text, row.values()))
     screen.print(table)
 
 
@@ -126,7 +127,7 @@ def _unwrapped(rows: list[dict[str, Any]], width: int) -> set[str]:
     columns = list(rows[0])
     free, found = width - LEAST_WIDTH * len(columns), set()
     for number, column in enumerate(columns):
-        texts = [column, *(_text(row[column]) for row in rows)]
+        texts = [column, *(cell_text(row[column]) for row in rows)]
         longest = max(map(len, texts))
         name = not any(" " in text for text in texts[1:])
         if longest <= (LONGEST_NAME if name or not number else SHORT):
@@ -159,9 +160,3 @@ def write_png(figure: Figure, path: Path) -> None:
 
     write_named(path, png(figure), "a PNG file")
     print(f"wrote {path.absolute()}", file=sys.stderr)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

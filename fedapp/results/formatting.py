@@ -12,6 +12,13 @@ from typing import Any
 MISSING = "-"
 
 
+def cell_text(value: Any) -> str:
+    """Format a value of any type in a table: a float with four significant digits."""
+    if value is None:
+        return MISSING
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def percent(fraction: float | None) -> str:
     """Format a fraction as a percentage: 0.953 is "95.3 %"."""
     return MISSING if fraction is None else f"{100 * fraction:.1f} %"

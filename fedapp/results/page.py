@@ -12,7 +12,7 @@ from html import escape
 from string import Template
 from typing import Any
 
-from fedapp.results.formatting import MISSING
+from fedapp.results.formatting import cell_text
 
 STYLE_SHEET = """
 :root {
@@ -144,7 +144,7 @@ def table(label: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     head = "".join(f'<th scope="col">{escape(key.replace("_", " "))}</th>' for key in rows[0])
     body = "\n".join(
-        "<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row.values()) + "</tr>"
+        "<tr>" + "".join(f"<td>{escape(cell_text(value))}</td>" for value in row.values()) + "</tr>"
         for row in rows
     )
     content = f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>'
@@ -168,12 +168,6 @@ def details(summary: str, content: str) -> str:
 def code(text: str) -> str:
     """Return a command as a code block."""
     return f"<pre><code>{escape(text)}</code></pre>"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return MISSING
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _scrolling(label: str, table: str) -> str:
