@@ -192,15 +192,10 @@ def _show_results(rows: list[dict[str, Any]], request: Request, as_json: bool) -
 
 
 def _result_row(row: dict[str, Any]) -> dict[str, Any]:
-    from fedapp.experiments.papers.results_page import plus_minus
+    from fedapp.experiments.papers.results_page import compared
 
-    published = plus_minus(row["published mean"], row["published std"])
-    difference = row["difference"]
     return {
-        "cell": row["cell"],
-        "published": "failed" if row["published failed"] else published,
-        "ours": plus_minus(row["mean"], row["std"]),
-        "difference": None if difference is None else f"{difference:+.2f}",
+        **compared(row),
         "seeds": ", ".join(
             f"{word} {row[key]}".strip()
             for word, key in (("", "seeds"), *((k.split()[0], k) for k in _REMARKABLE))

@@ -46,13 +46,21 @@ def results_html(rows: Sequence[Row], source: str) -> str:
     )
 
 
-def _row(row: Row) -> dict[str, Any]:
+def compared(row: Row) -> dict[str, Any]:
+    """Return a cell's published and own figure with their difference, as texts; None: unknown."""
     published = plus_minus(row["published mean"], row["published std"])
+    difference = row["difference"]
     return {
         "cell": row["cell"],
         "published": "failed" if row["published failed"] else published,
         "ours": plus_minus(row["mean"], row["std"]),
-        "difference": None if row["difference"] is None else f"{row['difference']:+.2f}",
+        "difference": None if difference is None else f"{difference:+.2f}",
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        **compared(row),
         "seeds": row["seeds"] or None,
         "at chance": row["at-chance seeds"] or None,
         "diverged": row["diverged seeds"] or None,
