@@ -24,12 +24,19 @@ def evaluate_classes(model: nn.Module, batches: Batches, num_classes: int) -> Ev
     score = Score()
     for _, logits, targets in predict(model, batches):
         score.add(logits, targets)
-    labels, hits = score.labels_and_hits()
+    by_class = accuracy_by_class(*score.labels_and_hits(), num_classes)
+    return Evaluation(score.accuracy, score.loss, by_class.tolist())
+
+
+def accuracy_by_class(labels: np.ndarray, hits: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return the accuracy of each class, [num_classes]; NaN for a class without test images.
+
+    `hits` says of each image with one of the `labels` whether its prediction is correct, [n].
+    """
     counts = np.bincount(labels, minlength=num_classes)
     correct = np.bincount(labels, weights=hits, minlength=num_classes)
     with np.errstate(invalid="ignore"):
-        by_class = correct / counts
-    return Evaluation(score.accuracy, score.loss, by_class.tolist())
+        return correct / counts
 
 
 def at_chance(accuracy: float, labels: np.ndarray) -> bool:

@@ -6,14 +6,6 @@ The inputs are class accuracies as fractions.
 import numpy as np
 
 
-def class_accuracy_of(predictions: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return the accuracy of each class, [classes]; NaN for a class without test images."""
-    counts = np.bincount(labels, minlength=classes).astype(float)
-    correct = np.bincount(labels[predictions == labels], minlength=classes)
-    with np.errstate(invalid="ignore"):
-        return correct / counts
-
-
 def in_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
     """Return sum_c p_c A_c: accuracy on the client's own class distribution p = counts / n.
 

@@ -15,8 +15,8 @@ import torch
 
 from clients.training.arrays import load_arrays, to_arrays
 from clients.training.evaluation import predict
-from fedapp.analysis.formulas.accuracy import class_accuracy_of
 from fedapp.core.arrays import Arrays
+from fedapp.runtime.evaluation import accuracy_by_class
 from fedapp.runtime.process import ProcessContext
 
 
@@ -39,7 +39,7 @@ class View:
     @cached_property
     def class_accuracy(self) -> np.ndarray:
         """The accuracy of each class: [C]."""
-        return class_accuracy_of(self.logits.argmax(axis=1), self.labels, len(self.head))
+        return accuracy_by_class(self.labels, self.right, len(self.head))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from reference import VECTORS
 
 from fedapp.analysis.formulas import accuracy, features, weights
 from fedapp.results import class_accuracy
+from fedapp.runtime.evaluation import accuracy_by_class
 
 METRICS, FACTORS = VECTORS["metrics"], VECTORS["fedfn_factors"]
 F_LOCAL, F_GLOBAL = (np.array(VECTORS["inputs"][k]) for k in ("f_local", "f_global"))
@@ -106,7 +107,7 @@ def test_a_class_without_test_images_counts_only_for_clients_that_have_it():
 
 
 def test_class_accuracy_counts_each_class_for_itself():
-    found = accuracy.class_accuracy_of(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]), 3)
+    found = accuracy_by_class(np.array([0, 0, 1, 1]), np.array([1, 0, 1, 1]), 3)
     np.testing.assert_array_equal(found, [0.5, 1.0, np.nan])
 
 
