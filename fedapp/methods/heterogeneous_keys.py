@@ -3,6 +3,7 @@
 from typing import Literal
 
 from fedapp.core.keys import Auto, Count, Key, Positive, Share, Unsigned, Weight
+from fedapp.models.architectures import FeatureMap
 
 # Keys of several methods.
 SHARED = {
@@ -13,9 +14,7 @@ SHARED = {
         Count | Auto, "auto", "features of all models in a group; auto: the group's"
     ),
     "feature-map": Key(
-        Literal["pool", "linear"],
-        "pool",
-        "how an architecture's features are mapped to feature-dim",
+        FeatureMap, "pool", "how an architecture's features are mapped to feature-dim"
     ),
     "head-final-relu": Key(
         bool, False, "HtC4 groups: apply a ReLU to the logits, as in HtFLlib's code"

@@ -9,7 +9,7 @@ other papers.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -18,7 +18,8 @@ from fedapp.models.backbones import relu
 from fedapp.models.mixer import WIDTH, Mixer
 from fedapp.models.quick_layers import use_quick_layers
 
-FEATURE_MAPS = ("pool", "linear")
+FeatureMap = Literal["pool", "linear"]
+
 _NO_PADDING_FROM = 16  # pixels: two unpadded 5x5 convolutions with pooling need as many
 _STAGES = (64, 128, 256, 512)
 
@@ -33,7 +34,7 @@ class Architecture:
 
 
 def build_personal_extractor(
-    name: str, channels: int, image_size: int, feature_dim: int, feature_map: str = "pool"
+    name: str, channels: int, image_size: int, feature_dim: int, feature_map: FeatureMap = "pool"
 ) -> nn.Module:
     """Build an extractor, initialised from torch's global generator.
 
@@ -49,7 +50,7 @@ def build_personal_extractor(
         A module that maps float32 [B, channels, H, W] to features [B, K].
 
     Raises:
-        UserError: unknown name or feature map, or images that are too small.
+        UserError: unknown name, or images that are too small.
     """
     check_architecture(name, image_size)
     row = ARCHITECTURES[name]
@@ -70,9 +71,7 @@ def check_architecture(name: str, image_size: int) -> None:
         )
 
 
-def _feature_map(kind: str, width: int, feature_dim: int) -> nn.Module:
-    if kind not in FEATURE_MAPS:
-        raise unknown("feature-map", kind, FEATURE_MAPS)
+def _feature_map(kind: FeatureMap, width: int, feature_dim: int) -> nn.Module:
     if kind == "linear":
         return nn.Linear(width, feature_dim)
     # Takes [B, n] as one unbatched signal of B channels: the mean over neighbouring features.
