@@ -110,14 +110,6 @@ def clean(
     return rows
 
 
-def expected_bytes(num_clients: int, bytes_per_client: int) -> int:
-    """Return a run's disk use in bytes once every client has trained twice: two versions of each.
-
-    Each process takes `bytes_per_client` more while it writes.
-    """
-    return 2 * num_clients * bytes_per_client
-
-
 def _folders(folder: Path) -> list[Path]:
     """List the folders in a folder, without links, because these may lead anywhere."""
     try:

@@ -16,7 +16,6 @@ import torch
 
 import fedapp
 from clients.base import LocalClient
-from clients.state.listing import expected_bytes
 from clients.state.memory import Memory
 from clients.state.store import ClientState
 from clients.training.local_training import LocalSettings
@@ -186,10 +185,13 @@ class ProcessContext:
         return Memory(state, server_round, accepted, config.state_missing)
 
     def state_bytes(self) -> int:
-        """Return the largest number of bytes on disk that the states of all clients need."""
+        """Return the bytes on disk of all clients' states once every client has trained twice.
+
+        There are two versions of each then. A process takes one more while it writes.
+        """
         if self.personal is not None:
-            return expected_bytes(1, self.personal.bytes_of_all())
-        return expected_bytes(self.config.num_clients, self.client(0).state_bytes())
+            return 2 * self.personal.bytes_of_all()
+        return 2 * self.config.num_clients * self.client(0).state_bytes()
 
     def head_hash(self) -> str:
         """Return a hash of the head's rows that every process rebuilds from the seed.
