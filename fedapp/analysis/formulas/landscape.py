@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 RADII = (0.0, 0.1, 0.25, 0.5, 1.0)
+DRAWS = 5  # random directions
 SPAN, STEPS = 0.1, 11  # of the two-dimensional slice
 
 Direction = list[Tensor]
@@ -23,14 +24,14 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def gaussian_losses(
-    model: nn.Module, loss: Loss, generator: torch.Generator, draws: int = 5
+    model: nn.Module, loss: Loss, generator: torch.Generator
 ) -> list[dict[str, float]]:
     """Return mean and deviation of the loss at each of `RADII`, over random directions.
 
     The direction is Gaussian, scaled to radius * ||w||. The model is unchanged afterwards (FedNTD,
     Lee et al. 2022, the appendix on the loss landscape).
     """
-    directions = [_gaussian(model, generator) for _ in range(draws)]
+    directions = [_gaussian(model, generator) for _ in range(DRAWS)]
     rows = []
     for radius in RADII:
         losses = [_at(model, loss, [(d, radius)]) for d in (directions if radius else [[]])]
