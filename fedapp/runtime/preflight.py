@@ -19,7 +19,7 @@ from fedapp.runtime.identity import IMAGES
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import PROTOCOL_VERSION, TASK
 from strategies.rounds.report import is_count
-from strategies.rounds.transport import Exchange, exchange, pause
+from strategies.rounds.transport import Requests, exchange, pause
 
 Identity = Mapping[str, Any]
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def wait_for_nodes(
     answered = _Answered(num_clients, expected)
     known: set[int] = set()
     lost = _Lost()
-    queries = Exchange(grid)
+    queries = Requests(grid)
     while not answered.complete():
         waited = time.monotonic() - start
         new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]

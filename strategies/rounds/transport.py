@@ -30,7 +30,7 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
     that a node has not fetched by then is dropped, so that a slow node does not train for past
     rounds.
     """
-    sent = Exchange(grid)
+    sent = Requests(grid)
     sent.send(messages, timeout)
     start = time.monotonic()
     timed_out = False
@@ -42,11 +42,11 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
             pause(time.monotonic() - start)
 
 
-class Exchange:
+class Requests:
     """Messages that wait for their replies; further ones may be sent at any time."""
 
     def __init__(self, grid: Grid) -> None:
-        """Prepare an exchange over a grid, with nothing sent."""
+        """Prepare requests over a grid, with nothing sent."""
         self.grid = grid
         self.waiting: dict[str, Message] = {}  # empty copies of messages without reply, by id
 

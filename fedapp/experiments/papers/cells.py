@@ -42,7 +42,7 @@ class Cell:
         detail: the missing item.
         notes: values of the configuration that the paper does not state.
         seeds: the number of seeds of the paper's mean, if stated.
-        measure: the key of `MEASURES` that reads the number from a run; empty if it cannot run.
+        measure: the key in `PAPER_METRICS` of what reads the number; empty if the cell cannot run.
         spread_of_clients: whether the paper's spread is over the clients of a run instead of seeds.
     """
 

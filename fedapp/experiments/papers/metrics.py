@@ -12,7 +12,7 @@ Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Measure:
+class PaperMetric:
     """The function that reads one published metric from summary.json, and its properties."""
 
     read: Callable[[Summary], float | None]  # on the scale of the paper
@@ -46,30 +46,30 @@ def reports_best_round(setting: Mapping[str, Any]) -> bool:
     return str(setting.get("reported", "")).startswith(BEST)
 
 
-MEASURES: dict[str, Measure] = {
-    "accuracy_percent": Measure(_percent, "%"),
-    "best accuracy_percent": Measure(
+PAPER_METRICS: dict[str, PaperMetric] = {
+    "accuracy_percent": PaperMetric(_percent, "%"),
+    "best accuracy_percent": PaperMetric(
         lambda summary: _percent(summary, "accuracy_best"),
         "%",
         note="best round, as published",
         spread=statistics.pstdev,  # as in the code on which FedDOR builds
     ),
-    f"{PERSONAL} of the global model": Measure(
+    f"{PERSONAL} of the global model": PaperMetric(
         lambda summary: _percent(summary, "client_accuracy_mean"),
         "%",
         asks_clients=True,
         note="the global model on each client's own test split, mean over clients",
     ),
-    PERSONAL: Measure(_percent, "%", note="mean over clients, each on its own test split"),
-    "alignment_ratio previous-global vs local": Measure(
+    PERSONAL: PaperMetric(_percent, "%", note="mean over clients, each on its own test split"),
+    "alignment_ratio previous-global vs local": PaperMetric(
         _agreement("last_hidden"), "", "weight-alignment"
     ),
-    "alignment_ratio previous-global vs new-global": Measure(
+    "alignment_ratio previous-global vs new-global": PaperMetric(
         _agreement("last_hidden_global"), "", "weight-alignment"
     ),
-    "accuracy_fraction": Measure(lambda summary: summary.get("accuracy_final"), ""),
-    "forgetting": Measure(lambda summary: summary.get("forgetting"), "", "forgetting"),
-    "seconds_per_round": Measure(
+    "accuracy_fraction": PaperMetric(lambda summary: summary.get("accuracy_final"), ""),
+    "forgetting": PaperMetric(lambda summary: summary.get("forgetting"), "", "forgetting"),
+    "seconds_per_round": PaperMetric(
         _seconds_per_round, "s", note="seconds depend on the machine: compare their ratios"
     ),
 }

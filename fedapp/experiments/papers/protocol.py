@@ -13,7 +13,7 @@ from typing import Any
 
 from clients.training.objective import REGULARISERS
 from fedapp.data.datasets import DATASETS
-from fedapp.experiments.papers.metrics import BEST, MEASURES, PERSONAL, reports_best_round
+from fedapp.experiments.papers.metrics import BEST, PAPER_METRICS, PERSONAL, reports_best_round
 from fedapp.experiments.papers.tables import Paper, Row, Table
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import METHODS
@@ -155,11 +155,11 @@ def _check_heads(published: Published, group: str) -> None:
 def metric_keys(published: Published) -> Keys:
     """Return the analysis that the row's metric needs, if any."""
     measure = measure_name(published)
-    if measure not in MEASURES:
+    if measure not in PAPER_METRICS:
         raise CannotRunError(Reason.METRIC, measure)
-    analyses = MEASURES[measure].analyses
+    analyses = PAPER_METRICS[measure].analyses
     keys: Keys = {"analyses": analyses} if analyses else {}
-    if MEASURES[measure].asks_clients:
+    if PAPER_METRICS[measure].asks_clients:
         keys["client-eval-every"] = published.whole("rounds")  # after the last round
     if analyses in LOCAL_ANALYSES:
         keys["analysis-clients"] = 0  # all clients of the round, as published
@@ -167,7 +167,7 @@ def metric_keys(published: Published) -> Keys:
 
 
 def measure_name(published: Published) -> str:
-    """Return the key of `MEASURES` for a row, from its metric and its setting."""
+    """Return the key of `PAPER_METRICS` for a row, from its metric and its setting."""
     row = published.row
     if row.metric in SETTINGS_AS_METRICS:
         raise CannotRunError(Reason.SETTING_ROW, f"the {row.metric} that its authors chose")

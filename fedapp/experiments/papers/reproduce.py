@@ -20,7 +20,7 @@ from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
 from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_reported
 from fedapp.experiments.papers.cells import Cell
-from fedapp.experiments.papers.metrics import MEASURES, Measure, Summary
+from fedapp.experiments.papers.metrics import PAPER_METRICS, PaperMetric, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
@@ -113,7 +113,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     The spread is of the paper's kind: the standard deviation over the clients (mean of the seeds),
     or that over seeds, the sample's unless the metric's row has another; None for a single seed.
     """
-    measure = MEASURES[cell.measure]
+    measure = PAPER_METRICS[cell.measure]
     summaries = [(run, finished(run)) for run in runs]
     ended = [(run, summary) for run, summary in summaries if summary is not None]
     done = [(run, summary) for run, summary in ended if summary["status"] == "completed"]
@@ -145,7 +145,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     }
 
 
-def _over_seeds(measure: Measure, values: Sequence[float]) -> float | None:
+def _over_seeds(measure: PaperMetric, values: Sequence[float]) -> float | None:
     return measure.spread(values) if len(values) > 1 else None
 
 

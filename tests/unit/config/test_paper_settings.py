@@ -8,7 +8,7 @@ from reference import HETEROGENEOUS
 
 from fedapp.config.resolve import parse_config
 from fedapp.experiments.papers.cells import cells_of
-from fedapp.experiments.papers.metrics import MEASURES
+from fedapp.experiments.papers.metrics import PAPER_METRICS
 from fedapp.experiments.papers.plan import PlannedRun, Request
 from fedapp.experiments.papers.tables import find_paper
 
@@ -55,7 +55,7 @@ def test_the_measure_of_a_cell_decides_which_value_of_a_run_it_reads():
         "measures": {"weight-alignment/last_hidden": 0.7},
     }  # fmt: skip
     read = {
-        name: MEASURES[cell(paper, table, words).measure].read(summary)
+        name: PAPER_METRICS[cell(paper, table, words).measure].read(summary)
         for name, paper, table, words in (
             ("last round", "fedntd", "table1-sharding", "fedavg cifar10 s=2"),
             ("best round", "feddor", "table1-main", "feddor cifar10 classes=2"),
@@ -71,9 +71,9 @@ def test_the_measure_of_a_cell_decides_which_value_of_a_run_it_reads():
 
 def test_the_spread_of_best_rounds_is_that_of_all_runs():
     expected = HETEROGENEOUS["metric"]
-    spread = MEASURES["best accuracy_percent"].spread
+    spread = PAPER_METRICS["best accuracy_percent"].spread
     assert spread(expected["runs_best"]) == pytest.approx(expected["std_ddof0"])
-    assert MEASURES["accuracy_percent"].spread([40.0, 42.0, 44.0]) == pytest.approx(2.0)
+    assert PAPER_METRICS["accuracy_percent"].spread([40.0, 42.0, 44.0]) == pytest.approx(2.0)
 
 
 def test_fine_tuned_rows_take_their_papers_protocol_and_rates():
@@ -84,7 +84,7 @@ def test_fine_tuned_rows_take_their_papers_protocol_and_rates():
     assert (loss.config["finetune-loss"], loss.config["lr"]) == ("dr+", 5.0)
     before = cell("feddr+", "table14-pfl-finetune-loss", "dr alpha=0.1")
     assert before.config["client-eval-every"] == 320
-    assert MEASURES[before.measure].read({"client_accuracy_mean": 0.25}) == 25
+    assert PAPER_METRICS[before.measure].read({"client_accuracy_mean": 0.25}) == 25
 
 
 def test_values_that_papers_leave_open_are_set_and_noted():

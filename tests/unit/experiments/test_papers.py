@@ -17,7 +17,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import DATASETS
 from fedapp.experiments.papers.cells import cells_of, configuration, select
-from fedapp.experiments.papers.metrics import MEASURES
+from fedapp.experiments.papers.metrics import PAPER_METRICS
 from fedapp.experiments.papers.protocol import (
     MODELS,
     SAME_METHOD,
@@ -33,7 +33,7 @@ from fedapp.models.groups import GROUPS
 ROWS = {"feddr+": 786, "fedfn": 1304, "fedntd": 602, "feddor": 292}
 
 # Everything that can be in the way of a row whose method, data set, model and metric are there.
-METRICS = {name.removeprefix("best ").partition(" ")[0] for name in MEASURES}
+METRICS = {name.removeprefix("best ").partition(" ")[0] for name in PAPER_METRICS}
 MODEL_NAMES = {*BACKBONES, *(name.lower() for name in GROUPS)}
 SETTINGS_THAT_CANNOT_RUN = {
     "heads of different shapes cannot be averaged",

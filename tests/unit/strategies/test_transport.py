@@ -11,7 +11,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines import in_process
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.runtime.preflight import wait_for_nodes
-from strategies.rounds.transport import Exchange, exchange
+from strategies.rounds.transport import Requests, exchange
 
 
 class FaultyGrid(InProcessGrid):
@@ -76,7 +76,7 @@ def test_a_message_that_is_sent_late_lives_as_long_as_its_round(monkeypatch):
     later = time.time() + 40
     monkeypatch.setattr("strategies.rounds.transport.time.time", lambda: later)
     monkeypatch.setattr(in_process, "expired", lambda message: False)
-    Exchange(grid).send(asked, 10)
+    Requests(grid).send(asked, 10)
     assert grid.times_to_live == pytest.approx([55.0] * 3, abs=0.2)
 
 
