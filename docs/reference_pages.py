@@ -7,7 +7,7 @@ from fedapp.cli.app import app
 from fedapp.cli.config_pages import allowed
 from fedapp.config.key_groups import kebab
 from fedapp.config.run_config import RunConfig, group_of
-from fedapp.config.run_keys import GROUPS
+from fedapp.config.run_keys import KEY_GROUPS
 from fedapp.methods import METHODS
 
 TITLES = {
@@ -32,7 +32,7 @@ def keys() -> str:
         'Set a key with `-c "key=value"` or in a TOML file. `fedapp config` shows the keys that '
         "apply to your configuration and where their values come from.\n",
     ]
-    for group in GROUPS:
+    for group in KEY_GROUPS:
         shared = [key for key in fields if group_of(key) == group and key not in owners]
         parts.append(f"## {TITLES[group]}\n")
         parts.append(_table({key: fields[key] for key in shared}))

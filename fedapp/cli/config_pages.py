@@ -13,7 +13,7 @@ from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
 from fedapp.config.resolve import layers, parse_config, parse_unresolved, unknown_key
 from fedapp.config.run_config import RunConfig, group_of
-from fedapp.config.run_keys import GROUPS
+from fedapp.config.run_keys import KEY_GROUPS
 from fedapp.methods.table import METHODS, find_method
 
 
@@ -43,7 +43,7 @@ def by_group(listed: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, An
         group: [
             {n: row[n] for n in ("key", "value", "from")} for row in listed if row["group"] == group
         ]
-        for group in GROUPS
+        for group in KEY_GROUPS
     }
 
 

@@ -15,7 +15,7 @@ from fedapp.data.datasets import DATASETS
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.methods.row import USUAL_TEMPERATURES, Method
 from fedapp.models.backbones import BackboneProperty, fitting_backbones
-from fedapp.models.groups import GROUPS
+from fedapp.models.groups import MODEL_GROUPS
 
 
 def settings_name(dataset: str) -> str:
@@ -98,6 +98,6 @@ def group_settings(config: RunConfig, method: Method) -> dict[str, Any]:
     group = "tiny" if config.model_group == "auto" else config.model_group
     return {
         "model_group": group,
-        "feature_dim": GROUPS[group].feature_dim if group in GROUPS else 512,
+        "feature_dim": MODEL_GROUPS[group].feature_dim if group in MODEL_GROUPS else 512,
         **papers.MODEL_PER_CLIENT,
     }

@@ -7,7 +7,7 @@ from fedapp.data.datasets import find_dataset
 from fedapp.methods.row import Method
 from fedapp.models.architectures import check_architecture
 from fedapp.models.backbones import BACKBONES, fitting_backbones, needs_two
-from fedapp.models.groups import GROUPS, ModelGroup, find_group
+from fedapp.models.groups import MODEL_GROUPS, ModelGroup, find_group
 from fedapp.models.heads import HEADS
 from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
 
@@ -29,7 +29,7 @@ def check_group(config: RunConfig, method: Method) -> None:
     group = find_group(config.model_group)
     _check_images(config, group)
     if method.personal.same_heads and not group.same_heads:
-        fitting = ", ".join(name for name, each in GROUPS.items() if each.same_heads)
+        fitting = ", ".join(name for name, each in MODEL_GROUPS.items() if each.same_heads)
         raise UserError(
             f"method '{config.method}' averages the clients' heads, but the clients of model group "
             f"'{config.model_group}' have heads of different shapes; choose one of {fitting}"

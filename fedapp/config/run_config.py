@@ -15,7 +15,7 @@ from pydantic import Field, create_model
 from fedapp.config.extensions import foreign_keys, own_files
 from fedapp.config.key_groups import LOCAL, RECORDING, kebab, marked_keys
 from fedapp.config.overrides import AUTO, DEFAULT
-from fedapp.config.run_keys import GROUPS, RunKeys
+from fedapp.config.run_keys import KEY_GROUPS, RunKeys
 from fedapp.core.extension_files import ExtensionFile
 from fedapp.methods.table import method_keys
 
@@ -111,5 +111,5 @@ class RunConfig(_AllKeys):
 
 def group_of(key: str) -> str:
     """Return the group of a run-config key; the own keys of methods are in "method"."""
-    fields = {kebab(name): group for group, cls in GROUPS.items() for name in cls.model_fields}
+    fields = {kebab(name): group for group, cls in KEY_GROUPS.items() for name in cls.model_fields}
     return fields.get(key, "method")

@@ -224,7 +224,7 @@ class OutputKeys(Keys):
     keep_state: Recording[bool] = Field(False, description="keep the clients' states after the run")
 
 
-GROUPS: dict[str, type[Keys]] = {
+KEY_GROUPS: dict[str, type[Keys]] = {
     "method": MethodKeys,
     "data": DataKeys,
     "partition": PartitionKeys,
@@ -249,4 +249,4 @@ class RunKeys(
     DataKeys,
     MethodKeys,
 ):
-    """All keys that do not belong to one method, in the order of `GROUPS`."""
+    """All keys that do not belong to one method, in the order of `KEY_GROUPS`."""

@@ -41,7 +41,7 @@ class ModelGroup:
         return self.architectures[0] if self.same_heads else "fedavgcnn"
 
 
-GROUPS: dict[str, ModelGroup] = {
+MODEL_GROUPS: dict[str, ModelGroup] = {
     "tiny": ModelGroup(("fedavgcnn", "resnet4"), feature_dim=64),
     "small": ModelGroup(("fedavgcnn", "resnet8", "mobilenetv2-quarter", "mixer"), feature_dim=128),
     "MHMG2": ModelGroup(("fedavgcnn", "resnet18")),
@@ -56,6 +56,6 @@ GROUPS: dict[str, ModelGroup] = {
 
 def find_group(name: str) -> ModelGroup:
     """Return a model group by name; raises UserError for an unknown one."""
-    if name in GROUPS:
-        return GROUPS[name]
-    raise unknown("model group", name, GROUPS)
+    if name in MODEL_GROUPS:
+        return MODEL_GROUPS[name]
+    raise unknown("model group", name, MODEL_GROUPS)

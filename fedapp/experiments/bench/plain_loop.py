@@ -18,7 +18,7 @@ from torch import nn
 from fedapp.core.hardware import cores, keep_memory, set_float32_precision
 from fedapp.experiments.bench.machine import CHANNELS, CLASSES, SIDE
 from fedapp.models.architectures import build_personal_extractor
-from fedapp.models.groups import GROUPS
+from fedapp.models.groups import MODEL_GROUPS
 from fedapp.models.heads import build_head
 from fedapp.models.model import Model, build_model
 from fedapp.models.quick_layers import use_plain_layers
@@ -86,9 +86,9 @@ def train_plainly(
 
 def architectures(model: str) -> list[str]:
     """Return the names for `train_plainly` of a backbone, or of a group's architectures."""
-    if model not in GROUPS:
+    if model not in MODEL_GROUPS:
         return [model]
-    return [f"{model}/{name}" for name in GROUPS[model].architectures]
+    return [f"{model}/{name}" for name in MODEL_GROUPS[model].architectures]
 
 
 def _model(name: str) -> nn.Module:

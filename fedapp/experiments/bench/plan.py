@@ -7,7 +7,7 @@ measurement would take minutes. The quick plan takes about ten minutes on two co
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fedapp.models.groups import GROUPS
+from fedapp.models.groups import MODEL_GROUPS
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Plan:
     @property
     def backbone(self) -> str:
         """The model of the parts that measure only one."""
-        return next((model for model in self.models if model not in GROUPS), "cnn")
+        return next((model for model in self.models if model not in MODEL_GROUPS), "cnn")
 
     def asked(self, model: str, methods: Sequence[str], repeat: int) -> Sequence[str]:
         """Return the methods of one repeat of the FL tax.

@@ -21,7 +21,7 @@ from fedapp.experiments.bench.tables import draw, markdown
 from fedapp.experiments.bench.tax import measure_tax
 from fedapp.methods.table import METHODS
 from fedapp.models.backbones import BACKBONES
-from fedapp.models.groups import GROUPS
+from fedapp.models.groups import MODEL_GROUPS
 from fedapp.results.plots.rendering import png
 
 Part = Callable[[Path, Plan], dict[str, Any]]
@@ -51,7 +51,7 @@ def bench(
         UserError: an unknown model or part, a folder with other results or without write access,
             or a run that did not complete.
     """
-    models = {**BACKBONES, **GROUPS}
+    models = {**BACKBONES, **MODEL_GROUPS}
     for model in plan.models:
         if model not in models:
             raise unknown("model", model, models)

@@ -13,7 +13,7 @@ from fedapp.experiments.bench.plan import Plan, Workload
 from fedapp.experiments.bench.superlink import run_with_superlink
 from fedapp.experiments.jobs import Runner
 from fedapp.methods.table import METHODS
-from fedapp.models.groups import GROUPS
+from fedapp.models.groups import MODEL_GROUPS
 
 log = logging.getLogger(__name__)
 Repeat = Mapping[str, Speed]  # by method
@@ -44,7 +44,7 @@ def federated_speed(
     simulate: Runner = run_with_superlink,
 ) -> Speed:
     """Simulate one run and return the speed of its rounds; raises UserError if it fails."""
-    key = "model-group" if model in GROUPS else "model"
+    key = "model-group" if model in MODEL_GROUPS else "model"
     changes = {"method": method, "device": device, key: model}
     allowed = resources(device)
     return measured_workload(project, workload, allowed, simulate, **changes).speed()
@@ -70,7 +70,9 @@ def measure_tax(project: Path, plan: Plan, methods: Sequence[str], device: str) 
         "fl_tax_workers_tuned": {}, "round_cost": {}, "images_per_second": {},
     }  # fmt: skip
     for model in plan.models:
-        suitable = [m for m in methods if (METHODS[m].personal is not None) == (model in GROUPS)]
+        suitable = [
+            m for m in methods if (METHODS[m].personal is not None) == (model in MODEL_GROUPS)
+        ]
         if suitable:
             row = _measure_model(project, plan, model, suitable, device)
             for key, value in row.items():

@@ -18,7 +18,7 @@ from fedapp.experiments.papers.tables import Paper, Row, Table
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import METHODS
 from fedapp.models.backbones import BACKBONES
-from fedapp.models.groups import GROUPS
+from fedapp.models.groups import MODEL_GROUPS
 
 Keys = dict[str, Any]
 
@@ -90,7 +90,7 @@ SAME_METHOD = {
 }  # fmt: skip
 ENDS = {("fedavg+kd", "lambda"): "kd-ntd"}  # method ids whose column interpolates to another method
 MODELS = {"2conv+2fc cnn": "cnn"}
-MODEL_GROUPS = {name.lower(): name for name in GROUPS}
+GROUP_NAMES = {name.lower(): name for name in MODEL_GROUPS}
 SETTINGS_AS_METRICS = ("beta",)
 HIDDEN_LAYER = "linear_1 (512)"
 LOCAL_ANALYSES = ("weight-alignment",)
@@ -135,10 +135,10 @@ def data_keys(published: Published) -> Keys:
     dataset, model = str(published.setting.get("dataset")), str(published.setting.get("model"))
     if dataset not in DATASETS:
         raise CannotRunError(Reason.DATASET, dataset)
-    if model in MODEL_GROUPS:
-        _check_heads(published, MODEL_GROUPS[model])
+    if model in GROUP_NAMES:
+        _check_heads(published, GROUP_NAMES[model])
         width = published.number("feature_dim")
-        keys: Keys = {"dataset": dataset, "model-group": MODEL_GROUPS[model]}
+        keys: Keys = {"dataset": dataset, "model-group": GROUP_NAMES[model]}
         return {**keys, "feature-dim": int(width)} if width else keys
     if MODELS.get(model, model) not in BACKBONES:
         raise CannotRunError(Reason.MODEL, model)
@@ -148,7 +148,7 @@ def data_keys(published: Published) -> Keys:
 def _check_heads(published: Published, group: str) -> None:
     """Raise `CannotRunError` if a method averages different heads: "-" in the papers."""
     personal = METHODS[method_of(published)[0]].personal
-    if personal is not None and personal.same_heads and not GROUPS[group].same_heads:
+    if personal is not None and personal.same_heads and not MODEL_GROUPS[group].same_heads:
         raise CannotRunError(Reason.SETTING, "heads of different shapes cannot be averaged")
 
 

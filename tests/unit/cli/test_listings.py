@@ -11,7 +11,7 @@ from fedapp.cli.options import show
 from fedapp.config.paper_settings import TUNED
 from fedapp.config.resolve import parse_config, rate_note
 from fedapp.config.run_config import RunConfig, group_of
-from fedapp.config.run_keys import GROUPS
+from fedapp.config.run_keys import KEY_GROUPS
 from fedapp.core.errors import UserError
 from fedapp.methods.row import FAMILIES
 from fedapp.methods.table import METHODS
@@ -107,7 +107,7 @@ def test_config_names_what_fine_tuning_follows_and_what_the_method_fixes():
 
 def test_every_key_is_in_a_group_and_has_a_page():
     for key in RunConfig().flat():
-        assert group_of(key) in GROUPS
+        assert group_of(key) in KEY_GROUPS
     page = {row[""]: row["lr"] for row in json.loads(printed("config", "lr", "--json"))}
     assert page["values"] == "a number > 0 <= 1e+30 or auto"
     assert page["example"] == 'fedapp run -c "lr=0.3"'

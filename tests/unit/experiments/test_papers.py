@@ -28,13 +28,13 @@ from fedapp.experiments.papers.protocol import (
 from fedapp.experiments.papers.tables import FILES, all_papers, find_paper
 from fedapp.methods.table import METHODS
 from fedapp.models.backbones import BACKBONES
-from fedapp.models.groups import GROUPS
+from fedapp.models.groups import MODEL_GROUPS
 
 ROWS = {"feddr+": 786, "fedfn": 1304, "fedntd": 602, "feddor": 292}
 
 # Everything that can be in the way of a row whose method, data set, model and metric are there.
 METRICS = {name.removeprefix("best ").partition(" ")[0] for name in PAPER_METRICS}
-MODEL_NAMES = {*BACKBONES, *(name.lower() for name in GROUPS)}
+MODEL_NAMES = {*BACKBONES, *(name.lower() for name in MODEL_GROUPS)}
 SETTINGS_THAT_CANNOT_RUN = {
     "heads of different shapes cannot be averaged",
     "weight of an added regulariser",

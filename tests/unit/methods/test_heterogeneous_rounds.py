@@ -79,7 +79,7 @@ def test_a_repeated_training_request_changes_no_bit(method, monkeypatch):
 @pytest.mark.parametrize("method", ANY_HEADS)
 def test_heads_with_a_hidden_layer_train(method, monkeypatch):
     four = groups.ModelGroup(("fedavgcnn", "resnet4"), (0, 24, 12, 6))
-    monkeypatch.setitem(groups.GROUPS, "tiny-HtC4", four)
+    monkeypatch.setitem(groups.MODEL_GROUPS, "tiny-HtC4", four)
     config = run(method=method, model_group="tiny-HtC4", num_rounds=1)
     _, strategy = outcome(config, nodes=2, state_key="hidden")
     assert [result.client for result in strategy.report.results] == [0, 1, 2, 3]
@@ -94,7 +94,7 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
 
 
 def test_fedkds_map_and_a_hidden_layer_of_the_same_sizes_start_differently(monkeypatch):
-    monkeypatch.setitem(groups.GROUPS, "square", groups.ModelGroup(("fedavgcnn",), (16,)))
+    monkeypatch.setitem(groups.MODEL_GROUPS, "square", groups.ModelGroup(("fedavgcnn",), (16,)))
     pair = ProcessContext(parse_config(run(method="fedkd", model_group="square"))).slot_of(0).model
     hidden, map_ = pair.head.hidden.weight, pair.transform.weight
     assert hidden.shape == map_.shape

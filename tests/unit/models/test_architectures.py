@@ -9,7 +9,7 @@ from torch import nn
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.architectures import ARCHITECTURES, build_personal_extractor
-from fedapp.models.groups import GROUPS, find_group
+from fedapp.models.groups import MODEL_GROUPS, find_group
 from fedapp.models.personal_heads import build_personal_head
 
 # Extractor parameters in millions at 32x32 with three channels.
@@ -82,7 +82,7 @@ def test_a_linear_feature_map_has_signs():
     assert (extractor(torch.rand(2, 3, 32, 32)) < 0).any()
 
 
-@pytest.mark.parametrize("hidden", GROUPS["Res34-HtC4"].hidden)
+@pytest.mark.parametrize("hidden", MODEL_GROUPS["Res34-HtC4"].hidden)
 @pytest.mark.parametrize("style", ["linear", "cosine", "normalised-linear"])
 def test_heads_of_every_shape_and_style(style, hidden):
     head = build_personal_head(style, 24, 5, seed=1, hidden=hidden)
@@ -110,7 +110,7 @@ def test_clients_take_architectures_and_heads_in_turn():
     assert not group.same_heads
     assert find_group("Res34-HtC4").mentee == "fedavgcnn"
     assert find_group("MHMG9").mentee == "resnet4"
-    named = {name for each in GROUPS.values() for name in each.architectures}
+    named = {name for each in MODEL_GROUPS.values() for name in each.architectures}
     assert named == ARCHITECTURES.keys()
 
 
