@@ -74,7 +74,7 @@ FINE_TUNING_KEYS = {
 }
 
 
-def fine_tuned(methods: Mapping[str, Method]) -> dict[str, Method]:
+def fine_tuned_rows(methods: Mapping[str, Method]) -> dict[str, Method]:
     """Return the row X-ft of every method X that the papers fine-tune, by name."""
     return {
         f"{name}-ft": replace(

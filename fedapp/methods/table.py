@@ -19,7 +19,7 @@ from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.core.keys import Key, Positive, Share, Weight
 from fedapp.methods.centralised import CENTRALISED
 from fedapp.methods.drift import DRIFT
-from fedapp.methods.fine_tuned import FINE_TUNING_KEYS, fine_tuned
+from fedapp.methods.fine_tuned import FINE_TUNING_KEYS, fine_tuned_rows
 from fedapp.methods.heterogeneous import HETEROGENEOUS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.label_skew import LABEL_SKEW
@@ -214,7 +214,7 @@ METHODS: dict[str, Method] = {
     **PERSONAL,
 }
 
-METHODS |= fine_tuned(METHODS)
+METHODS |= fine_tuned_rows(METHODS)
 METHODS |= HETEROGENEOUS
 
 
