@@ -29,6 +29,7 @@ from fedapp.data.readers.public import (
     FLOWERS102,
     MNIST,
     TINY_IMAGENET,
+    PublicFiles,
 )
 from fedapp.data.readers.sources import Images, Joined, Origin
 
@@ -231,6 +232,12 @@ def _decode_digits() -> Arrays:
     }
 
 
+def _public(files: PublicFiles, source: str, layout: str, **more: Any) -> DatasetInfo:
+    """Return the row of a data set in its published files."""
+    side = files.image_shape[0]
+    return DatasetInfo(files.num_classes, side, source, layout, files.read, **more)
+
+
 DIGITS_MEAN = (0.3055,)
 DIGITS_STD = (0.3759,)
 
@@ -240,40 +247,40 @@ DATASETS: dict[str, DatasetInfo] = {
         10, 8, "scikit-learn (installed with fedapp)", "nothing", _read_digits,
         train_images=1_438, test_images=359,
     ),
-    "cifar10": DatasetInfo(
-        10, 32, "Krizhevsky, 2009: photos", "cifar-10-batches-py/", CIFAR10.read,
+    "cifar10": _public(
+        CIFAR10, "Krizhevsky, 2009: photos", "cifar-10-batches-py/",
         train_images=50_000, test_images=10_000,
     ),
-    "cifar100": DatasetInfo(
-        100, 32, "Krizhevsky, 2009: photos", "cifar-100-python/", CIFAR100.read,
+    "cifar100": _public(
+        CIFAR100, "Krizhevsky, 2009: photos", "cifar-100-python/",
         train_images=50_000, test_images=10_000,
     ),
-    "mnist": DatasetInfo(
-        10, 28, "LeCun et al., 1998: digits", "MNIST/raw/", MNIST.read,
+    "mnist": _public(
+        MNIST, "LeCun et al., 1998: digits", "MNIST/raw/",
         train_images=60_000, test_images=10_000,
     ),
-    "fashion-mnist": DatasetInfo(
-        10, 28, "Xiao et al., 2017: articles", "FashionMNIST/raw/", FASHION_MNIST.read,
+    "fashion-mnist": _public(
+        FASHION_MNIST, "Xiao et al., 2017: articles", "FashionMNIST/raw/",
         train_images=60_000, test_images=10_000,
     ),
-    "cinic10": DatasetInfo(
-        10, 32, "Darlow et al., 2018: photos",
-        "CINIC-10/train/CLASS/*.png and test/CLASS/*.png", CINIC10.read,
+    "cinic10": _public(
+        CINIC10, "Darlow et al., 2018: photos",
+        "CINIC-10/train/CLASS/*.png and test/CLASS/*.png",
         train_images=90_000, test_images=90_000,
     ),
-    "tiny-imagenet": DatasetInfo(
-        200, 64, "Stanford CS231n, 2015: photos, tested on those for validation",
+    "tiny-imagenet": _public(
+        TINY_IMAGENET, "Stanford CS231n, 2015: photos, tested on those for validation",
         "tiny-imagenet-200/: wnids.txt, train/WNID/images/*.JPEG, val/images/*.JPEG, "
-        "val/val_annotations.txt", TINY_IMAGENET.read, pools_test=False,
+        "val/val_annotations.txt", pools_test=False,
         train_images=100_000, test_images=10_000,
     ),
     "imagenet100": DatasetInfo(
         100, 224, "100 classes of ImageNet (Deng et al., 2009), decoded while training",
         LAYOUT, read_imagenet100, lists_classes=True, streams=True,
     ),
-    "flowers102": DatasetInfo(
-        102, 64, "Nilsback and Zisserman, 2008: photos, scaled to 64x64",
-        "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", FLOWERS102.read, stretches=True,
+    "flowers102": _public(
+        FLOWERS102, "Nilsback and Zisserman, 2008: photos, scaled to 64x64",
+        "flowers-102/: jpg/*.jpg, imagelabels.mat, setid.mat", stretches=True,
         train_images=2_040, test_images=6_149,
     ),
     HUB: DatasetInfo(
