@@ -14,7 +14,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.data.datasets import Dataset, load_dataset
 from fedapp.data.partition.split_file import find_split
-from fedapp.data.partition.table import Partition, make_partition
+from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 
 
 @lru_cache(maxsize=1)
@@ -58,21 +58,20 @@ def draw_partition(
     Raises:
         UserError: these labels do not allow the split, or its file is missing or wrong.
     """
-    return make_partition(
-        config.partition,
-        np.asarray(data.train_labels),
-        np.asarray(data.test_labels),
+    spec = PartitionSpec(
         num_clients=config.num_clients,
         shards=config.shards,
         alpha=config.alpha,
         classes_per_client=int(config.classes_per_client),
         sigma=config.unbalanced_sigma,
         lda_cap=config.lda_cap,
-        pooled=config.pool_data is True,
         own=own,
         file=find_split(config.partition_file, data_dir or config.data_dir),
-        seed=numpy_rng(int(config.partition_seed), Stream.PARTITION),
+        pooled=config.pool_data is True,
     )
+    rng = numpy_rng(int(config.partition_seed), Stream.PARTITION)
+    train, test = np.asarray(data.train_labels), np.asarray(data.test_labels)
+    return make_partition(config.partition, train, test, spec, rng)
 
 
 def data_hash(data: Dataset, partition: Partition) -> str:

@@ -2,6 +2,15 @@
 
 from fedapp.data.partition.personal_splits import dirichlet, pathological
 from fedapp.data.partition.splits import iid, lda, shards
-from fedapp.data.partition.table import PARTITIONS, make_partition
+from fedapp.data.partition.table import PARTITIONS, PartitionSpec, make_partition
 
-__all__ = ["PARTITIONS", "dirichlet", "iid", "lda", "make_partition", "pathological", "shards"]
+__all__ = [
+    "PARTITIONS",
+    "PartitionSpec",
+    "dirichlet",
+    "iid",
+    "lda",
+    "make_partition",
+    "pathological",
+    "shards",
+]

@@ -16,22 +16,28 @@ from fedapp.data.partition import personal_splits, splits
 from fedapp.data.partition.assignment import Indices, Partition
 from fedapp.data.partition.split_file import read_split
 
-__all__ = ["PARTITIONS", "Partition", "PartitionKind", "make_partition"]
+__all__ = ["PARTITIONS", "Partition", "PartitionKind", "PartitionSpec", "make_partition"]
 
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """The parameters of a split; each kind uses some of them."""
+    """The parameters of a split; each kind uses some of them.
+
+    Attributes:
+        own: the client whose own data the labels belong to; None on the server.
+        pooled: whether both label arrays are that of all samples. Each client's part is divided at
+            random into 75 % for training and 25 % for testing, unless `file` lists the test images.
+    """
 
     num_clients: int
-    shards: int
-    alpha: float
-    classes_per_client: int
-    sigma: float
-    lda_cap: bool
-    own: int | None
-    file: Path
-    pooled: bool
+    shards: int = 2
+    alpha: float = 0.1
+    classes_per_client: int = 2
+    sigma: float = 1.0
+    lda_cap: bool = True
+    own: int | None = None
+    file: Path = Path()
+    pooled: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,23 +112,10 @@ def make_partition(
     kind: str,
     train_labels: Indices,
     test_labels: Indices,
-    *,
-    num_clients: int,
-    shards: int = 2,
-    alpha: float = 0.1,
-    classes_per_client: int = 2,
-    sigma: float = 1.0,
-    lda_cap: bool = True,
-    pooled: bool = False,
-    own: int | None = None,
-    file: Path = Path(),
+    spec: PartitionSpec,
     seed: int | np.random.SeedSequence | np.random.Generator,
 ) -> Partition:
     """Draw the split named `kind`; the same arguments give the same split on every machine.
-
-    With `pooled` both label arrays must be that of all samples; each client's part is divided at
-    random into 75 % for training and 25 % for testing, unless `file` lists the test images. `own`
-    is the client whose own data the labels belong to; None on the server.
 
     Raises:
         UserError: unknown kind, or a split that these labels do not allow.
@@ -130,11 +123,8 @@ def make_partition(
     if kind not in PARTITIONS:
         raise unknown("partition", kind, PARTITIONS)
     rng = np.random.default_rng(seed)
-    spec = PartitionSpec(
-        num_clients, shards, alpha, classes_per_client, sigma, lda_cap, own, file, pooled
-    )
     drawn = PARTITIONS[kind].draw(train_labels, test_labels, spec, rng)
-    if not pooled or drawn.pooled:
+    if not spec.pooled or drawn.pooled:
         return drawn
     train, test = personal_splits.hold_out(drawn.train, rng)
     return replace(drawn, train=train, test=test, pooled=True)

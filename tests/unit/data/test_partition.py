@@ -1,6 +1,7 @@
 """Splits must keep their promises for any labels: disjoint, complete, bounded, repeatable."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from fedapp.core.errors import UserError
 from fedapp.data.partition.assignment import quotas_by_largest_remainder
 from fedapp.data.partition.splits import iid, lda, shards, unbalanced
-from fedapp.data.partition.table import PARTITIONS, make_partition
+from fedapp.data.partition.table import PARTITIONS, PartitionSpec, make_partition
 
 seeds = st.integers(0, 2**32)
 
@@ -151,11 +152,11 @@ def test_lda_cap_stops_clients_that_hold_an_average_share():
 
 def test_the_cap_can_be_switched_off_by_its_key():
     train = labels_of([500] * 10)
-    chosen = {"num_clients": 10, "alpha": 0.3, "seed": 0}
-    off = make_partition("lda", train, train, **chosen, lda_cap=False)
+    chosen = PartitionSpec(10, alpha=0.3)
+    off = make_partition("lda", train, train, replace(chosen, lda_cap=False), seed=0)
     plain = lda(train, train, 10, 0.3, np.random.default_rng(0), balance_cap=False)
     assert [part.tolist() for part in off.train] == [part.tolist() for part in plain.train]
-    on = make_partition("lda", train, train, **chosen)
+    on = make_partition("lda", train, train, chosen, seed=0)
     assert [len(part) for part in on.train] != [len(part) for part in off.train]
 
 
@@ -228,7 +229,7 @@ def test_equal_seeds_give_equal_splits_and_other_seeds_others(kind):
     train, test = labels_of([60] * 4), labels_of([20] * 4, 1)
 
     def draw(seed: int) -> list[list[int]]:
-        parts = make_partition(kind, train, test, num_clients=4, shards=2, alpha=1.0, seed=seed)
+        parts = make_partition(kind, train, test, PartitionSpec(4, alpha=1.0), seed=seed)
         return [part.tolist() for part in parts.train + parts.test]
 
     assert draw(5) == draw(5)
@@ -238,7 +239,7 @@ def test_equal_seeds_give_equal_splits_and_other_seeds_others(kind):
 def test_unknown_partition_lists_the_known_ones():
     labels = labels_of([5, 5])
     with pytest.raises(UserError, match="'random' does not exist; there is iid, strat"):
-        make_partition("random", labels, labels, num_clients=2, shards=1, alpha=1.0, seed=0)
+        make_partition("random", labels, labels, PartitionSpec(2), seed=0)
 
 
 @pytest.mark.parametrize("kind", DRAWN)
@@ -246,7 +247,7 @@ def test_unknown_partition_lists_the_known_ones():
 def test_number_of_clients_is_bounded_by_the_samples(kind, num_clients):
     labels = labels_of([5, 5])
     with pytest.raises(UserError, match="between 1 and the 10 training samples"):
-        make_partition(kind, labels, labels, num_clients=num_clients, shards=2, alpha=1.0, seed=0)
+        make_partition(kind, labels, labels, PartitionSpec(num_clients, alpha=1.0), seed=0)
 
 
 @given(st.integers(1, 60), st.sampled_from([0.0, 0.5, 2.0]), seeds)
@@ -275,6 +276,7 @@ def test_a_thousand_clients_are_dealt_in_seconds():
     train, test = labels_of([500] * 100), labels_of([100] * 100, 1)
     for kind in (*DRAWN, "own"):
         start = time.perf_counter()
-        parts = make_partition(kind, train, test, num_clients=1000, shards=10, alpha=0.3, seed=0)
+        spec = PartitionSpec(1000, shards=10, alpha=0.3)
+        parts = make_partition(kind, train, test, spec, seed=0)
         assert len(parts.train) == 1000
         assert time.perf_counter() - start < 20, kind

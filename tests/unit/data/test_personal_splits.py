@@ -10,7 +10,7 @@ from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
 from fedapp.data.partition import personal_splits
 from fedapp.data.partition.personal_splits import dirichlet, least_size, pathological
-from fedapp.data.partition.table import Partition, make_partition
+from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 from fedapp.runtime.process import ProcessContext
 
 
@@ -20,7 +20,7 @@ def labels_of(class_sizes: list[int]) -> np.ndarray:
 
 
 def pooled(kind: str, labels: np.ndarray, **wish) -> Partition:
-    return make_partition(kind, labels, labels, pooled=True, seed=1, **wish)
+    return make_partition(kind, labels, labels, PartitionSpec(**wish, pooled=True), seed=1)
 
 
 @given(st.integers(2, 8), st.integers(2, 15), st.data(), st.integers(0, 2**32))
@@ -79,7 +79,7 @@ def test_a_pool_is_cut_75_to_25_for_every_client(kind):
 
 def test_without_a_pool_test_parts_follow_the_training_proportions():
     train, test = labels_of([300] * 10), labels_of([100] * 10)
-    parts = make_partition("pathological", train, test, num_clients=10, seed=1)
+    parts = make_partition("pathological", train, test, PartitionSpec(10), seed=1)
     assert not parts.pooled
     assert parts.global_test_set() is None
     for own, tested in zip(parts.train, parts.test, strict=True):

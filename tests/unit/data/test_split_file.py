@@ -16,7 +16,7 @@ from fedapp.config.project import merge
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.partition.split_file import find_split, source, write_split
-from fedapp.data.partition.table import Partition, make_partition
+from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.comparison import group_runs
 from fedapp.results.run_directory import RunDirectory
@@ -38,7 +38,7 @@ def draw(path: Path, content: object, num_clients: int = 2, pooled: bool = False
     if not pooled:
         train, test = TRAIN, TEST
     return make_partition(
-        "file", train, test, num_clients=num_clients, pooled=pooled, file=path, seed=0
+        "file", train, test, PartitionSpec(num_clients, pooled=pooled, file=path), seed=0
     )
 
 
@@ -69,11 +69,10 @@ def test_a_pool_is_divided_as_listed_or_a_quarter_is_held_out(tmp_path):
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_saved_split_is_read_back(tmp_path, pooled):
     labels = np.repeat(np.arange(4), 100)
-    drawn = make_partition("iid", labels, labels, num_clients=3, pooled=pooled, seed=1)
+    drawn = make_partition("iid", labels, labels, PartitionSpec(3, pooled=pooled), seed=1)
     write_split(tmp_path / "split.json", drawn)
-    again = make_partition(
-        "file", labels, labels, num_clients=3, pooled=pooled, file=tmp_path / "split.json", seed=2
-    )
+    spec = PartitionSpec(3, pooled=pooled, file=tmp_path / "split.json")
+    again = make_partition("file", labels, labels, spec, seed=2)
     assert lists(again.train) == lists(drawn.train)
     assert lists(again.test) == lists(drawn.test)
 
