@@ -14,7 +14,6 @@ from clients.base import LocalClient, Scalar
 from clients.training.arrays import to_arrays
 from clients.training.local_training import LossDiverged
 from fedapp.analysis.global_run import OVERRIDABLE, run_values
-from fedapp.config.key_groups import kebab
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -89,8 +88,8 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
             *overrides,
             "finetune-protocol",
         }  # not reset: a preset may set it
-        fields = {kebab(name): field.default for name, field in RunConfig.model_fields.items()}
-        values |= {k: v for k, v in fields.items() if k.startswith("finetune-") and k not in kept}
+        defaults = RunConfig.defaults()
+        values |= {k: v for k, v in defaults.items() if k.startswith("finetune-") and k not in kept}
     if values.get("finetune-epochs", "auto") == "auto":
         protocol = parse_config({**values, "finetune-epochs": 1}).finetune_protocol
         values["finetune-epochs"] = PROTOCOLS[protocol].epochs(int(saved["local-epochs"]))

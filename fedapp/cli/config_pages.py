@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.effect import applies
-from fedapp.config.key_groups import kebab
+from fedapp.config.key_groups import field_name, kebab
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import default_config
 from fedapp.config.resolve import layers, parse_config, parse_unresolved, unknown_key
@@ -52,7 +52,7 @@ def page(key: str, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = {row["key"]: row for row in listed}
     if key not in found:
         raise unknown_key(key, found)
-    row, field = found[key], RunConfig.model_fields[key.replace("-", "_")]
+    row, field = found[key], RunConfig.model_fields[field_name(key)]
     methods = [name for name, each in METHODS.items() if key in each.keys]
     facts = {
         "meaning": row["meaning"],

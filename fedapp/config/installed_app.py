@@ -35,6 +35,6 @@ def _write_app(folder: Path) -> None:
     """Make an empty folder the app of the installed packages, with the default of every key."""
     for package in ("fedapp", "strategies", "clients"):
         (folder / package).symlink_to(_PACKAGES / package)
-    app = {"config": RunConfig.model_validate({}).flat(), "components": _COMPONENTS}
+    app = {"config": RunConfig.defaults(), "components": _COMPONENTS}
     text = tomli_w.dumps({"tool": {"flwr": {"app": app}}})
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
 """What the groups of run-config keys are made of: their base class, and the marks of keys."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +17,11 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
+def field_name(key: str) -> str:
+    """Return the field of a run-config key, the inverse of `kebab`."""
+    return key.replace("-", "_")
+
+
 class Keys(BaseModel):
     """What all groups of keys share: kebab-case aliases, strict types, no change after creation."""
 
@@ -28,6 +33,11 @@ class Keys(BaseModel):
         strict=True,
         allow_inf_nan=False,
     )
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the default of each key; where "auto" is the default, it is not replaced."""
+        return {kebab(name): field.default for name, field in cls.model_fields.items()}
 
 
 def marked_keys(cls: type[BaseModel], *marks: str) -> frozenset[str]:

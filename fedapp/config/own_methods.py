@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from clients.base import LocalClient
 from clients.training.objective import BASE_LOSSES, REGULARISERS
 from clients.training.parts import PARTS
-from fedapp.config.key_groups import kebab
+from fedapp.config.key_groups import field_name, kebab
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.keys import Key
@@ -47,8 +47,7 @@ def check_method(row: Method) -> None:
     for name, key in row.keys.items():
         _check_key(name, key)
     try:
-        keys = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
-        keys |= {name: key.default for name, key in method_keys().items()}
+        keys = RunKeys.defaults() | {name: key.default for name, key in method_keys().items()}
     except ValueError as error:
         raise UserError(str(error)) from None
     for name in [*_named_keys(row), *row.defaults, *row.fixed]:
@@ -100,7 +99,7 @@ def _check_key(name: str, key: object) -> None:
         raise UserError(f"the key '{name}' is {key!r}, but must be a Key(type, default, meaning)")
     if not _OWN_KEY.fullmatch(name):
         raise UserError(f"the key '{name}' must be words with hyphens, as 'half-step'")
-    field = name.replace("-", "_")
+    field = field_name(name)
     if field in RunKeys.model_fields or hasattr(BaseModel, field):
         raise UserError(f"the key '{name}' exists; choose another name")
 

@@ -22,7 +22,7 @@ from fedapp.config.auto import (
 from fedapp.config.checks import check_config
 from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
-from fedapp.config.key_groups import kebab
+from fedapp.config.key_groups import field_name, kebab
 from fedapp.config.overrides import with_extension_keys
 from fedapp.config.paper_settings import GUESS, Setting
 from fedapp.config.privacy import privacy_settings
@@ -97,7 +97,7 @@ def _sentence(error: ValidationError) -> str:
     if (limit := first.get("ctx", {}).get("le")) is not None:
         message = f"less than or equal to {limit:g}"  # pydantic prints all digits of 1e30
     auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
-    help_text = RunConfig.model_fields[key.replace("-", "_")].description
+    help_text = RunConfig.model_fields[field_name(key)].description
     return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"
 
 
@@ -132,7 +132,7 @@ class Layer:
 
     def taken(self, config: RunConfig) -> dict[str, Any]:
         """Return the values that replace those of a configuration, by field."""
-        values = {key.replace("-", "_"): value for key, value in self.values.items()}
+        values = {field_name(key): value for key, value in self.values.items()}
         return {k: v for k, v in values.items() if self.fixed or getattr(config, k) == "auto"}
 
 
@@ -185,7 +185,7 @@ def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
 
 def _extras(setting: Setting, name: str, own: Collection[str]) -> dict[str, float]:
     """Return a method's published weights on this data set; the keys in `own` have others."""
-    kept = {key.replace("-", "_") for key in own}
+    kept = {field_name(key) for key in own}
     return {key: value for key, value in setting.extras.get(name, {}).items() if key not in kept}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, create_model
 
 from fedapp.config.extensions import foreign_keys, own_files
-from fedapp.config.key_groups import LOCAL, RECORDING, kebab, marked_keys
+from fedapp.config.key_groups import LOCAL, RECORDING, field_name, kebab, marked_keys
 from fedapp.config.overrides import AUTO, DEFAULT
 from fedapp.config.run_keys import KEY_GROUPS, RunKeys
 from fedapp.core.extension_files import ExtensionFile
@@ -29,7 +29,7 @@ else:
         "_AllKeys",
         __base__=RunKeys,
         **{
-            name.replace("-", "_"): (key.kind, Field(key.default, description=key.meaning))
+            field_name(name): (key.kind, Field(key.default, description=key.meaning))
             for name, key in method_keys().items()
         },
     )
@@ -58,7 +58,7 @@ class RunConfig(_AllKeys):
         `unresolved` is the configuration with its "auto"; all other keys are the user's choice.
         """
         found: dict[str, str] = {}
-        defaults = {kebab(name): field.default for name, field in type(self).model_fields.items()}
+        defaults = self.defaults()
         for key, value in self.recorded().items():
             if value == defaults[key]:
                 found[key] = DEFAULT

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.classify import Given, Guess, TrainedModel
 from fedapp.analysis.personalise import personalise
+from fedapp.config.key_groups import field_name
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
 from fedapp.interface.keys import by_key
@@ -59,7 +60,7 @@ class Run:
         To run it again with changes, pass the path of its config.toml to `run`: that file marks the
         values that "auto" chose.
         """
-        return {key.replace("-", "_"): value for key, value in self.directory.config().items()}
+        return {field_name(key): value for key, value in self.directory.config().items()}
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from fedapp.config.key_groups import MACHINE, RECORDING, kebab, marked_keys
+from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
 from fedapp.config.overrides import DEFAULT
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.files import write_atomically
@@ -195,8 +195,8 @@ def _configuration(config: Mapping[str, Any], origins: Mapping[str, str]) -> lis
     """Show what was chosen for this run, and fold the whole configuration."""
     hidden = origins.keys() | marked_keys(RunKeys, RECORDING, MACHINE)
     if DEFAULT not in origins.values():  # an earlier version's run: defaults are not marked
-        fields = {kebab(name): field.default for name, field in RunKeys.model_fields.items()}
-        hidden |= {key for key, value in config.items() if fields.get(key, value) == value}
+        defaults = RunKeys.defaults()
+        hidden |= {key for key, value in config.items() if defaults.get(key, value) == value}
     chosen = {key: value for key, value in config.items() if key not in hidden}
     chosen = {key: config[key] for key in ("method", "dataset", "seed") if key in config} | chosen
     whole = _settings("Configuration", config)

@@ -109,7 +109,7 @@ class PlannedRun:
         Thus no edited pyproject.toml changes a run; only its machine and recording keys count.
         """
         free = {*marked_keys(RunConfig, MACHINE, RECORDING), "device"}
-        every = RunConfig.model_validate({}).flat()
+        every = RunConfig.defaults()
         return {key: every[key] for key in every if key not in free} | self.overrides
 
     @property
