@@ -163,16 +163,15 @@ class Objective:
 
     def __call__(self, step: Step) -> Tensor:
         """Return the scalar loss of one batch; raises `NotScalarError` if it is anything else."""
-        loss = self.base_loss(step)
+        loss = _checked(self.base, self.base_loss(step))
         if self.base_weight != 1.0:
             loss = self.base_weight * loss
         if self.regulariser is not None:
-            loss = loss + self.reg_weight * self.pull(step)
-        if loss.dim():
-            names = " with ".join(f"'{name}'" for name in (self.base, self.regulariser) if name)
+            loss = loss + self.reg_weight * _checked(self.regulariser, self.pull(step))
+        if torch.is_grad_enabled() and not loss.requires_grad:
             raise NotScalarError(
-                f"the loss {names} has the shape {list(loss.shape)} but must be one number, such "
-                "as the mean over the batch"
+                f"the loss '{self.base}' does not depend on the model: compute it from step.logits "
+                "or step.features, without .item() and .detach()"
             )
         return loss
 
@@ -185,3 +184,18 @@ class Objective:
         if self.regulariser is None:
             raise ValueError("this objective has no regulariser")
         return REGULARISERS[self.regulariser].function(step)
+
+
+def _checked(name: str, loss: object) -> Tensor:
+    """Return a loss or a regulariser; raises `NotScalarError` unless it is one number, a tensor."""
+    if not isinstance(loss, Tensor):
+        raise NotScalarError(
+            f"the loss '{name}' returns {loss!r} but must return one number as a tensor, such as "
+            "the mean over the batch"
+        )
+    if loss.dim() or not loss.is_floating_point():
+        raise NotScalarError(
+            f"the loss '{name}' has the shape {list(loss.shape)} but must be one number, such as "
+            f"the mean over the batch, of a floating type (it is {loss.dtype})"
+        )
+    return loss

@@ -6,6 +6,7 @@ one Gaussian per class, draws features from these and trains the head on them. T
 Source: Luo et al. 2021, NeurIPS, algorithm 1; the rate and the epochs of the head are ours.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from fedapp.runtime.global_model import load_weights
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.process import ProcessContext
 
+MOST_FEATURES, MOST_EPOCHS = 100_000, 10_000
+
 
 @dataclass(frozen=True)
 class Retraining:
@@ -43,6 +46,15 @@ class Retraining:
     epochs: int = 10
     lr: float = 0.01
     batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        """Raise UserError for a value that trains nothing, or that no memory holds."""
+        for name, most in (("features", MOST_FEATURES), ("epochs", MOST_EPOCHS)):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and 1 <= value <= most):
+                raise UserError(f"{name} is {value!r} but must be a whole number, 1 to {most:,}")
+        if not (isinstance(self.lr, int | float) and 0 < self.lr < math.inf):
+            raise UserError(f"lr is {self.lr!r} but must be a number above 0")
 
 
 def calibrate(

@@ -63,9 +63,11 @@ def features_of(run: RunDirectory) -> Features:
         )
     process = reopened(run, config)
     if process.personal is None:
+        advice = f"; `fedapp analyse {run.path} -m t-sne` maps those of its global model"
         raise UserError(
-            f"the clients of run '{run.name}' share one model; `fedapp analyse {run.path} -m t-sne`"
-            " maps its features"
+            f"the features of clients with different architectures are mapped here, and those of "
+            f"run '{run.name}' ({config.method}) have one"
+            + (advice if process.method.family == "global" or process.method.fine_tuned else "")
         )
     rounds = run.rounds()
     last = rounds[-1]["round"] if rounds else 0

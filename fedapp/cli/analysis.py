@@ -149,9 +149,9 @@ def personalise(
 
 def calibrate(
     run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
-    features: Annotated[int, typer.Option(min=1, help="Virtual features per class.")] = 500,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of the head on them.")] = 10,
-    lr: Annotated[float, typer.Option(min=1e-9, help="Learning rate of the head.")] = 0.01,
+    features: Annotated[int, typer.Option(help="Virtual features per class.")] = 500,
+    epochs: Annotated[int, typer.Option(help="Epochs of the head on them.")] = 10,
+    lr: Annotated[float, typer.Option(help="Learning rate of the head.")] = 0.01,
     config: Annotated[
         list[str] | None,
         typer.Option(

@@ -6,11 +6,14 @@ Slow imports are inside the commands, so that `--help` is fast.
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedapp.cli.options import AsJson, say, show, write_png
+
+if TYPE_CHECKING:
+    from fedapp.results.run_directory import RunDirectory
 
 
 def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
@@ -18,10 +21,10 @@ def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> Non
 
     Example: fedapp report runs/feddr+-digits-20260101-120000
     """
-    from fedapp.results.folders import writing
+    from fedapp.results.folders import readable, writing
     from fedapp.results.report import write_report  # imports NumPy
 
-    with writing(run):
+    with writing(run), readable(run):
         print(write_report(run))
 
 
@@ -37,11 +40,20 @@ def compare(
 
     Example: fedapp compare runs/a runs/b --plot curves.png --html comparison.html
     """
-    from fedapp.results import comparison
-    from fedapp.results.plots import curves as plots
+    from fedapp.results.folders import readable
     from fedapp.results.run_directory import RunDirectory
 
     opened = list({run.path: run for run in map(RunDirectory.load, runs)}.values())
+    with readable(*runs):
+        _compare(opened, plot, html, as_json)
+
+
+def _compare(
+    opened: "list[RunDirectory]", plot: Path | None, html: Path | None, as_json: bool
+) -> None:
+    from fedapp.results import comparison
+    from fedapp.results.plots import curves as plots
+
     compared = comparison.compare(opened)
     if as_json:
         print(json.dumps(compared, indent=2))

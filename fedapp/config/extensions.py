@@ -4,6 +4,7 @@ This happens once, when a process first needs a configuration. All tables are co
 because a package or file may import one table to make a row of another.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -108,9 +109,23 @@ def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
                     f"{SOURCE}: the {kind} '{name}' is of type {type(row).__name__}, but must be "
                     f"a {expected.__name__}"
                 )
+    for kind, table in (("loss", BASE_LOSSES), ("regulariser", REGULARISERS)):
+        for name in table.keys() - before[kind].keys():
+            row = table[name]
+            _check_loss(kind, name, row.function if isinstance(row, Regulariser) else row)
     for name in METHODS.keys() - before["method"].keys():
         if mistake := _mistake_in(name):
             raise UserError(f"{SOURCE}: method '{name}': {mistake}")
+
+
+def _check_loss(kind: str, name: str, function: Callable[..., Any]) -> None:
+    """Raise UserError for a loss that cannot be called with one argument."""
+    try:
+        inspect.signature(function).bind(None)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{SOURCE}: the {kind} '{name}' must take one argument, the `Step` of a batch"
+        ) from None
 
 
 def _mistake_in(method: str) -> str:

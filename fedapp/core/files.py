@@ -127,6 +127,6 @@ def parse_object(text: bytes) -> dict[str, Any] | None:
     """Parse one JSON object; return None for any other text."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

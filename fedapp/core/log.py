@@ -35,6 +35,11 @@ class _Console(logging.StreamHandler[TextIO]):
     def stream(self) -> TextIO:  # type: ignore[override]
         return getattr(sys, self._stream)
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base's name
+        """Leave out lines that nobody reads any more, as after `fedapp run | head`."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            super().handleError(record)
+
 
 def configure() -> None:
     """Show the lines of this project's loggers on the console; a second call changes nothing.

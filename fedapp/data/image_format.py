@@ -39,7 +39,10 @@ class ImageFormat:
         try:
             values = {field.name: json.loads(metadata[field.name]) for field in fields(cls)}
             tuples = {name: tuple(values[name]) for name in ("classes", "mean", "std")}
-            return cls(**{**values, **tuples})
+            form = cls(**{**values, **tuples})
+            if not (isinstance(form.side, int) and isinstance(form.channels, int)):
+                raise TypeError
+            return form
         except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"{source} does not say what images its model takes: it is not the model of a run "

@@ -11,6 +11,7 @@ Vary = dict[str, tuple[Scalar, ...]]
 
 # A comma outside quotes: an even number of each quote follows it.
 _COMMA = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
+MOST_SEEDS = 10_000
 _SEEDS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 _OWN_KEYS = ("seed", "run-name", "output-dir", "resume")
 
@@ -40,6 +41,8 @@ def parse_seeds(text: str) -> list[int]:
     """Parse "0,1,2" or "0-2,7"; raises UserError unless all are different whole numbers."""
     found = [_SEEDS.fullmatch(word.strip()) for word in text.split(",")]
     ranges = [range(int(each[1]), int(each[2] or each[1]) + 1) for each in found if each]
+    if sum(each.stop - each.start for each in ranges if each) > MOST_SEEDS:
+        raise UserError(f"--seeds {text!r} names more than {MOST_SEEDS:,} seeds")
     seeds = [seed for numbers in ranges for seed in numbers]
     if not (all(found) and all(ranges)) or len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds {text!r} must be different whole numbers, such as 0,1,2 or 0-2")

@@ -65,24 +65,28 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
         with safe_open(file_path, "np") as file:
             header = dict(json.loads((file.metadata() or {})["checkpoint"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, OSError, ValueError) as error:
-        raise UserError(
-            f"resume: {file_path.absolute()} is not a complete checkpoint: {error}"
-        ) from None
+    except (SafetensorError, KeyError, OSError, TypeError, ValueError) as error:
+        raise _incomplete(file_path, error) from None
     if header.get("format", 1) != _FORMAT:
         raise UserError(
             f"{file_path.absolute()} was written by another version of fedapp (format "
             f"{header.get('format', 1)}, not {_FORMAT}); resume or analyse the run with that one"
         )
-    if header["configuration"] != fingerprint:
+    try:
+        configuration, last = str(header["configuration"]), int(header["round"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _incomplete(file_path, error) from None
+    if configuration != fingerprint:
         raise UserError(
             f"resume: {file_path.absolute()} was made with another configuration "
-            f"({header['configuration']}, not {fingerprint}); resume with the run's own "
+            f"({configuration}, not {fingerprint}); resume with the run's own "
             "config.toml and, for a method of your own, with the same file"
         )
-    return Checkpoint(
-        int(header["round"]), fingerprint, _part(tensors, _MODEL), _part(tensors, _STATE)
-    )
+    return Checkpoint(last, fingerprint, _part(tensors, _MODEL), _part(tensors, _STATE))
+
+
+def _incomplete(path: Path, error: Exception) -> UserError:
+    return UserError(f"resume: {path.absolute()} is not a complete checkpoint: {error}")
 
 
 def _part(tensors: Arrays, prefix: str) -> Arrays:

@@ -7,6 +7,7 @@ contains nothing except the files that a run writes before its first round.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from fedapp.core.locks import LockHeld, lock_file
 from fedapp.core.paths import expanded, folder_name, is_folder_name
 from fedapp.results import checkpoint
 
+log = logging.getLogger(__name__)
 LOCK, CHECKPOINTS = ".lock", "checkpoints"
 _EMPTY_AT_FIRST = "metrics.jsonl"
 _BEFORE_ROUND_1 = (LOCK, "config.toml", "partition.json", "state.json", "tensorboard", "wandb")
@@ -38,6 +40,19 @@ def existing(path: str | Path) -> Path:
         hint = f"; to name each run in it, write {folder}/*/" if inside else ""
         raise UserError(f"{folder} is not a run directory: it has no config.toml{hint}.")
     return folder
+
+
+@contextmanager
+def readable(*runs: Path) -> Iterator[None]:
+    """Turn errors about what a run's files contain into UserError: they were changed by hand."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        log.debug("the files of a run cannot be used", exc_info=True)
+        raise UserError(
+            f"a file of {' or '.join(map(str, runs))} has not the form that fedapp gives it "
+            f"({type(error).__name__}: {error}); restore it, or leave this run out"
+        ) from None
 
 
 def is_free(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """The model that all clients of a run share: with its initial weights, or with its final ones."""
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -38,10 +39,11 @@ def load_weights(model: nn.Module, run: RunDirectory, calibrated: bool = False) 
 
     Raises UserError if there is none, or it does not fit.
     """
-    arrays = read_model(run, calibrated)
+    arrays, file = read_model(run, calibrated), model_file(run, calibrated)
+    if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+        raise not_its_model(file, f"'{broken[0]}' has values that are not finite")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        file = model_file(run, calibrated)
         raise not_its_model(file, str(error).splitlines()[-1].strip()) from None

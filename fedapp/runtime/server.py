@@ -108,10 +108,21 @@ def _starting_point(
     if saved is None:
         run.truncate_rounds(0)
         return to_array_record(to_arrays(process.slot.shared))
+    model = to_arrays(process.slot.shared)
+    if {n: a.shape for n, a in saved.arrays.items()} != {n: a.shape for n, a in model.items()}:
+        raise UserError(
+            f"resume: the checkpoint of round {saved.server_round} in {run.checkpoints} does not "
+            "contain the model of this run; remove it, and the run resumes from an earlier one"
+        )
     try:
         strategy.restore(saved.strategy)
     except NotImplementedError as error:
         raise UserError(f"resume: {error}") from None
+    except KeyError as missing:
+        raise UserError(
+            f"resume: the checkpoint of round {saved.server_round} in {run.checkpoints} lacks "
+            f"{missing}; remove it, and the run resumes from an earlier one"
+        ) from None
     if (kept := len(run.rounds())) < saved.server_round:
         text = "metrics.jsonl has %d of the %d rounds of the checkpoint; the others are not there"
         log.warning(text, kept, saved.server_round)

@@ -1,6 +1,6 @@
 """What happened in one round: its report, its newest model, and the errors of a failed round."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,23 @@ def check_clients(reported: Sequence[int], expected: Sequence[int]) -> None:
     """Raise `UpdateRefused` unless a reply covers each requested client exactly once."""
     if sorted(reported) != sorted(expected):
         raise UpdateRefused(f"it reports on clients {sorted(reported)}, not {sorted(expected)}")
+
+
+def check_form(arrays: object, expected: Arrays, server_round: int) -> None:
+    """Raise `RoundFailed` unless a round's result has names and shapes of the received model."""
+    wanted = {name: list(array.shape) for name, array in expected.items()}
+    if not isinstance(arrays, Mapping):
+        raise RoundFailed(
+            f"the server's rule returned {arrays!r} in round {server_round}, but must return the "
+            "next model: an array for each name"
+        )
+    found = {name: list(np.shape(array)) for name, array in arrays.items()}
+    for name in wanted | found:
+        if found.get(name) != wanted.get(name):
+            raise RoundFailed(
+                f"the server's rule returned '{name}' with shape {found.get(name, 'none')} in "
+                f"round {server_round}, but the model has {wanted.get(name, 'none')}"
+            )
 
 
 def check_finite(

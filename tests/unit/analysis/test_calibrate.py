@@ -172,6 +172,16 @@ def test_a_run_whose_data_are_on_its_hosts_is_refused(tmp_path):
         calibrate(run.path, {})
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"features": 0}, {"features": 10**11}, {"epochs": -1}, {"lr": 0}, {"lr": float("nan")}],
+)
+def test_values_that_train_nothing_or_take_all_memory_are_refused(values):
+    (name,) = values
+    with pytest.raises(UserError, match=f"{name} is .* but must be a"):
+        Retraining(**values)
+
+
 def test_other_keys_and_a_diverging_rate_are_refused(run):
     with pytest.raises(UserError, match=r"key 'seed' cannot differ .* data-dir, download, device"):
         calibrate(run.path, {"seed": 1})

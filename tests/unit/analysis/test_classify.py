@@ -1,6 +1,7 @@
 """A trained model says the classes of images, without the data set on which it was trained."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from in_process import ROOT, settings
 from PIL import Image
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from fedapp.analysis import classify
@@ -21,6 +22,7 @@ from fedapp.data.datasets import DATASETS, load_dataset
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.interface.runs import load_run
+from fedapp.results.final_model import read_image_format
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 
@@ -165,6 +167,15 @@ def test_the_network_is_that_of_the_run(tmp_path, changes, without_data):
     assert found.images == form
     expected = process.model.eval()(images)
     assert all(torch.equal(a, b) for a, b in zip(found.model(images), expected, strict=True))
+
+
+def test_a_model_whose_weights_are_not_finite_is_refused(run, tmp_path):
+    copy = RunDirectory.load(shutil.copytree(run.path, tmp_path / "copy"))
+    weights = load_file(copy.model_path)
+    weights["head.bias"][0] = np.nan
+    save_file(weights, copy.model_path, read_image_format(copy).as_metadata())
+    with pytest.raises(UserError, match=r"'head\.bias' has values that are not finite"):
+        TrainedModel.of(copy)
 
 
 def test_batch_statistics_are_those_of_the_runs_test(tmp_path):

@@ -1,5 +1,6 @@
 """What is logged: plain lines on the stream of the moment, once, of a level that a user sets."""
 
+import io
 import logging
 import subprocess
 import sys
@@ -7,11 +8,12 @@ import sys
 import pytest
 
 from fedapp.core.errors import UserError
-from fedapp.core.log import configure
+from fedapp.core.log import _Console, configure
 
 SCRIPT = """
+import io
 import logging
-from fedapp.core.log import configure
+from fedapp.core.log import _Console, configure
 logging.basicConfig(stream=__import__("sys").stdout)
 {before}
 configure()
@@ -65,3 +67,14 @@ def test_a_level_that_is_none_is_one_sentence(monkeypatch):
 def test_lines_go_to_what_stdout_is_at_that_moment(capsys):
     logging.getLogger("fedapp.results").info("now")
     assert capsys.readouterr().out == "now\n"
+
+
+def test_lines_that_nobody_reads_any_more_are_left_out(monkeypatch, capsys):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    console = _Console("stdout")
+    monkeypatch.setattr("sys.stdout", Closed())
+    console.emit(logging.makeLogRecord({"msg": "a line"}))
+    assert capsys.readouterr().err == ""

@@ -67,6 +67,8 @@ def test_a_wrong_vary_is_one_sentence(texts, words):
 def test_seeds():
     assert parse_seeds("0, 1,20") == [0, 1, 20]
     assert parse_seeds("7, 0-2") == [7, 0, 1, 2]
+    with pytest.raises(UserError, match="'0-99999999999' names more than 10,000 seeds"):
+        parse_seeds("0-99999999999")
     for wrong in ("", "1,,2", "-1", "a", "1,1", "1.5", "3-1", "0-2,1", "1-", "0-1-2"):
         with pytest.raises(UserError, match="different whole numbers"):
             parse_seeds(wrong)

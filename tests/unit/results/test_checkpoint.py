@@ -43,6 +43,9 @@ def test_only_the_newest_are_kept(saved, tmp_path):
         ({"round": 12, "configuration": "fingerprint"}, r"another version .*\(format 1, not 2\)"),
         ({"format": 3, "round": 12}, r"another version .*\(format 3, not 2\); resume or analyse"),
         ("no header", "is not a complete checkpoint"),
+        (None, "is not a complete checkpoint"),
+        ({"format": 2, "round": 12}, "is not a complete checkpoint: 'configuration'"),
+        ({"format": 2, "round": "x", "configuration": "fingerprint"}, "complete checkpoint: inval"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_with_its_path(saved, header, message):

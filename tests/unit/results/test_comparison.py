@@ -6,8 +6,11 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from fedapp.cli.app import app
 from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.results.comparison import (
     compare,
     group_runs,
@@ -233,3 +236,21 @@ def test_the_curve_of_a_group_is_that_of_its_completed_runs(make_run, monkeypatc
     comparison_html(runs)
     comparison_html(runs[1:])
     assert drawn == [[3], [1]]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("summary.json", '{"accuracy_final": "high", "status": "completed"}'),
+        ("client_scores.json", '{"round": 1, "clients": {"0": 5}}'),
+        ("partition.json", '{"a": 1}'),
+        ("metrics.jsonl", '{"accuracy": 0.5}\n'),
+    ],
+)
+def test_a_file_changed_by_hand_is_one_sentence_of_report_and_compare(tmp_path, file, content):
+    run = RunDirectory.create(tmp_path, "one", {"method": "fedavg", "seed": 0})
+    (run.path / file).write_text(content)
+    for command in (["report"], ["compare", "--html", str(tmp_path / "page.html")]):
+        done = CliRunner().invoke(app, [*command, str(run.path)])
+        assert done.exit_code == 0 or "has not the form that fedapp gives it" in str(done.exception)
+    assert isinstance(CliRunner().invoke(app, ["report", str(run.path)]).exception, UserError)

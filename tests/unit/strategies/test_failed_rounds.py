@@ -8,6 +8,7 @@ from clients.base import LocalClient
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
+from strategies.fedavg import FedAvg
 from strategies.rounds import base
 from strategies.rounds.report import RoundDiverged
 
@@ -41,6 +42,24 @@ def test_a_round_without_a_model_leaves_the_servers_state_as_it_was(method, monk
     [(strategy, after_first)] = saved
     assert_same(after_first, strategy.save())
     assert strategy.newest.server_round == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda mean: {}, r"returned 'extractor.+' with shape none in round 1, but the model has"),
+        (lambda mean: None, "returned None in round 1, but must return the next model"),
+        (lambda mean: {**mean, "more": mean["head.bias"]}, r"'more' .*but the model has none"),
+        (
+            lambda mean: {**mean, "head.bias": mean["head.bias"][:1]},
+            r"'head.bias' with shape \[1\]",
+        ),
+    ],
+)
+def test_a_rule_that_gives_another_model_ends_the_run_in_one_sentence(rule, message, monkeypatch):
+    monkeypatch.setattr(FedAvg, "server_update", lambda self, received, mean: rule(mean))
+    with pytest.raises(RuntimeError, match=message):
+        federate(settings(method="fedavg", **CLIENTS))
 
 
 def test_the_model_of_a_run_that_diverges_is_that_of_its_last_round(tmp_path, monkeypatch):
