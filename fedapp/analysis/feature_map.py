@@ -67,7 +67,7 @@ def features_of(run: RunDirectory) -> Features:
         raise UserError(
             f"the features of clients with different architectures are mapped here, and those of "
             f"run '{run.name}' ({config.method}) have one"
-            + (advice if process.method.family == "global" or process.method.fine_tuned else "")
+            + (advice if process.method.has_global_model else "")
         )
     rounds = run.rounds()
     last = rounds[-1]["round"] if rounds else 0

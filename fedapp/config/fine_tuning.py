@@ -12,7 +12,7 @@ from clients.training.parts import ALL, BODY
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.methods.fine_tuned import ALTERNATING, PROTOCOLS
-from fedapp.methods.row import ADD, GLOBAL, Method
+from fedapp.methods.row import ADD, Method
 
 
 def fine_tuning_settings(config: RunConfig, row: Method) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def check_fine_tuning(config: RunConfig, row: Method) -> None:
             f"run-config key 'finetune-epochs' is 0 but method '{config.method}' fine-tunes; take "
             f"method '{row.settings_of}' to leave that out"
         )
-    if config.finetune_epochs and not row.fine_tuned and row.accuracy != GLOBAL:
+    if config.finetune_epochs and not row.has_global_model:
         raise UserError(
             f"run-config key 'finetune-epochs' is {config.finetune_epochs} but the clients of "
             f"method '{config.method}' have models of their own already; leave it at 0"

@@ -173,6 +173,11 @@ class Method:
         return "global" if self.accuracy == GLOBAL else "personalised"
 
     @property
+    def has_global_model(self) -> bool:
+        """Whether a run gives one model for all clients, which they may fine-tune afterwards."""
+        return self.accuracy == GLOBAL or self.fine_tuned
+
+    @property
     def fine_tuned(self) -> bool:
         """Whether every client fine-tunes the final model and the run reports their accuracy."""
         return self.fine_tuning.evaluated

@@ -47,7 +47,7 @@ class Evaluate(Callback):
     def _global_model(self, run: ActiveRun) -> Evaluation | None:
         """Evaluate the global model; returns None if the method has no global model to evaluate."""
         process = run.process
-        if process.method.accuracy != GLOBAL and not process.method.fine_tuned:
+        if not process.method.has_global_model:
             return None
         load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
         return evaluate_classes(

@@ -7,7 +7,6 @@ from torch import nn
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
-from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method
 from fedapp.models.model import Model, build_model
 from fedapp.results.final_model import model_file, not_its_model, read_model
@@ -26,8 +25,7 @@ def build_global_model(config: RunConfig, images: ImageFormat, device: torch.dev
 
 def check_global_model(method: str) -> None:
     """Raise UserError for a method that gives personal models and no global model."""
-    row = find_method(method)
-    if row.accuracy != GLOBAL and not row.fine_tuned:
+    if not find_method(method).has_global_model:
         raise UserError(
             f"the clients of method '{method}' have models of their own; set keep-state "
             "in the run and get them with `fedapp state export`"
