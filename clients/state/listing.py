@@ -67,9 +67,12 @@ def export_state(root: Path, run_key: str, client: int, target: Path) -> int:
     """Copy a client's newest state to a new safetensors file, and return its size in bytes.
 
     Raises:
+        UnknownRun: there is no such run.
         StateError: there is no such state, it is damaged, or `target` exists or cannot be written.
     """
     newest_file = newest(client_folder(root, run_key, client))
+    if newest_file is None and not (root / run_key).is_dir():
+        raise _unknown(root, run_key)
     if newest_file is None:
         raise StateError(f"client {client} of run '{run_key}' has no state in {root}")
     try:
@@ -103,11 +106,15 @@ def clean(
         named = [run for run in _folders(root) if run.name == run_key]  # other runs are not read
         rows = [row for run in named for row in _state_of(run)]
         if not rows:
-            known = ", ".join(row.run_key for row in list_states(root)) or "none"
-            raise UnknownRun(f"there is no run '{run_key}' in {root}; there are: {known}")
+            raise _unknown(root, run_key)
     for row in [] if dry_run else rows:
         _remove(root / row.run_key)
     return rows
+
+
+def _unknown(root: Path, run_key: str) -> UnknownRun:
+    known = ", ".join(row.run_key for row in list_states(root)) or "none"
+    return UnknownRun(f"there is no run '{run_key}' in {root}; there are: {known}")
 
 
 def _folders(folder: Path) -> list[Path]:

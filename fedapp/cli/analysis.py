@@ -73,10 +73,12 @@ def analyse(
     _check_run_directories(*runs)
     from fedapp.analysis.saved_runs import LocalOverrides
     from fedapp.analysis.session import AnalysisRequest, analyse_runs
+    from fedapp.results.folders import check_writable
     from fedapp.results.plots.measure_plots import drawn, write_figures
 
-    local = LocalOverrides(data_dir, device)
-    request = AnalysisRequest(words, rounds or (), every, clients, local)
+    if plots is not None:
+        check_writable(plots, "--plots")
+    request = AnalysisRequest(words, rounds or (), every, clients, LocalOverrides(data_dir, device))
     found = analyse_runs(runs, request, lambda text: print(text, file=sys.stderr))
     if plots is not None:
         for path in write_figures(drawn(list(found.items())), plots):

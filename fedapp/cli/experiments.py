@@ -41,9 +41,10 @@ def sweep(
     from fedapp.experiments import sweep as sweeps
     from fedapp.experiments.sweep_options import parse_seeds, parse_vary, refuse_own
 
-    refuse_own("-c", read_overrides([text for text in config or [] if not is_file(text)]))
+    varied = parse_vary(vary or [])
+    refuse_own("-c", read_overrides([text for text in config or [] if not is_file(text)]), varied)
     runs = sweeps.plan(
-        project, read_overrides(config or [], more=True), parse_vary(vary or []),
+        project, read_overrides(config or [], more=True), varied,
         parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
     )  # fmt: skip
     for note in sweeps.without_effect(runs):

@@ -39,7 +39,7 @@ OutputDir = Annotated[
 Html = Annotated[
     Path | None, typer.Option("--html", help="Results page; default: OUTPUT-DIR/results.html.")
 ]
-Speed = Annotated[float, typer.Option(help="Training speed, for --plan to estimate hours.")]
+Speed = Annotated[float, typer.Option(min=0, help="Training speed, for --plan to estimate hours.")]
 
 
 def reproduce(

@@ -33,6 +33,7 @@ from fedapp.engines.subprocesses import (
 
 log = logging.getLogger(__name__)
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
+STOPPED = "interrupted"  # what a run's verdict is after Ctrl-C or a signal
 _started = count()  # number of runs started in their own processes
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,18 +71,30 @@ def run_reported(
 ) -> Iterator[tuple[T, str]]:
     """As `run_parallel` of `run`, which returns what went wrong, or ""; log starts and verdicts.
 
-    With one job a run's verdict is logged before the next one starts.
+    A run that was interrupted (`STOPPED`) has not failed. With one job a run's verdict is logged
+    before the next one starts.
     """
     ended = count(1)
 
     def reported(item: T) -> str:
         log.info("%s starts", name(item))
         problem = run(item)
-        verdict = f"failed: {problem}" if problem else "completed"
+        verdict = f"failed: {problem}" if problem not in ("", STOPPED) else problem or "completed"
         log.info("[%d/%d] %s %s", next(ended), len(items), name(item), verdict)
         return problem
 
     return run_parallel(jobs, reported, items)
+
+
+def problem_of(run: Callable[[], int]) -> str:
+    """Return why a run did not complete, `STOPPED`, or ""; `run` returns its exit code."""
+    try:
+        code = run()
+    except (UserError, OSError) as error:
+        return str(error)
+    if code == INTERRUPTED:
+        return STOPPED
+    return f"it ended with exit code {code} before it was completed, see its log" if code else ""
 
 
 def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:

@@ -21,10 +21,10 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import Runner, run_reported, runner_for
+from fedapp.experiments.jobs import STOPPED, Runner, problem_of, run_reported, runner_for
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
-from fedapp.results.folders import is_free
+from fedapp.results.folders import check_writable, is_free
 from fedapp.results.formatting import short_reason
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory, Scalar
@@ -95,10 +95,18 @@ def plan(
 
 
 def sweep_folder(output_dir: Path, name: str) -> Path:
-    """Return the absolute folder of a sweep; raises UserError if `name` is not a folder name."""
+    """Return the absolute folder of a sweep.
+
+    Raises:
+        UserError: `name` is not a folder name, or the folder is a run's or cannot be written.
+    """
     if not is_folder_name(name):
         raise UserError(f"--name {name!r} must be a plain folder name")
-    return absolute(output_dir, "--output-dir") / name
+    folder = absolute(output_dir, "--output-dir") / name
+    check_writable(folder, "the sweep's folder")
+    if (folder / "config.toml").exists():
+        raise UserError(f"{folder} is the folder of a run: choose another --name")
+    return folder
 
 
 def without_effect(runs: Sequence[SweepRun]) -> list[str]:
@@ -150,11 +158,17 @@ def execute(
     def one(index: int) -> str:
         return _run_one(project, runs[index], resources, runner)
 
-    for index, problem in run_reported(jobs, one, waiting, lambda i: runs[i].directory.name):
-        rows[index] = result_row(runs[index])
-        if problem:
-            rows[index] |= {"status": "failed", "reason": problem}
+    unknown = set(waiting)
+    try:
+        for index, problem in run_reported(jobs, one, waiting, lambda i: runs[i].directory.name):
+            rows[index] = _row_after(runs[index], problem)
+            unknown.discard(index)
+            _save(rows, table)
+    except KeyboardInterrupt:
+        for index in unknown:
+            rows[index] = result_row(runs[index])
         _save(rows, table)
+        raise
     return rows
 
 
@@ -164,6 +178,14 @@ def result_row(each: SweepRun) -> dict[str, Any]:
     row = {"run": each.directory.name, "combination": each.combination, **each.varied}
     row |= {"seed": each.seed, "status": summary.get("status", "to run")}
     return {**row, **{key: summary.get(key) for key in _SHOWN}}
+
+
+def _row_after(each: SweepRun, problem: str) -> dict[str, Any]:
+    """Return the row of a run that has just ended; `problem` as `_run_one` returns it."""
+    if not problem:
+        return result_row(each)
+    status, reason = (STOPPED, "") if problem == STOPPED else ("failed", problem)
+    return {**result_row(each), "status": status, "reason": reason}
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -222,15 +244,14 @@ def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner
     if each.outcome == "completed":
         return ""
     before = each.directory.summary()
-    try:
-        code = runner(project, each.config, resources)
-    except (UserError, OSError) as error:
-        return str(error)
-    if code == 0 and each.outcome == "completed":
+    problem = problem_of(lambda: runner(project, each.config, resources))
+    if not problem and each.outcome == "completed":
         return ""
     summary = each.directory.summary()
     reason = "" if summary == before else short_reason(summary)
-    return reason or f"it ended with exit code {code} before it was completed, see its log"
+    if summary != before and summary["status"] == STOPPED and not reason:
+        return STOPPED
+    return reason or problem or "it ended before it was completed"
 
 
 def _combination_row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

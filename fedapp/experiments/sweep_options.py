@@ -49,10 +49,16 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def refuse_own(option: str, keys: Iterable[str]) -> None:
-    """Raise UserError for a key that the sweep sets itself; files may contain such keys."""
-    for key in [key for key in keys if key in _OWN_KEYS]:
-        raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
+def refuse_own(option: str, keys: Iterable[str], varied: Iterable[str] = ()) -> None:
+    """Raise UserError for a key that the sweep sets itself, or that is varied.
+
+    Configuration files may contain such keys.
+    """
+    for key in keys:
+        if key in _OWN_KEYS:
+            raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
+        if key in varied:
+            raise UserError(f"'{key}' has one value in {option} and is varied too: give it once")
 
 
 def _scalar(word: str, text: str) -> Scalar:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from threading import Thread, local
+from threading import Lock, Thread, local
 from typing import TYPE_CHECKING, TextIO
 
+from fedapp.core.errors import UserError
 from fedapp.results.plots.rendering import png
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _SHOW = "_repr_png_"  # the method that IPython calls to display an object as an image
 _DOTS = 80  # per inch: a figure of a run is about 500 pixels wide
 _ERROR_PREFIX = "fedapp: "
+_redirected = Lock()
 _OUTPUT_WAIT = 5.0  # seconds to wait for output after the end of a run's process
 
 
@@ -67,11 +69,22 @@ class Log(io.TextIOBase):
 
 @contextmanager
 def logged() -> Iterator[Log]:
-    """Redirect stdout and stderr through a `Log` to the current stdout."""
-    log = Log(sys.stdout)
-    with redirect_stdout(log), redirect_stderr(log):
-        yield log
-        log.flush()
+    """Redirect stdout and stderr through a `Log` to the current stdout.
+
+    Raises UserError if they are redirected already, because threads share these streams.
+    """
+    if not _redirected.acquire(blocking=False):
+        raise UserError(
+            "a run or sweep is in progress in another thread of this process: "
+            "`sweep` with `jobs` trains several runs at once"
+        )
+    try:
+        log = Log(sys.stdout)
+        with redirect_stdout(log), redirect_stderr(log):
+            yield log
+            log.flush()
+    finally:
+        _redirected.release()
 
 
 @contextmanager

@@ -126,9 +126,9 @@ def sweep(
     if (chosen := find_engine(engine)) and jobs:
         raise UserError("engine is for jobs=0; with jobs every run has a process of its own")
     with logged() as log:
-        app, base = find_app(), _base(preset, shared)
-        folder = sweeps.sweep_folder(Path(output_dir), name)
-        planned = sweeps.plan(app, base, _values(vary or {}), _seeds(seeds), folder)
+        app, varied = find_app(), _values(vary or {})
+        folder, base = sweeps.sweep_folder(Path(output_dir), name), _base(preset, shared, varied)
+        planned = sweeps.plan(app, base, varied, _seeds(seeds), folder)
         runner = runner_for(jobs) if jobs else _runner(chosen, log)
         rows = sweeps.execute(app, planned, Resources(), runner, jobs)
     begun = [each for each in planned if (each.directory.path / "config.toml").is_file()]
@@ -136,11 +136,11 @@ def sweep(
     return Sweep(folder, runs, rows)
 
 
-def _base(preset: Preset, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the common configuration; raises UserError for a key that the sweep sets itself."""
+def _base(preset: Preset, shared: Mapping[str, Any], varied: Vary) -> dict[str, Any]:
+    """Return the common configuration; raises UserError as `refuse_own` does."""
     pairs = [text for text in preset_texts(preset) if not is_file(text)]
-    refuse_own("preset", read_overrides(pairs))
-    refuse_own("sweep", map(kebab, shared))
+    refuse_own("preset", read_overrides(pairs), varied)
+    refuse_own("sweep", map(kebab, shared), varied)
     return read_keys(preset, shared, more=True)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +108,12 @@ def find_engine(name: str | None) -> Engine | None:
 
 
 def find_resources(nodes: int, workers: int, gpus: float) -> Resources:
-    """Return the resources of a run; raises UserError for a number below its minimum."""
-    for name, value, least in (("nodes", nodes, 0), ("workers", workers, 0), ("gpus", gpus, -1)):
-        if value < least:
-            raise UserError(f"{name} is {value} but must be {least} (choose) or more")
+    """Return the resources of a run; raises UserError for a wrong number."""
+    whole = ("nodes", nodes, 0, Integral), ("workers", workers, 0, Integral)
+    for name, value, least, kind in (*whole, ("gpus", gpus, -1, Real)):
+        if not isinstance(value, kind) or not least <= value < math.inf:
+            what = "a whole number" if kind is Integral else "a number"
+            raise UserError(f"{name} is {value!r} but must be {what}: {least} (choose) or more")
     return Resources(nodes, workers, gpus)
 
 

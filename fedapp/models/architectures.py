@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from fedapp.core.errors import UserError, unknown
-from fedapp.models.backbones import relu
+from fedapp.models.backbones import check_memory, relu
 from fedapp.models.mixer import WIDTH, Mixer
 from fedapp.models.quick_layers import use_quick_layers
 
@@ -50,10 +50,11 @@ def build_personal_extractor(
         A module that maps float32 [B, channels, H, W] to features [B, K].
 
     Raises:
-        UserError: unknown name, or images that are too small.
+        UserError: unknown name, images that are too small, or a model that is too large.
     """
     check_architecture(name, image_size)
     row = ARCHITECTURES[name]
+    check_memory(name, image_size, partial(row.build, channels, image_size))
     extractor = row.build(channels, image_size)
     use_quick_layers(extractor)
     return nn.Sequential(extractor, _feature_map(feature_map, row.width, feature_dim))

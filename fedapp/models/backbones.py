@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import psutil
+import torch
 from torch import nn
 
 from fedapp.core.errors import OWN, UserError, unknown
@@ -25,6 +27,8 @@ BackboneProperty = Literal["", "has_batch_norm", "has_basic_blocks"]
 
 _CHANNELS_PER_GROUP = 16
 _SMALL_IMAGE_BELOW = 64
+_LARGE_IMAGE_ABOVE = 256
+_COPIES = 4  # of a model under training, at least: weights, gradients, momentum, those received
 
 NORMS: dict[str, NormLayer] = {
     "batch": partial(nn.BatchNorm2d, track_running_stats=False),
@@ -68,7 +72,7 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
         A module that maps float32 [B, channels, H, W] to features [B, feature_dim].
 
     Raises:
-        UserError: unknown name or `bn`, or images that are too small.
+        UserError: unknown name or `bn`, images that are too small, or a model that is too large.
     """
     if name not in BACKBONES:
         raise unknown("model", name, BACKBONES, OWN)
@@ -76,9 +80,30 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
         raise unknown("bn", bn, NORMS)
     if image_size < 8:
         raise UserError(f"model '{name}' needs images of 8x8 pixels or more, not {image_size} wide")
-    extractor = BACKBONES[name].build(channels, image_size, NORMS[bn])
+    build = partial(BACKBONES[name].build, channels, image_size, NORMS[bn])
+    check_memory(name, image_size, build)
+    extractor = build()
     use_quick_layers(extractor)
     return extractor
+
+
+def check_memory(name: str, image_size: int, build: Callable[[], nn.Module]) -> None:
+    """Raise UserError if large images make a model too large for the memory of this machine.
+
+    The hidden layer of some networks grows with the image. Nothing is allocated here.
+    """
+    if image_size <= _LARGE_IMAGE_ABOVE:
+        return
+    with torch.device("meta"):
+        weights = sum(tensor.numel() for tensor in build().parameters())
+    needed, memory = 4 * weights * _COPIES, psutil.virtual_memory().total
+    if needed > memory:
+        raise UserError(
+            f"images of {image_size}x{image_size} pixels give model '{name}' {weights / 1e9:.1f} "
+            f"billion weights, whose training needs more than {needed / 1e9:.0f} GB, and this "
+            f"machine has {memory / 1e9:.0f}: resize the images, or take a model that averages "
+            "over the image, such as resnet18"
+        )
 
 
 def fitting_backbones(need: BackboneProperty) -> list[str]:

@@ -60,7 +60,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         recorder.finish("failed", str(mistake))
         raise
     except BaseException as error:  # Ctrl-C too: the model trained so far is kept
-        recorder.finish("interrupted", repr(error))
+        recorder.finish("interrupted", "" if isinstance(error, KeyboardInterrupt) else repr(error))
         raise
     spent = f"a further round would exceed dp-epsilon {config.dp_epsilon:g}"
     if problem := recorder.finish("completed", spent if last < config.num_rounds else ""):

@@ -1,5 +1,6 @@
 """Runs in processes of their own give what runs in this process give, and say why they cannot."""
 
+import csv
 import signal
 import subprocess
 from pathlib import Path
@@ -49,3 +50,5 @@ def test_jobs_end_in_good_order_with_the_sweep(tmp_path, how):
     assert sweeping.wait(60) == (INTERRUPTED if how == signal.SIGTERM else -signal.SIGKILL)
     wait_until(run.summary, 120, "summary")
     assert run.summary()["status"] == "interrupted"
+    [row] = csv.DictReader((tmp_path / "long" / "sweep.csv").open())
+    assert row["status"] == ("interrupted" if how == signal.SIGTERM else "to run")

@@ -118,12 +118,24 @@ def images_by_class(
     return ImageFiles(names, np.repeat(np.array(classes, dtype=np.int64), counts))
 
 
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
 def _image_names(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            found = sorted(each.name for each in entries if each.is_file() and each.name[0] != ".")
+            visible = sorted((each for each in entries if each.name[0] != "."), key=_name)
     except OSError as error:
         raise UserError(f"cannot read class folder {folder}: {error.strerror}") from error
+    for entry in visible:
+        if not entry.is_file():
+            kind = "folder" if entry.is_dir() else "dangling link or device"
+            raise UserError(
+                f"class folder {folder} has a {kind} '{entry.name}': move its images into the "
+                "class folder itself, or take it out of data-dir"
+            )
+    found = [each.name for each in visible]
     for name in found:
         if name.lower().endswith(_OTHER_IMAGES):
             raise UserError(

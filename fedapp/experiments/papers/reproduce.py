@@ -18,7 +18,12 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
-from fedapp.experiments.jobs import run_attached, run_in_subprocess, run_reported
+from fedapp.experiments.jobs import (
+    problem_of,
+    run_attached,
+    run_in_subprocess,
+    run_reported,
+)
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import PAPER_METRICS, PaperMetric, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
@@ -65,11 +70,7 @@ def run_ahead(cells: Sequence[Cell], request: Request, project: Path, jobs: int)
     waiting = [run for cell in cells for run in runs_of(cell, request) if finished(run) is None]
 
     def one(run: PlannedRun) -> str:
-        try:
-            code = run_in_subprocess(project, run.configuration, Resources())
-        except (UserError, OSError) as error:
-            return str(error)
-        return f"exit code {code}, see its log" if code else ""
+        return problem_of(lambda: run_in_subprocess(project, run.configuration, Resources()))
 
     for _ in run_reported(jobs, one, waiting, lambda run: run.name):
         pass

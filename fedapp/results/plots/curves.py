@@ -74,7 +74,7 @@ def compare_curves(runs: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
         _draw_line(axes, rounds, values, color, dash, label)
         highest = max([highest, *values])
     _finish_accuracy(axes, "Test accuracy", highest)
-    if runs:
+    if axes.lines:
         figure.legend(loc="outside lower center", ncols=1 if len(runs) < 3 else 2)
     return figure
 
@@ -104,7 +104,7 @@ def group_curves(groups: Sequence[tuple[str, Sequence[Sequence[Row]]]]) -> Figur
     _finish_accuracy(axes, title, max(drawn, default=0))
     if drawn:
         axes.set_ylim(bottom=max(0, 5 * math.floor(min(drawn) / 5)))
-    if groups:
+    if axes.lines:
         figure.legend(loc="outside lower center", ncols=1 if len(groups) < 3 else 2)
     return figure
 

@@ -101,6 +101,14 @@ def test_an_image_that_is_not_read_is_named_instead_of_left_out(folder, name):
         load(folder)
 
 
+@pytest.mark.parametrize("kind", ["folder", "dangling link or device"])
+def test_what_would_be_left_out_of_a_class_is_named(folder, kind):
+    path = folder / "train" / "cat" / "more"
+    path.mkdir() if kind == "folder" else path.symlink_to(folder / "gone.png")
+    with pytest.raises(UserError, match=f"{path.parent} has a {kind} 'more': move its images into"):
+        load(folder)
+
+
 def test_jpeg_suffixes_are_read_and_other_and_hidden_files_are_not(folder):
     for name in ("x.jpeg", "y.JPG"):
         write_image(folder / "test" / "cat" / name)

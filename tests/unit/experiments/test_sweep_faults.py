@@ -5,9 +5,12 @@ import re
 import subprocess
 import sys
 
+import pytest
 from sweep_runs import ROOT, FakeRunner, make_plan
 
+from fedapp.core.errors import UserError
 from fedapp.engines.resources import Resources
+from fedapp.engines.subprocesses import INTERRUPTED
 from fedapp.experiments import sweep
 
 
@@ -47,6 +50,34 @@ def test_a_run_that_another_process_completed_meanwhile_is_no_failure(tmp_path):
     rows = sweep.execute(ROOT, runs, Resources(), meanwhile)
     assert {row["status"] for row in rows} == {"completed"}
     assert len(runner.started) == len(runs) - 1
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupted_run_is_not_called_failed(tmp_path, caplog, begun):
+    [run] = make_plan(tmp_path, vary={}, seeds=(0,))
+
+    def interrupted(project, values, resources):
+        if begun:
+            FakeRunner()(project, values, resources)
+            run.directory.write_summary({"status": "interrupted", "reason": ""})
+        return INTERRUPTED
+
+    with caplog.at_level("INFO"):
+        [row] = sweep.execute(ROOT, [run], Resources(), interrupted)
+    assert (row["status"], row["reason"]) == ("interrupted", "")
+    assert "[1/1] seed0 interrupted" in caplog.messages
+    assert make_plan(tmp_path, vary={}, seeds=(0,))[0].outcome == ""  # the same command goes on
+
+
+def test_the_folder_of_a_sweep_is_checked_first(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"the sweep's folder {tmp_path}/file/x cannot be written"):
+        sweep.sweep_folder(tmp_path / "file", "x")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").touch()
+    with pytest.raises(UserError, match="run is the folder of a run: choose another --name"):
+        sweep.sweep_folder(tmp_path, "run")
+    assert sweep.sweep_folder(tmp_path, "new") == tmp_path / "new"
 
 
 def test_a_long_name_is_cut_and_stays_unique():

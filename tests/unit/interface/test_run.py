@@ -21,6 +21,7 @@ from fedapp.config.project import components, default_config
 from fedapp.core.errors import UserError
 from fedapp.engines.subprocesses import INTERRUPTED
 from fedapp.interface import training
+from fedapp.interface.notebook import logged
 from fedapp.results import progress
 
 KEYS = {"method": "fedexp", "num_rounds": 2, "num_clients": 10, "participation": 0.5}
@@ -82,7 +83,10 @@ def test_workers_give_the_same_bits_and_their_log(by_command, capsys):
         ({"method": "fedagv"}, "method 'fedagv' does not exist; did you mean 'fedavg'"),
         ({"preset": "no-such"}, "-c 'no-such' is neither a preset"),
         ({"engine": "gpu"}, "engine is 'gpu' but must be one of workers, ray, in-process"),
-        ({"workers": -1}, "workers is -1 but must be 0 (choose) or more"),
+        ({"workers": -1}, "workers is -1 but must be a whole number: 0"),
+        ({"workers": 1.5}, "workers is 1.5 but must be a whole number: 0 (choose) or more"),
+        ({"nodes": "2"}, "nodes is '2' but must be a whole number"),
+        ({"gpus": float("nan")}, "gpus is nan but must be a number: -1 (choose) or more"),
         ({"resume": "auto"}, "resume is 'auto', so run-name must say which run to continue"),
         ({"dataset": "images", "data_dir": "gone"}, "data-dir"),
     ],
@@ -93,6 +97,15 @@ def test_a_mistake_is_the_commands_sentence_and_leaves_nothing(here, asked, sent
     assert sentence in str(caught.value)
     assert type(caught.value) is UserError
     assert not list(here.glob("runs/*"))
+
+
+def test_a_second_thread_cannot_train_meanwhile_and_the_streams_are_restored(here):
+    before = sys.stdout, sys.stderr
+    with logged(), pytest.raises(UserError, match="in progress in another thread of this process"):
+        run(**QUICK)
+    assert (sys.stdout, sys.stderr) == before
+    assert not list(here.glob("runs/*"))
+    run(**QUICK)
 
 
 def test_a_name_that_is_taken_is_no_failed_run(by_command):

@@ -77,6 +77,7 @@ def test_jobs_are_processes_of_their_own(monkeypatch):
         ({"seeds": [1, 1]}, "--seeds '1,1' must be different whole numbers"),
         ({"run_name": "x"}, "sweep cannot name 'run-name'"),
         ({"preset": "seed=2"}, "preset cannot name 'seed'"),
+        ({"vary": {"lr": [0.1]}, "lr": 0.2}, "'lr' has one value in sweep and is varied too"),
         ({"name": "a/b"}, "--name 'a/b' must be a plain folder name"),
         ({"jobs": 2}, "engine is for jobs=0"),
         ({"jobs": -1, "engine": None}, "--jobs is -1"),

@@ -9,6 +9,7 @@ from torch import nn
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.architectures import ARCHITECTURES, build_personal_extractor
+from fedapp.models.backbones import build_extractor
 from fedapp.models.groups import MODEL_GROUPS, find_group
 from fedapp.models.personal_heads import build_personal_head
 
@@ -18,6 +19,10 @@ PUBLISHED = {
     "resnet34": 21.28, "resnet50": 23.51, "resnet101": 42.50, "resnet152": 58.14,
 }  # fmt: skip
 QUICK = ["fedavgcnn", "mixer", "resnet4", "resnet6", "resnet8", "resnet10", "resnet18"]
+
+
+def personal_of_64(name: str, channels: int, side: int) -> nn.Module:
+    return build_personal_extractor(name, channels, side, 64)
 
 
 def parameters(module: nn.Module) -> int:
@@ -50,6 +55,14 @@ def test_every_network_takes_the_smallest_images_that_its_row_names(name):
     with torch.device("meta"):
         extractor = build_personal_extractor(name, 3, side, 64)
         assert extractor(torch.empty(2, 3, side, side)).shape == (2, 64)
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_built():
+    for build, name in ((build_extractor, "cnn"), (personal_of_64, "fedavgcnn")):
+        with pytest.raises(UserError, match=rf"images of 20000x20000 .* '{name}' \d+\.\d billion"):
+            build(name, 3, 20_000)
+    with torch.device("meta"):
+        assert parameters(build_extractor("resnet10", 3, 20_000)) < 10e6
 
 
 def test_images_that_are_too_small_for_a_clients_network_are_refused_before_the_run():
