@@ -7,12 +7,12 @@ train/CLASS/*.jpg and test/CLASS/*.jpg; --images-per-class limits their number. 
 data are the built-in digits. Every client has its own node, so traffic is that of real hosts. Every
 run is one process with one thread. Repeat an interrupted command to train the missing runs.
 
-With several rates in --lr every method trains with each rate, and grid.md has all results; the
-table has the rate with the best accuracy for each method. The larger job, on all 60,000 images:
+With several rates in --lr every method trains with each rate and the first seed (grid.md), and
+with its best rate and the other seeds. The longer job, with four architectures:
 
-    python benchmarks/heterogeneous.py FOLDER --images-per-class 0 --group small --rounds 100
-        --batch-size 32 --lr 0.01,0.03,0.1 --partitions "Dirichlet 0.1"
-        --only feddor,feddor-no-oi,feddor-no-dor,fedproto,fedtgp,fedorgp,local-hetero
+    python benchmarks/heterogeneous.py FOLDER --group small --rounds 100 --batch-size 32
+        --lr 0.003,0.01,0.03 --seeds 0,1,2 --eval-every 10 --precision bf16
+        --partitions "Dirichlet 0.1"
 """
 
 import argparse
@@ -88,12 +88,9 @@ def run(job: Job, options: argparse.Namespace, data: str) -> None:
 
 
 def best_rate(output: Path, jobs: Iterable[Job]) -> float:
-    """Return the rate with the best accuracy, averaged over the seeds of the jobs."""
-    found: dict[float, list[float]] = {}
-    for job in jobs:
-        best = summary(output / job.name).get("accuracy_best")
-        found.setdefault(job.lr, []).append(-1.0 if best is None else best)  # failed: the worst
-    return max(found, key=lambda lr: mean(found[lr]))
+    """Return the rate of the job with the best accuracy."""
+    found = {job.lr: summary(output / job.name).get("accuracy_best") for job in jobs}
+    return max(found, key=lambda lr: -1.0 if found[lr] is None else found[lr])  # failed: the worst
 
 
 def figures(folders: list[Path]) -> list[str]:
@@ -122,11 +119,10 @@ def percent(values: list[float]) -> str:
     return text if len(values) == 1 else f"{text} ± {100 * pstdev(values):.1f}"
 
 
-def row_of(options: argparse.Namespace, method: str, partition: str, lr: float) -> list[str]:
-    """Return the table row of a method, a partition and a rate, over all seeds."""
-    jobs = [Job(method, partition, lr, seed) for seed in options.seeds]
-    figured = figures([options.output / job.name for job in jobs])
-    return [f"`{method}`", partition, f"{lr:g}", *figured]
+def row_of(output: Path, jobs: list[Job]) -> list[str]:
+    """Return the table row of jobs that differ in the seed only."""
+    figured = figures([output / job.name for job in jobs])
+    return [f"`{jobs[0].method}`", jobs[0].partition, f"{jobs[0].lr:g}", *figured]
 
 
 def write_table(path: Path, rows: list[list[str]]) -> str:
@@ -187,18 +183,18 @@ def main() -> None:
         data = f"dataset='images' data-dir='{folder.absolute()}'"
     methods = [method for method in OWN_MODELS if not options.only or method in options.only]
     pairs = [(method, partition) for partition in options.partitions for method in methods]
-    grid = [(*pair, lr) for pair in pairs for lr in options.lr]
-    jobs = [Job(*point, seed) for seed in options.seeds for point in grid]
-    in_turn(partial(run, options=options, data=data), jobs, options.jobs)
-    write_table(options.output / "grid.md", [row_of(options, *point) for point in grid])
-    best = {
-        pair: best_rate(options.output, [job for job in jobs if job[:2] == pair]) for pair in pairs
-    }
-    rows = [row_of(options, *pair, lr) for pair, lr in best.items()]
+    train_all = partial(in_turn, partial(run, options=options, data=data), at_once=options.jobs)
+    grid = {pair: [Job(*pair, lr, options.seeds[0]) for lr in options.lr] for pair in pairs}
+    train_all([job for jobs in grid.values() for job in jobs])
+    rates = [row_of(options.output, [job]) for jobs in grid.values() for job in jobs]
+    write_table(options.output / "grid.md", rates)
+    best = {pair: best_rate(options.output, jobs) for pair, jobs in grid.items()}
+    chosen = [[Job(*pair, best[pair], seed) for seed in options.seeds] for pair in pairs]
+    train_all([job for seeds in zip(*chosen, strict=True) for job in seeds])
+    rows = [row_of(options.output, jobs) for jobs in chosen]
     print(write_table(options.output / "table.md", rows))
     for partition in options.partitions:
-        chosen = [(*pair, lr) for pair, lr in best.items() if pair[1] == partition]
-        draw_traffic(options, [Job(*point, options.seeds[0]) for point in chosen])
+        draw_traffic(options, [jobs[0] for jobs in chosen if jobs[0].partition == partition])
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class LocalClient(NumPyClient):
         data: ClientData,
         objective: Objective,
         memory: Memory | None = None,
-        inbox: Mapping[str, Arrays] | None = None,
+        extras: Mapping[str, Arrays] | None = None,
     ) -> None:
         """Prepare a client.
 
@@ -63,13 +63,13 @@ class LocalClient(NumPyClient):
             data: its examples.
             objective: the loss of one batch.
             memory: its stored state; None if the method keeps no state.
-            inbox: arrays that the server sent in addition to the shared model, by name.
+            extras: arrays that the server sent in addition to the shared model, by name.
         """
         self.slot, self.client, self.data = slot, client, data
         self.model, self.shared = slot.model, dict(slot.shared)
         self.objective, self.settings = objective, slot.settings
         self.memory = memory
-        self.inbox = dict(inbox or {})
+        self.extras = dict(extras or {})
         self.velocity: list[Tensor] | None = None  # of SGD; None: zero in each round
         self.server_round = 0  # the last one that it worked in
 
@@ -164,7 +164,7 @@ class LocalClient(NumPyClient):
             "steps": update.training.steps,
             "seconds": update.training.seconds,
             "squared_distance": update.squared_distance,
-            "extra": update.extra,
+            "effective_steps": update.effective_steps,
             "images": update.training.images,
             "reinitialised": update.reinitialised,
         }

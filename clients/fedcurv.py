@@ -57,9 +57,9 @@ class FedCurvClient(LocalClient):
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
         stored = self.stored_state  # a lost one is always an error
-        counted = bool(self.inbox) and self.client in self.inbox[OF]["clients"]
+        counted = bool(self.extras) and self.client in self.extras[OF]["clients"]
         self._own_part = stored if counted else {}  # its part of the sums
-        self._pulls = bool(self.inbox) and self.weight > 0
+        self._pulls = bool(self.extras) and self.weight > 0
         if self._pulls:
             self._curvature = self._others(IMPORTANCE, not_negative=True)
             self._target = self._others(WEIGHTED, not_negative=False)
@@ -117,7 +117,7 @@ class FedCurvClient(LocalClient):
         Rounding can leave a sum of squares just below 0, and then weights would run away from their
         target: `not_negative` sets such values to 0.
         """
-        rest = self._minus_own_part(group, self.inbox[group])
+        rest = self._minus_own_part(group, self.extras[group])
         factor, least = np.float32(2 * self.weight), 0.0 if not_negative else -np.inf
         return self.on_device({n: factor * np.maximum(rest[n], least) for n in self.trained})
 

@@ -15,7 +15,7 @@ from clients.training.objective import Objective
 from clients.update import Update
 
 # The same names as in strategies.fedgen; neither package imports the other.
-INBOX, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
+EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
 MISSING_COUNTS = "missing-label-counts"
 
 
@@ -45,7 +45,7 @@ class FedGenClient(PersonalClient):
         super().prepare(server_round)
         if server_round <= self.warmup:
             return
-        received = dict(self.inbox[INBOX])
+        received = dict(self.extras[EXTRA])
         self.labels = torch.from_numpy(received.pop(LABELS))
         self.generator = self.build_generator().eval().requires_grad_(False)
         load_arrays(self.generator.state_dict(), received)
@@ -68,6 +68,6 @@ class FedGenClient(PersonalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Store the model; upload label counts if the server lacks them."""
-        if self.client in self.inbox.get(INBOX, {}).get(MISSING_COUNTS, ()):
+        if self.client in self.extras.get(EXTRA, {}).get(MISSING_COUNTS, ()):
             update.uploads = {COUNTS: self.data.all_counts.cpu().numpy().copy()}
         super().finish(received, update, lr)

@@ -5,7 +5,7 @@ from typing import Any
 from clients.prototype_client import PrototypeClient
 from clients.training.arrays import load_arrays
 
-INBOX = "header-"  # followed by the width of the header's hidden layer
+EXTRA = "header-"  # followed by the width of the header's hidden layer
 
 
 class FedGHClient(PrototypeClient):
@@ -14,7 +14,7 @@ class FedGHClient(PrototypeClient):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         hidden: Any = self.model.get_submodule("head").hidden
-        self.header = self.inbox.get(f"{INBOX}{hidden.out_features if hidden else 0}", {})
+        self.header = self.extras.get(f"{EXTRA}{hidden.out_features if hidden else 0}", {})
 
     def recall(self, keep_received: bool) -> None:
         """Load the model and replace its head by the received header."""

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from clients.base import Arrays
-from clients.pair import INBOX, PairClient
+from clients.pair import EXTRA, PairClient
 from clients.prototype_losses import adaptive_mutual
 from clients.training.arrays import load_arrays, to_arrays
 from clients.update import Update
@@ -35,9 +35,9 @@ class FedKDClient(PairClient):
     def recall(self, keep_received: bool) -> None:
         """Load both models and replace the stored mentee by the received one."""
         super().recall(keep_received)
-        if keep_received and INBOX in self.inbox:  # evaluations have none
+        if keep_received and EXTRA in self.extras:  # evaluations have none
             mentee = self._mentee()
-            received = self.decompress(self.inbox[INBOX], to_arrays(mentee))
+            received = self.decompress(self.extras[EXTRA], to_arrays(mentee))
             load_arrays(mentee, received)
 
     def losses(self, features: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,10 +43,9 @@ class FedNovaClient(LocalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Replace the trained parameters in the update by their normalised changes."""
-        update.extra = effective_steps(update.training.steps, self.settings.momentum)
-        changes = {
-            name: (received[name] - update.shared[name]) / update.extra for name in self.trained
-        }
+        steps = effective_steps(update.training.steps, self.settings.momentum)
+        update.effective_steps = steps
+        changes = {name: (received[name] - update.shared[name]) / steps for name in self.trained}
         if self.corrects:
             update.state = {name: change / np.float32(lr) for name, change in changes.items()}
         update.shared = {**update.shared, **changes}

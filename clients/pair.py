@@ -12,7 +12,7 @@ from clients.personal_model import PersonalClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 
-INBOX = "mentee"  # the same name as in strategies.fedkd; neither package imports the other
+EXTRA = "mentee"  # the same name as in strategies.fedkd; neither package imports the other
 _CLIP_NORM = 10.0  # of each module's gradient, in FedKD and FML
 
 

@@ -20,7 +20,7 @@ from clients.update import Update
 
 # The same names as in strategies.prototypes.uploads; neither package imports the other.
 PROTOTYPES, CLASSES, COUNTS = "proto", "proto-classes", "proto-counts"
-INBOX = "prototypes"
+EXTRA = "prototypes"
 
 
 class PrototypeClient(PersonalClient):
@@ -121,15 +121,15 @@ class PrototypeClient(PersonalClient):
         scores = {
             "loss": score.loss,
             "accuracy": accuracy_proto if self.by_prototype else score.accuracy,
-            "accuracy-head": score.accuracy,
+            "accuracy_head": score.accuracy,
             "examples": score.count,
         }
-        return {**scores, "accuracy-proto": accuracy_proto} if any_known else scores
+        return {**scores, "accuracy_proto": accuracy_proto} if any_known else scores
 
     def _received(self) -> tuple[Tensor, Tensor]:
         """Return the received prototypes [C, width], [0] if none, and which are known, [C]."""
         known = torch.zeros(self.num_classes, dtype=torch.bool, device=self.slot.device)
-        table = self.inbox.get(INBOX)
+        table = self.extras.get(EXTRA)
         if table is None:
             return torch.zeros(0, device=self.slot.device), known
         rows = torch.from_numpy(table[PROTOTYPES]).to(self.slot.device)

@@ -30,7 +30,7 @@ class ScaffoldClient(LocalClient):
         """Compute c - c_i; both start at zero."""
         zeros = {name: np.zeros(tensor.shape, np.float32) for name, tensor in self.trained.items()}
         self._own = self.stored_state or zeros
-        self._server = self.inbox.get(CONTROL, zeros)
+        self._server = self.extras.get(CONTROL, zeros)
         differences = {name: self._server[name] - self._own[name] for name in self.trained}
         self._correction = self.on_device(differences)
 

@@ -16,7 +16,7 @@ class Update:
     groups: dict[str, Arrays] = field(default_factory=dict)  # further means, by record name
     uploads: Arrays = field(default_factory=dict)  # what the server keeps per client
     state: Arrays = field(default_factory=dict)  # the client's state for its next round
-    extra: float = 0.0  # a number of the method, for the report
+    effective_steps: float = 0.0  # FedNova's a_i, for the report
     squared_distance: float = 0.0  # ||w_i - w_g||^2 over the trained parameters that are sent
     reinitialised: bool = False  # whether the client's earlier state was lost
 

@@ -31,9 +31,10 @@ class FedNova(FedAvg):
             # an epoch has at most `examples` steps, each of which counts at most 1 / (1 - momentum)
             # times
             most = self.epochs * result.examples / (1 - self.momentum)
-            if not 0 < result.extra <= most:
+            steps = result.effective_steps
+            if not 0 < steps <= most:
                 raise UpdateRefused(
-                    f"its effective number of steps is {result.extra:g}, not in (0, {most:g}]"
+                    f"its effective number of steps is {steps:g}, not in (0, {most:g}]"
                 )
         return super().add_reply(content, task, results)
 
@@ -41,7 +42,7 @@ class FedNova(FedAvg):
         """Subtract tau_eff times the mean normalised update from the received model."""
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
-        steps = np.average([result.extra for result in results], weights=weights)
+        steps = np.average([result.effective_steps for result in results], weights=weights)
         self.report.metrics["effective_steps"] = float(steps)
         moved = {
             name: (received[name] - steps * mean[name]).astype(received[name].dtype)

@@ -36,7 +36,7 @@ class VectorClient:
     """A client of the project whose model is one vector; tests call its hooks one by one."""
 
     def __init__(
-        self, kind: type[LocalClient], w: Any, state: Any = None, inbox: Any = None,
+        self, kind: type[LocalClient], w: Any, state: Any = None, extras: Any = None,
         settings: LocalSettings | None = None, server_round: int = 2, **options: Any,
     ) -> None:  # fmt: skip
         """Receive `w`, recall `state`, and prepare."""
@@ -45,7 +45,7 @@ class VectorClient:
         slot = ModelSlot(model, dict(model.named_parameters()), self.settings,
                           lambda: VectorModel(w))  # fmt: skip
         data = ClientData(**dict.fromkeys(field.name for field in fields(ClientData)))
-        self.client = kind(slot, 0, data, Inner(), None, _single(inbox or {}), **options)
+        self.client = kind(slot, 0, data, Inner(), None, _single(extras or {}), **options)
         self.client.__dict__["_stored"] = (_single({"": state or {}})[""], {})
         self.received = np.array(w, np.float32)
         self.client.server_round = server_round

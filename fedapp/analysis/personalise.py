@@ -65,8 +65,7 @@ def personalise(
         rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
         if folder is not None:
             _export(own, process, folder / f"client-{client}.safetensors")
-    summary = {key.replace("-", "_"): value for key, value in summarise_clients(rows).items()}
-    results = {**_settings(config), **summary, "clients": rows}
+    results = {**_settings(config), **summarise_clients(rows), "clients": rows}
     with writing(run.path):
         write_atomically(run.path / "personal.json", json_text(results, 2).encode())
     return results

@@ -5,8 +5,7 @@ A round can be measured if its start is known: a checkpoint of the round before,
 clients keep states, these must also exist.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,24 +28,17 @@ from strategies.rounds.federation import Federation
 Starts = dict[int, Callable[[], Start]]  # by the previous round
 
 
-@dataclass(frozen=True)
-class LocalOverrides:
-    """Settings that may differ from those of the run; empty: the run's."""
-
-    data_dir: str = ""
-    device: str = ""
-
-
 class SavedRun:
     """A run directory whose rounds can be measured."""
 
-    def __init__(self, run: RunDirectory, local: LocalOverrides) -> None:
-        """Load the run's data and build its model; raises UserError if that fails."""
-        overrides = {"data-dir": local.data_dir, "device": local.device}
-        changes = {key: value for key, value in overrides.items() if value}
+    def __init__(self, run: RunDirectory, overrides: Mapping[str, Any] | None = None) -> None:
+        """Load the run's data and build its model; raises UserError if that fails.
+
+        `overrides` has values of keys that may differ from those of the run, such as data-dir.
+        """
         self.run = run
         check_extension(run)
-        self.config = parse_config({**run.config(), **changes})
+        self.config = parse_config({**run.config(), **(overrides or {})})
         self.process = reopened(run, self.config)
         initial = to_arrays(self.process.slot.shared)
         key = run.state_key() if self.process.keeps else ""

@@ -1,13 +1,13 @@
 """One call of `fedapp analyse`: it measures rounds of runs and writes the results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.rounds import cost_sentence
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.config.checks import check_measures
 from fedapp.config.measures import (
     CLASS_ACCURACY_MEASURES,
@@ -33,7 +33,7 @@ class AnalysisRequest:
     rounds: Sequence[int] = ()
     every: bool = False
     clients: int = 10
-    local: LocalOverrides = field(default_factory=LocalOverrides)
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of the runs' data-dir or device
 
     def check(self) -> None:
         """Raise UserError for an unknown measure, or if there is none."""
@@ -59,7 +59,7 @@ def analyse_runs(
     measured = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(request.measures):
-            _measure(SavedRun(run, request.local), request, say)
+            _measure(SavedRun(run, request.overrides), request, say)
         _measure_history(run, request.measures)
         write_plots(run)
         write_report(run.path)

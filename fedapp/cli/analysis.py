@@ -71,14 +71,14 @@ def analyse(
     Example: fedapp analyse runs/a runs/b -m "alignment norms" --plots figures
     """
     _check_run_directories(*runs)
-    from fedapp.analysis.saved_runs import LocalOverrides
     from fedapp.analysis.session import AnalysisRequest, analyse_runs
     from fedapp.results.folders import check_writable
     from fedapp.results.plots.measure_plots import drawn, write_figures
 
     if plots is not None:
         check_writable(plots, "--plots")
-    request = AnalysisRequest(words, rounds or (), every, clients, LocalOverrides(data_dir, device))
+    overrides = {k: v for k, v in {"data-dir": data_dir, "device": device}.items() if v}
+    request = AnalysisRequest(words, rounds or (), every, clients, overrides)
     found = analyse_runs(runs, request, lambda text: print(text, file=sys.stderr))
     if plots is not None:
         for path in write_figures(drawn(list(found.items())), plots):

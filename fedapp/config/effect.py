@@ -85,10 +85,7 @@ def _orthogonal(config: RunConfig, row: Method) -> bool:
 
 
 def _scaled_heads(config: RunConfig, row: Method) -> bool:
-    if row.personal is None:
-        return False
-    style = config.flat()[row.personal.style_key] if row.personal.style_key else row.personal.style
-    return STYLES[str(style)].scaled
+    return row.personal is not None and STYLES[row.personal.chosen_style(config.flat())].learn_scale
 
 
 def _server_trains(config: RunConfig, row: Method) -> bool:

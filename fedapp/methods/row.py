@@ -62,6 +62,10 @@ class PersonalModels:
     second_models: tuple[str, ...] = ()  # second models, named as in clients.pair
     same_heads: bool = False  # whether all heads need one shape, because the server averages them
 
+    def chosen_style(self, values: Mapping[str, Any]) -> str:
+        """Return the style of heads that a configuration (its values by key) asks for."""
+        return str(values[self.style_key]) if self.style_key else self.style
+
 
 @dataclass(frozen=True)
 class FineTuning:

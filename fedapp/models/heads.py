@@ -9,6 +9,7 @@ and build.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,9 @@ def orthonormal(num_classes: int, feature_dim: int, seed: int) -> Tensor:
 class Head(nn.Module):
     """A classifier of features: z = scale (W f + b), or scale (W norm(f) + b) if `normalise`.
 
+    With `normalise_rows` the rows of W are normalised as well, in the forward pass only, so that
+    training may change the lengths of the stored ones: z = scale cos(W, f) without a bias.
+
     `weight` is a parameter [C, d]; `bias` one of [C] or None; `scale` a learnable scalar parameter
     or a fixed number. norm(f) = f / max(||f||, 1e-12), inside the graph.
     """
@@ -72,6 +76,7 @@ class Head(nn.Module):
         bias: Tensor | None = None,
         *,
         normalise: bool = False,
+        normalise_rows: bool = False,
         frozen: bool = False,
         scale: float = 1.0,
         learn_scale: bool = False,
@@ -79,7 +84,7 @@ class Head(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=not frozen)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=not frozen)
-        self.normalise = normalise
+        self.normalise, self.normalise_rows = normalise, normalise_rows
         self.scale = nn.Parameter(torch.tensor(scale, dtype=weight.dtype)) if learn_scale else scale
 
     @property
@@ -91,7 +96,8 @@ class Head(nn.Module):
         """Map features [B, d] to logits [B, C]."""
         if self.normalise:
             features = F.normalize(features, dim=1, eps=1e-12)
-        logits = F.linear(features, self.weight, self.bias)
+        rows = F.normalize(self.weight, dim=1, eps=1e-12) if self.normalise_rows else self.weight
+        logits = F.linear(features, rows, self.bias)
         if not isinstance(self.scale, nn.Parameter) and self.scale == 1:
             return logits
         return self.scale * logits
@@ -112,6 +118,7 @@ class HeadKind:
     init: Init  # (num_classes, feature_dim, seed) -> weight [C, d] and bias [C] or None
     bias: bool = False
     normalise: bool = False
+    normalise_rows: bool = False
     frozen: bool = True
     learn_scale: bool = False
     fewer_than_classes: int | None = None  # allowed number of features below C; None: any
@@ -148,6 +155,9 @@ HEADS: dict[str, HeadKind] = {
     "etf": HeadKind(_etf_init, fewer_than_classes=1),
     "etf-scaled": HeadKind(_etf_init, normalise=True, learn_scale=True, fewer_than_classes=1),
     "normalised-linear": HeadKind(_linear_init, normalise=True, frozen=False),
+    "cosine": HeadKind(
+        _linear_init, normalise=True, normalise_rows=True, frozen=False, learn_scale=True
+    ),
 }
 
 
@@ -168,15 +178,23 @@ def build_head(
     geometry.
     """
     choice = find_kind(kind) if isinstance(kind, str) else kind
-    weight, bias = choice.init(num_classes, feature_dim, seed)
-    return Head(
-        weight,
-        bias if choice.bias else None,
-        normalise=choice.normalise,
-        frozen=choice.frozen,
-        scale=scale,
-        learn_scale=choice.learn_scale,
-    )
+    return Head(**head_arguments(choice, feature_dim, num_classes, seed, scale))
+
+
+def head_arguments(
+    kind: HeadKind, feature_dim: int, num_classes: int, seed: int, scale: float
+) -> dict[str, Any]:
+    """Return the arguments of a `Head` of this kind, with its initial values."""
+    weight, bias = kind.init(num_classes, feature_dim, seed)
+    return {
+        "weight": weight,
+        "bias": bias if kind.bias else None,
+        "normalise": kind.normalise,
+        "normalise_rows": kind.normalise_rows,
+        "frozen": kind.frozen,
+        "scale": scale,
+        "learn_scale": kind.learn_scale,
+    }
 
 
 def _gaussian(rows: int, columns: int, seed: int) -> Tensor:

@@ -5,72 +5,39 @@ classifier's initial rows: FedDOR initialises it with the orthogonal rows that a
 global prototypes.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedapp.core.rng import seeded
-from fedapp.models.heads import Head, build_head
+from fedapp.models.heads import HEADS, Head, HeadKind, head_arguments
 
-
-@dataclass(frozen=True)
-class HeadStyle:
-    """How a classifier computes logits from features f and its rows θ.
-
-    linear: θ f + b. cosine: s cos(f, θ). normalised-linear: s θ norm(f). The scale s is learnable.
-    """
-
-    normalise_features: bool = False
-    normalise_rows: bool = False
-    scaled: bool = False
-    bias: bool = True
-
-
-STYLES: dict[str, HeadStyle] = {
-    "linear": HeadStyle(),
-    "cosine": HeadStyle(True, True, True, False),
-    "normalised-linear": HeadStyle(True, False, True, False),
+# Logits of features f and rows θ: θ f + b, s cos(f, θ), and s θ norm(f), with a learnable s.
+STYLES: dict[str, HeadKind] = {
+    "linear": HEADS["linear"],
+    "cosine": HEADS["cosine"],
+    "normalised-linear": replace(HEADS["normalised-linear"], learn_scale=True),
 }
 
 
 class PersonalHead(Head):
     """A classifier [C, h] behind an optional hidden layer K -> h with ReLU.
 
-    `final_relu` adds a ReLU after the logits, as HtFLlib's code of HtC4 does. Rows are normalised
-    in the forward pass only, so training may change the lengths of the stored ones.
+    `final_relu` adds a ReLU after the logits, as HtFLlib's code of HtC4 does.
     """
 
-    def __init__(
-        self,
-        style: HeadStyle,
-        classifier: Head,
-        hidden: nn.Linear | None,
-        scale: float,
-        final_relu: bool = False,
-    ) -> None:
-        super().__init__(
-            classifier.weight.detach(),
-            classifier.bias.detach() if style.bias and classifier.bias is not None else None,
-            normalise=style.normalise_features,
-            scale=scale if style.scaled else 1.0,
-            learn_scale=style.scaled,
-        )
-        self.hidden = hidden
-        self.normalise_rows, self.final_relu = style.normalise_rows, final_relu
+    def __init__(self, hidden: nn.Linear | None, final_relu: bool, **classifier: Any) -> None:
+        super().__init__(**classifier)
+        self.hidden, self.final_relu = hidden, final_relu
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features [B, K] to logits [B, C]."""
         if self.hidden is not None:
             features = F.relu(self.hidden(features))
-        logits = self._cosines(features) if self.normalise_rows else super().forward(features)
+        logits = super().forward(features)
         return F.relu(logits) if self.final_relu else logits
-
-    def _cosines(self, features: Tensor) -> Tensor:
-        """Return the scaled cosines of features [B, h] and rows, [B, C]."""
-        return self.scale * F.linear(
-            F.normalize(features, dim=1, eps=1e-12), F.normalize(self.weight, dim=1, eps=1e-12)
-        )
 
 
 def build_personal_head(
@@ -96,6 +63,7 @@ def build_personal_head(
     """
     with seeded(seed + 1):  # of another stream than the classifier's
         layer = nn.Linear(feature_dim, hidden) if hidden else None
-    width = hidden or feature_dim
-    classifier = build_head("linear", width, num_classes, seed)
-    return PersonalHead(STYLES[style], classifier, layer, scale, final_relu)
+    kind = STYLES[style]
+    factor = scale if kind.learn_scale else 1.0
+    classifier = head_arguments(kind, hidden or feature_dim, num_classes, seed, factor)
+    return PersonalHead(layer, final_relu, **classifier)

@@ -65,7 +65,7 @@ class Evaluate(Callback):
         if kind == GLOBAL or not clients:
             return None, None
         mean = "mean" if kind == CLIENT_MEAN else "total"
-        return clients[f"client-accuracy-{mean}"], clients.get(f"client-loss-{mean}")
+        return clients[f"client_accuracy_{mean}"], clients.get(f"client_loss_{mean}")
 
 
 class RoundTimer(Callback):

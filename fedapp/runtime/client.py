@@ -68,7 +68,7 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
-    process, task, received, inbox = _unpack(message, context)
+    process, task, received, extras = _unpack(message, context)
     if refused := _refused(message, process, task):
         return refused
     node_reply = NodeReply(received, task)
@@ -78,7 +78,7 @@ def train(message: Message, context: Context) -> Message:
             check_masked(context.node_config, masked)
             memory = _memory(process, task, client, task.server_round, context)
             with memory.state.locked() if memory else nullcontext():
-                numpy_client = process.client(client, memory, inbox, task.server_round)
+                numpy_client = process.client(client, memory, extras, task.server_round)
                 update = numpy_client.work(
                     _ordered(received, numpy_client), task.server_round, task.lr
                 )
@@ -98,7 +98,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
-    process, task, received, inbox = _unpack(message, context)
+    process, task, received, extras = _unpack(message, context)
     if refused := _refused(message, process, task):
         return refused
     rows: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ def evaluate(message: Message, context: Context) -> Message:
     for client in task.clients:
         try:
             memory = _memory(process, task, client, task.server_round + 1, context)
-            numpy_client = process.client(client, memory, inbox, task.server_round)
+            numpy_client = process.client(client, memory, extras, task.server_round)
             loss, count, scores = numpy_client.evaluate(
                 list(_ordered(received, numpy_client).values()), config
             )
@@ -260,7 +260,7 @@ def _report_line(client: int, update: Update) -> ClientResult:
         seconds=training.seconds,
         payload=update.bytes_sent(),
         squared_distance=update.squared_distance,
-        extra=update.extra,
+        effective_steps=update.effective_steps,
         images=training.images,
         reinitialised=int(update.reinitialised),
     )

@@ -145,14 +145,11 @@ class PersonalModelSlots:
 
     def _head(self, hidden: int, seed: int, final_relu: bool = False) -> PersonalHead:
         config = self.config
+        style = self.kind.chosen_style(config.flat())
         return build_personal_head(
-            self._style(), int(config.feature_dim), self.data.num_classes, seed, hidden=hidden,
+            style, int(config.feature_dim), self.data.num_classes, seed, hidden=hidden,
             scale=config.feddor_scale_init, final_relu=final_relu,
         )  # fmt: skip
-
-    def _style(self) -> str:
-        key = self.kind.style_key
-        return str(self.config.flat()[key]) if key else self.kind.style
 
     def _seed_of(self, part: str, draw: int = 0) -> int:
         return torch_seed(self.config.seed, Stream.ARCHITECTURE, draw, zlib.crc32(part.encode()))

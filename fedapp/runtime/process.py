@@ -147,7 +147,7 @@ class ProcessContext:
         self,
         client: int,
         memory: Memory | None = None,
-        inbox: Mapping[str, dict[str, np.ndarray]] | None = None,
+        extras: Mapping[str, dict[str, np.ndarray]] | None = None,
         server_round: int = 0,
     ) -> LocalClient:
         """Return the NumPyClient of one client for a round, with its state and received extras."""
@@ -155,7 +155,7 @@ class ProcessContext:
         return self.method.client.kind(
             self.slot_of(client), client, data,
             replace(self.objective, class_counts=data.class_counts),
-            memory, inbox, **self._options, **self.method.client.parts(self.setup),
+            memory, extras, **self._options, **self.method.client.parts(self.setup),
         )  # fmt: skip
 
     def memory(

@@ -149,8 +149,7 @@ def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
         row["late"] = late
     if reinitialised := [result.client for result in report.results if result.reinitialised]:
         row["reinitialised"] = reinitialised
-    row |= {key.replace("-", "_"): value for key, value in report.client_accuracy.items()}
-    return row | strategy.round_metrics()
+    return row | report.client_accuracy | strategy.round_metrics()
 
 
 def _texts(failures: Sequence[ClientFailure]) -> list[str]:

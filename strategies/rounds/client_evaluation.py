@@ -43,9 +43,9 @@ def read_scores(
 def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
     """Return mean, population std, worst and quartiles of the clients' accuracies, as fractions.
 
-    "client-accuracy-total" weights clients by their test examples. Every further score that all
+    "client_accuracy_total" weights clients by their test examples. Every further score that all
     clients report also has a mean over clients and a total, over its finite values. A client
-    without test examples has no accuracy and is left out; "client-count" is the number of the
+    without test examples has no accuracy and is left out; "client_count" is the number of the
     others. The result is empty if there are none.
     """
     clients = sorted(client for client, scores in rows.items() if scores[_EXAMPLES] > 0)
@@ -54,19 +54,19 @@ def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
     columns = {name: np.array([rows[c][name] for c in clients]) for name in _scores(rows)}
     examples, reinitialised = columns.pop(_EXAMPLES), columns.pop(REINITIALISED, np.zeros(1))
     summary: dict[str, Any] = (
-        {"client-reinitialised": int(reinitialised.sum())} if reinitialised.any() else {}
+        {"client_reinitialised": int(reinitialised.sum())} if reinitialised.any() else {}
     )
     for name, values in columns.items():
         if (finite := np.isfinite(values)).any():
             mean = np.average(values[finite], weights=examples[finite])
-            summary[f"client-{name}-mean"] = float(values[finite].mean())
-            summary[f"client-{name}-total"] = float(mean)
+            summary[f"client_{name}_mean"] = float(values[finite].mean())
+            summary[f"client_{name}_total"] = float(mean)
     accuracy = columns[_ACCURACY]
-    summary["client-accuracy-std"] = float(accuracy.std())
-    summary["client-accuracy-worst"] = float(accuracy.min())
-    summary["client-worst"] = clients[int(accuracy.argmin())]
-    summary["client-accuracy-quartiles"] = np.quantile(accuracy, [0.25, 0.5, 0.75]).tolist()
-    summary["client-count"] = len(clients)
+    summary["client_accuracy_std"] = float(accuracy.std())
+    summary["client_accuracy_worst"] = float(accuracy.min())
+    summary["client_worst"] = clients[int(accuracy.argmin())]
+    summary["client_accuracy_quartiles"] = np.quantile(accuracy, [0.25, 0.5, 0.75]).tolist()
+    summary["client_count"] = len(clients)
     return summary
 
 

@@ -16,7 +16,7 @@ from strategies.aggregate import Arrays
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"
@@ -88,7 +88,7 @@ class ClientResult:
     seconds: float
     payload: int  # bytes of the arrays the client sent
     squared_distance: float  # ||w_i - w_g||^2 over trained parameters
-    extra: float = 0.0  # a number of the method, such as FedNova's a_i
+    effective_steps: float = 0.0  # FedNova's a_i
     images: int = 0  # images in all batches; repeated images count repeatedly
     reinitialised: int = 0  # 1: its state was lost, and it started without one
 

@@ -11,7 +11,7 @@ from clients.training.model_slot import ClientData
 from fedapp import server_app
 from fedapp.analysis.measures.epochs import watched
 from fedapp.analysis.rounds import RoundModels, measure_round
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.results.plots.measure_plots import drawn
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.strategy import cohort_of
@@ -24,7 +24,7 @@ def round_of(folder, **changes):
     keys = {"method": "fedavg", "num_rounds": 1, "local_epochs": EPOCHS, **changes}
     config = settings(output_dir=str(folder), run_name="run", **keys)
     server_app.run(InProcessGrid(config, 2), config, "", time.monotonic())
-    saved = SavedRun(RunDirectory.load(folder / "run"), LocalOverrides())
+    saved = SavedRun(RunDirectory.load(folder / "run"))
     models = RoundModels(
         1, saved.starts[0](), saved.starts[1]().arrays, cohort_of(saved.config, 1, 0),
         saved.config.lr_at(1),

@@ -21,7 +21,7 @@ from fedapp.analysis.measures.pictures import FeatureMap, LocalFeatureMap
 from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.measures.views import Local, view_of
 from fedapp.analysis.rounds import RoundModels, measure_round
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.cli.app import app
 from fedapp.config.measures import FEATURES_OF, WORDS, measures_of_models
 from fedapp.config.resolve import parse_config
@@ -56,7 +56,7 @@ def run(tmp_path_factory, pictures):
 
 @pytest.fixture(scope="module")
 def saved(run):
-    return SavedRun(run, LocalOverrides())
+    return SavedRun(run)
 
 
 def test_a_run_measures_when_due_and_after_the_last_round(run):

@@ -16,7 +16,7 @@ from in_process import settings
 from clients.base import LocalClient
 from fedapp import server_app
 from fedapp.analysis.personalise import personalise
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import measures_file as store
@@ -82,7 +82,7 @@ def test_local_models_are_those_of_the_run_during_it_and_afterwards(method, trai
     during = store.read(run)[-1]["measures"]
     before = states(tmp_path / "client-states")
     assert before
-    saved = SavedRun(run, LocalOverrides())
+    saved = SavedRun(run)
     assert saved.measurable()[-1] == 3
     saved.measure(3, ["divergence"], 0)
     saved.measure(4, ["divergence"], 0)  # never run, and as well defined
@@ -102,14 +102,14 @@ def test_measuring_changes_no_bit_of_the_run(tmp_path):
 def test_rounds_whose_states_are_gone_are_refused_in_words(method, tmp_path):
     run = train(tmp_path / "kept", method=method, **KEPT)
     with pytest.raises(UserError, match=r"already trained round 3, .*checkpoint-every=1 keep-st"):
-        SavedRun(run, LocalOverrides()).measure(1, ["norms"], 0)
+        SavedRun(run).measure(1, ["norms"], 0)
     lost = train(tmp_path / "lost", method=method, checkpoint_every=1, state_missing="reinit")
     with pytest.raises(UserError, match=r"cannot train round 3 again: .*its state is gone"):
-        SavedRun(lost, LocalOverrides()).measure(3, ["norms"], 0)
-    assert SavedRun(lost, LocalOverrides()).measure(3, ["four-factors"], 0)["clients"] == []
+        SavedRun(lost).measure(3, ["norms"], 0)
+    assert SavedRun(lost).measure(3, ["four-factors"], 0)["clients"] == []
     bare = train(tmp_path / "bare", method=method)
     with pytest.raises(UserError, match="the server's state was not kept"):
-        SavedRun(bare, LocalOverrides()).measure(4, ["norms"], 0)
+        SavedRun(bare).measure(4, ["norms"], 0)
 
 
 def test_a_run_goes_on_where_the_server_has_not_its_clients_states(tmp_path, capsys):
@@ -124,7 +124,7 @@ def test_local_models_have_the_rate_of_the_run_before_it_got_more_rounds(trainin
     keys = {"method": "fedavg", "lr_schedule": "step", "checkpoint_every": 1, "checkpoint_keep": 0}
     train(tmp_path, num_rounds=2, **keys)
     run = train(tmp_path, num_rounds=4, resume="auto", **keys)
-    saved = SavedRun(run, LocalOverrides())
+    saved = SavedRun(run)
     assert saved.config.lr_at(2) > run.rounds()[1]["lr"]
     saved.measure(2, ["norms"], 1)
     (measured,) = [models for models in trainings.values() if len(models) == 2]
@@ -133,10 +133,10 @@ def test_local_models_have_the_rate_of_the_run_before_it_got_more_rounds(trainin
 
 def test_the_model_of_an_earlier_end_is_not_that_of_the_newest_round(tmp_path):
     run = train(tmp_path, method="fedavg", num_rounds=2)
-    assert SavedRun(run, LocalOverrides()).measurable() == [3]
+    assert SavedRun(run).measurable() == [3]
     assert read_model(run)
     run.remove_summary()  # as when the run goes on
-    assert SavedRun(run, LocalOverrides()).measurable() == [1]
+    assert SavedRun(run).measurable() == [1]
     for read in (lambda: read_model(run), lambda: personalise(run.path, {"finetune-epochs": 1})):
         with pytest.raises(UserError, match=r"of an earlier end of this run, which goes on or was"):
             read()
@@ -147,12 +147,12 @@ def test_the_model_of_an_earlier_end_is_not_that_of_the_newest_round(tmp_path):
     ):
         read_model(run)
     (run.checkpoints / "round-000001-copy.safetensors").touch()
-    assert SavedRun(run, LocalOverrides()).measurable() == [3]
+    assert SavedRun(run).measurable() == [3]
 
 
 def test_a_round_of_rate_0_trains_nobody(tmp_path):
     run = train(tmp_path, method="fedavg", num_rounds=2, lr_schedule="cosine")
-    saved = SavedRun(run, LocalOverrides())
+    saved = SavedRun(run)
     assert saved.measurable() == [3]
     with pytest.raises(UserError, match=r"round 3 .*learning rate 0 .*'cosine'.*known: rounds 1\)"):
         saved.measure(3, ["four-factors", "norms"], 1)

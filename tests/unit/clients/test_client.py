@@ -24,12 +24,12 @@ def test_to_client_gives_what_the_numpy_client_gives(method):
     federation = Federation(dict.fromkeys(everyone, 100), dict.fromkeys(everyone, 1))
     number = min(3, node_config.num_clients - 1)
     sent = build_strategy(node_config, node, federation).extras([number])  # beside the model
-    numpy_client = node.client(number, inbox=sent)
+    numpy_client = node.client(number, extras=sent)
     assert isinstance(numpy_client, NumPyClient)
     received = numpy_client.get_parameters({})
     config = {"server_round": 1, "lr": 0.05}
     arrays, examples, metrics = numpy_client.fit(received, config)
-    client = node.client(number, inbox=sent).to_client()
+    client = node.client(number, extras=sent).to_client()
     assert isinstance(client, Client)
     reply = client.fit(FitIns(ndarrays_to_parameters(received), config))
     assert reply.num_examples == examples == len(node.data.partition.train[number])

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from clients import prototype_losses as losses
 from fedapp.models.heads import Head
-from fedapp.models.personal_heads import STYLES, PersonalHead
 
 
 def table(rows: list) -> tuple[Tensor, Tensor]:
@@ -57,8 +56,8 @@ def test_alignment_ignores_the_prototypes_lengths():
 
 
 def test_feddor_local_loss_with_the_cosine_head():
-    linear = Head(tensor(LOCAL["classifier_weight"]))
-    head = PersonalHead(STYLES["cosine"], linear, None, LOCAL["scale"])
+    rows, scale = tensor(LOCAL["classifier_weight"]), LOCAL["scale"]
+    head = Head(rows, normalise=True, normalise_rows=True, scale=scale, learn_scale=True)
     logits = head(FEATURES)
     torch.testing.assert_close(logits, tensor(LOCAL["logits"]))
     entropy = torch.nn.functional.cross_entropy(logits, LABELS)

@@ -33,8 +33,8 @@ class Closed(FedAvgM):
 
 
 class Bounded(LocalClient):
-    def __init__(self, slot, client, data, objective, memory, inbox, radius):
-        super().__init__(slot, client, data, objective, memory, inbox)
+    def __init__(self, slot, client, data, objective, memory, extras, radius):
+        super().__init__(slot, client, data, objective, memory, extras)
 
 
 class Forgetful(FedAvg):

@@ -29,7 +29,7 @@ from strategies.rounds.records import UPLOADS, from_array_record, to_array_recor
 def test_a_method_can_be_evaluated_as_if_the_next_round_had_begun(method):
     strategy = federate(run(method=method, eval_when="after-download", num_rounds=1), nodes=2)[1]
     assert strategy.report.failures == []
-    assert strategy.report.client_accuracy["client-count"] == 4
+    assert strategy.report.client_accuracy["client_count"] == 4
 
 
 @pytest.mark.parametrize(("when", "travels"), [("round-end", False), ("after-download", True)])
@@ -250,9 +250,9 @@ def test_diversity_changes_what_the_generator_learns():
 def test_fedorgp_can_add_its_losses_up():
     table = {"proto": np.array([[1, 0], [0, 1]], np.float32), "proto-classes": np.array([0, 2])}
     batch = ([[0.0, 3.0], [2.0, 0.0]], [[0.0] * 3] * 2, [0, 0])  # 1 - cos is 1 and 0
-    inbox = {"prototypes": table}
+    extras = {"prototypes": table}
     mean, added = (
-        trained_on(FedORGPClient, [], inbox=inbox, reduction=r).pull(step_of(*batch))
+        trained_on(FedORGPClient, [], extras=extras, reduction=r).pull(step_of(*batch))
         for r in ("mean", "sum")
     )
     assert (float(mean), float(added)) == (0.5, 1.0)

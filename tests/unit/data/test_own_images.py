@@ -11,7 +11,6 @@ from PIL import Image
 
 from fedapp import server_app
 from fedapp.analysis.personalise import personalise
-from fedapp.analysis.saved_runs import LocalOverrides
 from fedapp.analysis.session import AnalysisRequest, analyse_runs
 from fedapp.core.errors import UserError
 from fedapp.data.readers.own_images import class_names, load_named_images
@@ -146,14 +145,14 @@ def test_measures_of_the_clients_data_are_refused(hosts, tmp_path):
 
 def test_a_finished_run_is_measured_only_where_that_needs_no_data_of_clients(hosts, tmp_path):
     run = train(hosts, tmp_path, method="fedavg", num_rounds=1)
-    local = LocalOverrides(data_dir=str(hosts["server"]))
+    here = {"data-dir": str(hosts["server"])}
     with pytest.raises(UserError, match=r"measure 'norms' of .*own trains local models.*hosts"):
-        analyse_runs([run.path], AnalysisRequest("four-factors norms", local=local), print)
+        analyse_runs([run.path], AnalysisRequest("four-factors norms", overrides=here), print)
     assert not (run.path / "analysis.json").exists()
-    found = analyse_runs([run.path], AnalysisRequest("four-factors", local=local), print)
+    found = analyse_runs([run.path], AnalysisRequest("four-factors", overrides=here), print)
     assert found["fedavg"][0]["clients"] == []
     with pytest.raises(UserError, match=r"data of the clients of .*own stay on their hosts"):
-        personalise(run.path, {"data-dir": local.data_dir}, tmp_path / "models")
+        personalise(run.path, here, tmp_path / "models")
     assert not (tmp_path / "models").exists()
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedapp import server_app
 from fedapp.analysis.personalise import personalise
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.cli import app as cli
 from fedapp.config.project import merge
 from fedapp.config.resolve import parse_config
@@ -232,7 +232,7 @@ def test_a_run_resumes_only_with_the_split_that_it_began_with(tmp_path):
     with pytest.raises(UserError, match="their division among the clients, differ"):
         run(1, num_rounds=3, resume="auto")
     with pytest.raises(UserError, match="their division among the clients, differ"):
-        SavedRun(one, LocalOverrides())
+        SavedRun(one)
     one.write_summary(summary)
     assert (tmp_path / "one" / "partition.json").read_bytes() == before
     other = run(1, name="two")

@@ -26,25 +26,25 @@ SERVER = VECTORS["server"]
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
 
 
-def results_of(extras, sizes):
+def results_of(steps, sizes):
     return [
-        ClientResult(i, n, 1, 0.0, 0.0, 0, 0.0, extra)
-        for i, (n, extra) in enumerate(zip(sizes, extras, strict=True))
+        ClientResult(i, n, 1, 0.0, 0.0, 0, 0.0, each)
+        for i, (n, each) in enumerate(zip(sizes, steps, strict=True))
     ]
 
 
 def test_fednova_equals_the_vector():
     case = SERVER["FedNova"]
     momentum = replace(LocalSettings(1), momentum=case["rho"])
-    sent, extras = [], []
+    sent, effective = [], []
     for steps, after in zip(case["tau_i"], SERVER["w_i"], strict=True):
         client = VectorClient(FedNovaClient, SERVER["w0"], settings=momentum, correction="none")
         update = client.finish(after, steps=steps, lr=0.1)
         sent.append(update.shared)
-        extras.append(update.extra)
-    assert extras == pytest.approx(case["a_i"], rel=1e-12)
+        effective.append(update.effective_steps)
+    assert effective == pytest.approx(case["a_i"], rel=1e-12)
     strategy = strategy_of(FedNova, epochs=1, momentum=case["rho"])
-    strategy.report.results = results_of(extras, SERVER["n_i"])
+    strategy.report.results = results_of(effective, SERVER["n_i"])
     mean = weighted_mean(sent, SERVER["n_i"])
     after = strategy.server_update({"w": np.array(SERVER["w0"])}, mean)["w"]
     np.testing.assert_allclose(after, case["w_new"], rtol=1e-6)
@@ -169,7 +169,7 @@ def fedcurv_client(w, **options):
 def curvature_client(case, **more):
     u, v = (np.sum(case[key], axis=0) for key in "uv")
     sums = {IMPORTANCE: {"w": u}, WEIGHTED: {"w": v}, OF: {"clients": [0, 1, 2]}}
-    return fedcurv_client(case["w"], **{"weight": case["lam"], "inbox": sums, **more})
+    return fedcurv_client(case["w"], **{"weight": case["lam"], "extras": sums, **more})
 
 
 def test_fedcurv_step_has_the_gradient_of_the_vectors_penalty_of_the_others():
@@ -184,7 +184,7 @@ def test_fedcurv_step_has_the_gradient_of_the_vectors_penalty_of_the_others():
     took_part = curvature_client(case, state=own)
     np.testing.assert_allclose(took_part.gradient(of_loss), of_loss + gradient, rtol=1e-5)
     sums = {IMPORTANCE: {"w": u.numpy()}, WEIGHTED: {"w": v.numpy()}, OF: {"clients": [1, 2]}}
-    absent = curvature_client(case, state=own, inbox=sums)  # an older state is not taken out
+    absent = curvature_client(case, state=own, extras=sums)  # an older state is not taken out
     np.testing.assert_allclose(absent.gradient(of_loss), of_loss + gradient, rtol=1e-5)
 
 
@@ -292,7 +292,7 @@ def test_fedcurv_sends_the_change_of_what_the_accumulated_sums_have(
     """A client whose first reply was lost has a state but is in no sum."""
     monkeypatch.setattr(FedCurvClient, "importance", lambda self: {"w": np.full(1, 2.0, "f4")})
     sums = {IMPORTANCE: {"w": [4.0]}, WEIGHTED: {"w": [4.0]}, OF: {"clients": counted}}
-    client = fedcurv_client([1.0], state={"u/w": [0.5], "v/w": [0.5]}, inbox=sums, **options)
+    client = fedcurv_client([1.0], state={"u/w": [0.5], "v/w": [0.5]}, extras=sums, **options)
     update = client.finish([3.0], steps=1, lr=0.1)
     assert update.groups[IMPORTANCE]["w"] == sent
     assert update.groups[WEIGHTED]["w"] == 6.0 - (2.0 - sent)

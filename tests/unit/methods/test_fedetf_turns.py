@@ -58,7 +58,7 @@ def test_turns_of_fedetf_are_the_same_on_any_nodes_and_from_a_saved_model(tmp_pa
     server_app.run(InProcessGrid(once, 3), once, "", 0.0)
     overrides = {"finetune-protocol": "fedetf", "finetune-turns": 1}
     result = personalise(tmp_path / "plain", overrides)
-    assert result["client_accuracy_mean"] == few["client-accuracy-mean"]
+    assert result["client_accuracy_mean"] == few["client_accuracy_mean"]
     assert result["finetune-part"] == "alternating"
     again = personalise(tmp_path / "plain", {"finetune-protocol": "feddr+"})
     assert (again["finetune-part"], again["finetune-turns"]) == ("body", 20)

@@ -83,7 +83,7 @@ def test_heads_with_a_hidden_layer_train(method, monkeypatch):
     config = run(method=method, model_group="tiny-HtC4", num_rounds=1)
     _, strategy = outcome(config, nodes=2, state_key="hidden")
     assert [result.client for result in strategy.report.results] == [0, 1, 2, 3]
-    assert strategy.report.client_accuracy["client-count"] == 4
+    assert strategy.report.client_accuracy["client_count"] == 4
     process = ProcessContext(parse_config(config))
     for client, width in ((1, 24), (2, 12), (3, 6)):
         built = process.client(client, process.memory(client, "hidden", 2))

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from clients import losses
 from clients.state import previous_model
 from fedapp import server_app
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.backbones import BACKBONES
@@ -163,7 +163,7 @@ def test_the_projection_head_is_averaged_saved_measured_and_started_from(tmp_pat
     assert not np.array_equal(history[0]["bottleneck.0.weight"], final["bottleneck.0.weight"])
     server_app.run(InProcessGrid(run, 3), run, "", time.monotonic())
     assert_same(final, {n: load_file(tmp_path / "projected/model.safetensors")[n] for n in final})
-    saved = SavedRun(RunDirectory.load(tmp_path / "projected"), LocalOverrides())
+    saved = SavedRun(RunDirectory.load(tmp_path / "projected"))
     assert saved.measure(2, ["drift"], 2)["measures"]["drift"]["mean"]["distance_observed"] > 0
     again = {**run, "initial-model": str(tmp_path / "projected"), "run-name": "on"}
     started = ProcessContext(parse_config(again)).model.state_dict()

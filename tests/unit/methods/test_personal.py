@@ -239,7 +239,7 @@ def test_personal_accuracies_are_those_of_all_clients_for_any_number_of_nodes():
     run = settings(method="fedper", participation=0.5)
     few, many = (federate(run, nodes=n, seed=n)[1].report.client_accuracy for n in (2, 7))
     assert few == many
-    assert few["client-count"] == 10
+    assert few["client_count"] == 10
 
 
 @pytest.mark.parametrize(

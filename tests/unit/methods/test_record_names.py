@@ -24,10 +24,9 @@ WITH_NAMES = {
 
 
 def names(module: ModuleType) -> dict[str, str]:
-    """Return a module's public string constants; a client's INBOX is renamed to EXTRA."""
+    """Return a module's public string constants."""
     strings = {name: value for name, value in vars(module).items() if isinstance(value, str)}
-    public = {name: value for name, value in strings.items() if name.isupper() and name[0] != "_"}
-    return {"EXTRA" if name == "INBOX" else name: value for name, value in public.items()}
+    return {name: value for name, value in strings.items() if name.isupper() and name[0] != "_"}
 
 
 def halves() -> dict[str, str]:

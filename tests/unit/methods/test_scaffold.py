@@ -21,7 +21,7 @@ CASE = SERVER["SCAFFOLD"]
 
 def test_the_corrected_gradient_and_the_movement_of_c_i_equal_the_vectors():
     client = VectorClient(ScaffoldClient, CASE["w0"], state={"w": CASE["c_i"]},
-                          inbox={CONTROL: {"w": CASE["c"]}})  # fmt: skip
+                          extras={CONTROL: {"w": CASE["c"]}})  # fmt: skip
     np.testing.assert_allclose(client.gradient(CASE["g"]), CASE["corrected_grad_for_g"], rtol=1e-6)
     update = client.finish(CASE["w_i"], steps=CASE["K"], lr=CASE["lr"])
     np.testing.assert_allclose(update.state["w"], CASE["c_i_plus"], rtol=1e-6)
@@ -129,7 +129,7 @@ def test_traffic_is_the_model_and_c_each_way():
 def test_weight_decay_and_momentum_act_on_the_corrected_gradient():
     """One step from a state: w - lr (g - c_i + c + decay w), not a correction after the decay."""
     client = VectorClient(ScaffoldClient, CASE["w0"], state={"w": CASE["c_i"]},
-                          inbox={CONTROL: {"w": CASE["c"]}},
+                          extras={CONTROL: {"w": CASE["c"]}},
                           settings=replace(LocalSettings(1), weight_decay=0.5))  # fmt: skip
     after = client.step(CASE["g"], lr=0.1)
     before = np.array(CASE["w0"])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import VECTORS, tensor
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedapp.core.errors import UserError
 from fedapp.models.heads import (
@@ -140,6 +141,7 @@ EXPECTED = {
     "etf": (False, False, set()),
     "etf-scaled": (False, True, {"scale"}),
     "normalised-linear": (False, True, {"weight"}),
+    "cosine": (False, True, {"weight", "scale"}),
 }
 
 
@@ -159,7 +161,8 @@ def test_kind_has_its_bias_normalisation_and_trained_parameters(kind: str) -> No
     features = torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
     inputs = features / features.norm(dim=1, keepdim=True) if normalise else features
     offset = head.bias if head.bias is not None else 0.0
-    torch.testing.assert_close(head(features), inputs @ head.weight.T + offset)
+    rows = F.normalize(head.weight) if kind == "cosine" else head.weight
+    torch.testing.assert_close(head(features), inputs @ rows.T + offset)
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -185,8 +188,8 @@ def test_linear_heads_share_one_default_initialisation() -> None:
 
 
 def test_unknown_kind_names_the_choices() -> None:
-    with pytest.raises(UserError, match=r"'cosine'.*normalised-linear"):
-        build_head("cosine", 12, 5, 0)
+    with pytest.raises(UserError, match=r"'sphere'.*normalised-linear"):
+        build_head("sphere", 12, 5, 0)
 
 
 @pytest.mark.parametrize("kind", HEADS)

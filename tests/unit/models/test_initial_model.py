@@ -10,7 +10,7 @@ from in_process import InProcessGrid, assert_same, federate, settings
 
 from fedapp import server_app
 from fedapp.analysis.personalise import personalise
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.initial import digest, find_initial, load_initial
@@ -164,7 +164,7 @@ def test_a_finished_run_is_reopened_only_with_its_initial_model_and_extension(fi
         longer = {**values, "num-rounds": 2, "resume": "auto"}
         server_app.run(InProcessGrid(longer, 2), longer, "", 0.0)
 
-    reopen = (lambda: SavedRun(run, LocalOverrides()), lambda: personalise(run.path, {}), resume)
+    reopen = (lambda: SavedRun(run), lambda: personalise(run.path, {}), resume)
     for attempt in reopen:
         with pytest.raises(UserError, match=f"next was trained with {reason}"):
             attempt()
@@ -174,9 +174,9 @@ def test_a_finished_run_is_reopened_only_with_its_initial_model_and_extension(fi
 
     record(extension="own.py 0123")
     with pytest.raises(UserError, match=r"next was trained with files .* --extension own\.py$"):
-        SavedRun(run, LocalOverrides())
+        SavedRun(run)
     record(extension="none", split="none")  # of a version that did not record initial models
-    SavedRun(run, LocalOverrides())
+    SavedRun(run)
     record(**before)
     start.unlink()
     assert changed_file(run, config) == ""

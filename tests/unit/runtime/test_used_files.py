@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedapp.analysis.personalise import personalise
-from fedapp.analysis.saved_runs import LocalOverrides, SavedRun
+from fedapp.analysis.saved_runs import SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.extension_files import VARIABLE
@@ -16,7 +16,7 @@ from fedapp.runtime.used_files import check_extension
 
 FILE = "/data/my losses/mine.py"
 READERS = {
-    "analyse": lambda path: SavedRun(RunDirectory.load(path), LocalOverrides()),
+    "analyse": lambda path: SavedRun(RunDirectory.load(path)),
     "personalise": lambda path: personalise(path, {"finetune-epochs": 1}),
     "model": lambda path: load_run(path).model(),
 }

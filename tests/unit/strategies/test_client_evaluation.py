@@ -25,19 +25,19 @@ def row(accuracy, examples, loss=1.0):
 
 def test_clients_without_test_images_have_no_accuracy():
     found = summarise_clients({0: row(0.8, 30), 1: row(0.0, 0, 0.0), 2: row(0.6, 10)})
-    assert found["client-count"] == 2
-    assert found["client-accuracy-mean"] == pytest.approx(0.7)
-    assert found["client-accuracy-total"] == pytest.approx(0.75)
-    assert found["client-loss-mean"] == 1.0
-    assert (found["client-worst"], found["client-accuracy-worst"]) == (2, 0.6)
+    assert found["client_count"] == 2
+    assert found["client_accuracy_mean"] == pytest.approx(0.7)
+    assert found["client_accuracy_total"] == pytest.approx(0.75)
+    assert found["client_loss_mean"] == 1.0
+    assert (found["client_worst"], found["client_accuracy_worst"]) == (2, 0.6)
     assert summarise_clients({1: row(0.0, 0)}) == {}
 
 
 def test_a_loss_that_is_not_finite_leaves_the_accuracy():
     found = summarise_clients({0: row(0.8, 30), 1: row(0.2, 30, math.inf)})
-    assert found["client-accuracy-total"] == pytest.approx(0.5)
-    assert found["client-loss-total"] == 1.0
-    assert "client-loss-total" not in summarise_clients({1: row(0.2, 30, math.nan)})
+    assert found["client_accuracy_total"] == pytest.approx(0.5)
+    assert found["client_loss_total"] == 1.0
+    assert "client_loss_total" not in summarise_clients({1: row(0.2, 30, math.nan)})
 
 
 def test_the_best_round_is_one_with_all_clients():

@@ -197,8 +197,8 @@ def test_a_cohort_is_the_rounded_up_share_whatever_its_product_is_in_binary(clie
 def test_client_evaluation_covers_every_client():
     _, strategy, _ = federate(settings(client_eval_every=2, num_rounds=2))
     accuracy = strategy.report.client_accuracy
-    assert accuracy["client-count"] == 10
-    assert 0 <= accuracy["client-accuracy-worst"] <= accuracy["client-accuracy-mean"] <= 1
+    assert accuracy["client_count"] == 10
+    assert 0 <= accuracy["client_accuracy_worst"] <= accuracy["client_accuracy_mean"] <= 1
     assert federate(settings(num_rounds=1))[1].report.client_accuracy == {}
 
 
