@@ -27,7 +27,7 @@ from fedapp.runtime.opening import reopened
 from fedapp.runtime.process import ProcessContext
 from strategies.rounds.client_evaluation import summarise_clients
 
-CHANGEABLE = ("finetune-*", *OVERRIDABLE, "beta", "tau", "batch-size")
+CHANGEABLE = ("finetune-*", *OVERRIDABLE, "beta", "tau", "batch-size", "test-batch-size")
 
 
 def personalise(

@@ -123,8 +123,8 @@ def personalise(
         typer.Option(
             "--config",
             "-c",
-            help="finetune-* keys, data-dir, download, device, threads, beta, tau, batch-size; "
-            "all other keys are the run's.",
+            help="finetune-* keys, data-dir, download, device, threads, beta, tau, batch-size, "
+            "test-batch-size; all other keys are the run's.",
         ),
     ] = None,
     export: Annotated[
