@@ -42,19 +42,27 @@ def load(process: ProcessContext, folder: Path) -> str:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: Dataset, size: int, augmentation: str, seed: int) -> float:
-    """Return the accuracy in percent on one augmented pass over batches of `size` test images."""
+def hits(
+    model: nn.Module, data: Dataset, rows: np.ndarray, size: int, augmentation: str = "none",
+    seed: int = 0,
+) -> int:  # fmt: skip
+    """Return how many of some test images, in batches of `size`, are classified correctly."""
     batches = ClientBatches(
-        torch.from_numpy(np.asarray(data.test_images)),
-        torch.from_numpy(np.asarray(data.test_labels)),
+        torch.from_numpy(np.asarray(data.test_images)[rows]),
+        torch.from_numpy(np.asarray(data.test_labels)[rows]),
         data.mean, data.std, size, augmentation, shuffle=False,
     )  # fmt: skip
     model.eval()
-    hits = sum(
+    return sum(
         int((model(images)[1].argmax(1) == labels).sum())
         for images, labels in batches.epoch(torch.Generator().manual_seed(seed))
     )
-    return 100 * hits / len(data.test_labels)
+
+
+def accuracy(model: nn.Module, data: Dataset, size: int, augmentation: str, seed: int) -> float:
+    """Return the accuracy in percent on one augmented pass over batches of `size` test images."""
+    rows = np.arange(len(data.test_labels))
+    return 100 * hits(model, data, rows, size, augmentation, seed) / len(rows)
 
 
 def row(folder: Path) -> list[str]:

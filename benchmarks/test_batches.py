@@ -15,30 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from augmented_test import load
+from augmented_test import hits, load
 from runs_in_turn import markdown
 from torch import nn
 
 from fedapp.config.resolve import parse_config
-from fedapp.data.batches.in_memory import ClientBatches
 from fedapp.data.datasets import Dataset
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 
 MIXED = (50, 128, 500)
 OWN = 50
-
-
-@torch.no_grad()
-def hits(model: nn.Module, data: Dataset, rows: np.ndarray, size: int) -> int:
-    """Return how many of some test images are classified correctly, in batches of `size`."""
-    batches = ClientBatches(
-        torch.from_numpy(np.asarray(data.test_images)[rows]),
-        torch.from_numpy(np.asarray(data.test_labels)[rows]),
-        data.mean, data.std, size, "none", shuffle=False,
-    )  # fmt: skip
-    found = batches.epoch(torch.Generator())
-    return sum(int((model(images)[1].argmax(1) == labels).sum()) for images, labels in found)
 
 
 def accuracy(
@@ -53,7 +40,7 @@ def accuracy(
 def row(folder: Path) -> list[str]:
     """Return the line of one run."""
     process = ProcessContext(parse_config(RunDirectory.load(folder).config()))
-    weights, model, data = load(process, folder), process.slot.model.eval(), process.data
+    weights, model, data = load(process, folder), process.slot.model, process.data
     everything = [np.arange(len(data.dataset.test_labels))]
     own = [np.asarray(part) for part in data.partition.test]
     mixed = [accuracy(model, data.dataset, everything, size) for size in MIXED]

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,14 +119,12 @@ def images_by_class(
     return ImageFiles(names, np.repeat(np.array(classes, dtype=np.int64), counts))
 
 
-def _name(entry: os.DirEntry[str]) -> str:
-    return entry.name
-
-
 def _image_names(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            visible = sorted((each for each in entries if each.name[0] != "."), key=_name)
+            visible = sorted(
+                (each for each in entries if each.name[0] != "."), key=attrgetter("name")
+            )
     except OSError as error:
         raise UserError(f"cannot read class folder {folder}: {error.strerror}") from error
     for entry in visible:
