@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strategies.form import misfit
+
 Arrays = dict[str, np.ndarray]
 
 _SUM_BITS = 62  # of 64, without the sign and one spare bit
@@ -28,6 +30,10 @@ _SHIFT_BITS = np.float64(_SHIFT).view(np.int64)
 
 class UpdateRefused(ValueError):  # noqa: N818 - a verdict about one client, not a program error
     """A client's arrays cannot be part of the mean; the message states the reason."""
+
+
+class WrongForm(UpdateRefused):
+    """Their names or shapes are not the model's: a mistake in a program, whatever the numbers."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +145,8 @@ class ExactSum:
         }
 
     def _check_shapes(self, arrays: Mapping[str, np.ndarray]) -> None:
-        if missing := sorted(self.sums.keys() - arrays.keys()):
-            raise UpdateRefused(f"'{missing[0]}' is missing")
-        if unknown := sorted(arrays.keys() - self.sums.keys()):
-            raise UpdateRefused(f"'{unknown[0]}' is unexpected")
-        for name, array in arrays.items():
-            if array.shape != self.sums[name].shape:
-                raise UpdateRefused(
-                    f"'{name}' has shape {array.shape} instead of {self.sums[name].shape}"
-                )
+        if difference := misfit(arrays, self.sums):
+            raise WrongForm(difference)
 
 
 class GroupSums:
@@ -221,8 +220,7 @@ class GroupSums:
 
     def _check_names(self, groups: Mapping[str, Arrays]) -> None:
         if groups.keys() != self.groups.keys():
-            raise UpdateRefused(f"it sent {sorted(groups)} beside the model, not "
-                                f"{sorted(self.groups)}")  # fmt: skip
+            raise WrongForm(f"it sent {sorted(groups)} beside the model, not {sorted(self.groups)}")
 
 
 def squared_norm(arrays: Mapping[str, np.ndarray]) -> float:

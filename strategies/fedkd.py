@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from strategies.aggregate import Arrays, UpdateRefused
+from strategies.form import misfit
 from strategies.rounds.named_arrays import strip_prefix
 from strategies.rounds.uploads import UploadRounds
 
@@ -46,9 +47,9 @@ class FedKD(UploadRounds[Arrays]):
             mentee = self.decompress(arrays, self.mentee)
         except ValueError as error:
             raise UpdateRefused(str(error)) from None
+        if difference := misfit(mentee, self.mentee):
+            raise UpdateRefused(difference)
         for name, array in mentee.items():
-            if array.shape != self.mentee[name].shape:
-                raise UpdateRefused(f"'{name}' has shape {array.shape}")
             if not (np.abs(array) <= _LARGEST).all():
                 raise UpdateRefused(
                     f"'{name}' has values that are not finite or above {_LARGEST:g}"

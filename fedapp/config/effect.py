@@ -56,6 +56,10 @@ def _tau(config: RunConfig, row: Method) -> bool:
     return "tau" in _own_keys(row) or config.regulariser not in WITHOUT_TEMPERATURE
 
 
+def _reads_files(config: RunConfig, row: Method) -> bool:
+    return not find_dataset(config.dataset).bundled
+
+
 def _base_loss(name: str) -> Test:
     return lambda config, row: row.loss.base == name
 
@@ -107,6 +111,7 @@ APPLIES: dict[str, Test] = {
     "fedrs-alpha": _base_loss("restricted-ce"),
     "feddecorr-authors": _with("regulariser", "decorr"),
     "weights": _weights,
+    **dict.fromkeys(("data-dir", "download"), _reads_files),
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
     "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
     "classes": _with("partition", "own"),

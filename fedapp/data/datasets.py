@@ -117,6 +117,7 @@ class DatasetInfo:
             the training images of Tiny-ImageNet.
         lists_classes: whether a class list selects some of its classes.
         streams: whether images are decoded when they are used.
+        bundled: whether a dependency brings the images, so that no file is read or downloaded.
         stretches: whether images of all shapes are scaled to squares, without keeping their ratio.
         train_images: number of training images, 0 if the files determine it.
         test_images: number of test images, 0 if the files determine it.
@@ -130,6 +131,7 @@ class DatasetInfo:
     pools_test: bool = True
     lists_classes: bool = False
     streams: bool = False
+    bundled: bool = False
     stretches: bool = False
     train_images: int = 0
     test_images: int = 0
@@ -245,7 +247,7 @@ HUB = f"{PREFIX}OWNER/NAME"
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
         10, 8, "scikit-learn (installed with fedapp)", "nothing", _read_digits,
-        train_images=1_438, test_images=359,
+        train_images=1_438, test_images=359, bundled=True,
     ),
     "cifar10": _public(
         CIFAR10, "Krizhevsky, 2009: photos", "cifar-10-batches-py/",

@@ -29,7 +29,7 @@ from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import answer_steps, check_masked, secure_node
-from strategies.aggregate import Arrays, GroupSums, UpdateRefused
+from strategies.aggregate import Arrays, GroupSums, UpdateRefused, WrongForm
 from strategies.rounds.client_evaluation import REINITIALISED
 from strategies.rounds.records import (
     ARRAYS,
@@ -83,10 +83,8 @@ def train(message: Message, context: Context) -> Message:
                     _ordered(received, numpy_client), task.server_round, task.lr
                 )
                 node_reply.add_update(numpy_client, update)
-        except (LossDiverged, UpdateRefused) as reason:
-            node_reply.failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
-            node_reply.failures.append(ClientFailure(client, ERROR, _explain(error)))
+            node_reply.failures.append(_failure(client, error))
     try:
         content = node_reply.content(_mask(message, context))
     except (ProtocolBroken, UserError) as reason:
@@ -112,10 +110,8 @@ def evaluate(message: Message, context: Context) -> Message:
                 list(_ordered(received, numpy_client).values()), config
             )
             scores[REINITIALISED] = int(numpy_client.evaluated_without_state)
-        except LossDiverged as reason:
-            failures.append(ClientFailure(client, DIVERGED, str(reason)))
         except Exception as error:
-            failures.append(ClientFailure(client, ERROR, _explain(error)))
+            failures.append(_failure(client, error))
         else:
             rows.append({"client": client, "examples": count, "loss": loss, **scores})
     content = pack_report([], failures)
@@ -207,7 +203,7 @@ class NodeReply:
         Raises:
             UpdateRefused: the update cannot be averaged; reply and state are unchanged.
             StateError: the state cannot be stored; reply and state are unchanged.
-            UserError: the client has a state, but its method keeps none.
+            UserError: the client has a state, but its method keeps none, or uploads under masks.
         """
         task, model = self.task, update.shared
         if update.state and client.memory is None:
@@ -216,7 +212,7 @@ class NodeReply:
                 "give the row exchange=Exchange(keeps='what it is')"
             )
         if task.summed and update.uploads:
-            raise UpdateRefused("masks hide sums only, and this method uploads more")
+            raise UserError("masks hide sums only, and this method uploads more")
         if self._sums is None:
             self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
         checked = self._sums.check(model, update.groups)
@@ -271,6 +267,16 @@ def _ordered(received: Arrays, client: LocalClient) -> Arrays:
     if received.keys() != client.shared.keys():
         raise UserError(f"the server sent {sorted(received)}, not {sorted(client.shared)}")
     return {name: received[name] for name in client.shared}
+
+
+def _failure(client: int, error: Exception) -> ClientFailure:
+    """Return why a client has no result: its numbers have diverged, or an error."""
+    if isinstance(error, WrongForm):
+        sentence = f"its update is not of the form that the server expects: {error}"
+        return ClientFailure(client, ERROR, sentence)
+    if isinstance(error, LossDiverged | UpdateRefused):
+        return ClientFailure(client, DIVERGED, str(error))
+    return ClientFailure(client, ERROR, _explain(error))
 
 
 def _explain(error: Exception) -> str:

@@ -19,6 +19,7 @@ from fedapp.runtime.privacy import last_round
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.strategy import build_strategy
+from strategies.form import misfit
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import to_array_record
@@ -109,10 +110,11 @@ def _starting_point(
         run.truncate_rounds(0)
         return to_array_record(to_arrays(process.slot.shared))
     model = to_arrays(process.slot.shared)
-    if {n: a.shape for n, a in saved.arrays.items()} != {n: a.shape for n, a in model.items()}:
+    if difference := misfit(saved.arrays, model):
         raise UserError(
             f"resume: the checkpoint of round {saved.server_round} in {run.checkpoints} does not "
-            "contain the model of this run; remove it, and the run resumes from an earlier one"
+            f"contain the model of this run ({difference}); remove it, and the run resumes from an "
+            "earlier one"
         )
     try:
         strategy.restore(saved.strategy)

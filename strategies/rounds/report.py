@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from strategies.aggregate import Arrays, UpdateRefused
+from strategies.form import misfit
 from strategies.rounds.records import DIVERGED, ERROR, LATE, ClientFailure, ClientResult
 
 LARGEST_REPORTED = 1e100  # no sum of such numbers over clients can overflow
@@ -118,19 +119,16 @@ def check_clients(reported: Sequence[int], expected: Sequence[int]) -> None:
 
 def check_form(arrays: object, expected: Arrays, server_round: int) -> None:
     """Raise `RoundFailed` unless a round's result has names and shapes of the received model."""
-    wanted = {name: list(array.shape) for name, array in expected.items()}
     if not isinstance(arrays, Mapping):
         raise RoundFailed(
             f"the server's rule returned {arrays!r} in round {server_round}, but must return the "
             "next model: an array for each name"
         )
-    found = {name: list(np.shape(array)) for name, array in arrays.items()}
-    for name in wanted | found:
-        if found.get(name) != wanted.get(name):
-            raise RoundFailed(
-                f"the server's rule returned '{name}' with shape {found.get(name, 'none')} in "
-                f"round {server_round}, but the model has {wanted.get(name, 'none')}"
-            )
+    if difference := misfit(arrays, expected):
+        raise RoundFailed(
+            f"the server's rule returned arrays in round {server_round} that are not those of the "
+            f"model: {difference}"
+        )
 
 
 def check_finite(

@@ -47,12 +47,12 @@ def test_a_round_without_a_model_leaves_the_servers_state_as_it_was(method, monk
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (lambda mean: {}, r"returned 'extractor.+' with shape none in round 1, but the model has"),
+        (lambda mean: {}, r"returned arrays in round 1 .+: 'extractor.+' is missing"),
         (lambda mean: None, "returned None in round 1, but must return the next model"),
-        (lambda mean: {**mean, "more": mean["head.bias"]}, r"'more' .*but the model has none"),
+        (lambda mean: {**mean, "more": mean["head.bias"]}, "'more' is unexpected"),
         (
             lambda mean: {**mean, "head.bias": mean["head.bias"][:1]},
-            r"'head.bias' with shape \[1\]",
+            r"'head.bias' has shape \(1,\) instead of",
         ),
     ],
 )
@@ -60,6 +60,22 @@ def test_a_rule_that_gives_another_model_ends_the_run_in_one_sentence(rule, mess
     monkeypatch.setattr(FedAvg, "server_update", lambda self, received, mean: rule(mean))
     with pytest.raises(RuntimeError, match=message):
         federate(settings(method="fedavg", **CLIENTS))
+
+
+@pytest.mark.parametrize("nodes", [1, 10])
+def test_a_client_that_sends_another_model_has_a_mistake_and_has_not_diverged(nodes, monkeypatch):
+    work = LocalClient.work
+
+    def without_bias(self, *args):
+        update = work(self, *args)
+        del update.shared["head.bias"]
+        return update
+
+    monkeypatch.setattr(LocalClient, "work", without_bias)
+    sentence = r"failed in round 1: its update is not of the form .*: 'head.bias' is missing"
+    with pytest.raises(RuntimeError, match=sentence) as ended:
+        federate(settings(method="fedavg"), nodes=nodes)
+    assert not isinstance(ended.value, RoundDiverged)
 
 
 def test_the_model_of_a_run_that_diverges_is_that_of_its_last_round(tmp_path, monkeypatch):
