@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 from in_process import federate, settings
 
+from clients.training.objective import BASE_LOSSES, REGULARISERS
 from fedapp.methods.table import METHODS
+from fedapp.models.heads import HEADS
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
@@ -24,6 +26,13 @@ def test_the_example_adds_a_method_in_one_entry():
     assert np.isfinite(strategy.report.train_loss)
     assert "head.weight" in final
     assert "head.bias" not in final
+
+
+def test_every_head_loss_and_regulariser_has_its_formula():
+    page = (ROOT / "docs" / "methods.md").read_text()
+    section = page.partition("## Formulas\n")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| `([\w-]+)`", section, re.MULTILINE)
+    assert sorted(names) == sorted([*HEADS, *BASE_LOSSES, *REGULARISERS])
 
 
 def test_the_generated_tables_are_up_to_date():
