@@ -47,9 +47,10 @@ def hits(
     seed: int = 0,
 ) -> int:  # fmt: skip
     """Return how many of some test images, in batches of `size`, are classified correctly."""
+    device = next(model.parameters()).device
     batches = ClientBatches(
-        torch.from_numpy(np.asarray(data.test_images)[rows]),
-        torch.from_numpy(np.asarray(data.test_labels)[rows]),
+        torch.from_numpy(np.asarray(data.test_images)[rows]).to(device),
+        torch.from_numpy(np.asarray(data.test_labels)[rows]).to(device),
         data.mean, data.std, size, augmentation, shuffle=False,
     )  # fmt: skip
     model.eval()

@@ -139,7 +139,7 @@ def _request(cell: Cell, name: str, keys: Mapping[str, Any]) -> Request:
     assert cell.config is not None
     same = keys["dataset"] == cell.config["dataset"]
     scale = min(keys["num-rounds"] / cell.config["num-rounds"], 1.0)
-    changed = dict(re.findall(r"(?:^|[+])([a-z-]+)=(\d*)", name.partition("-with-")[2]))
+    changed = dict(re.findall(r"(?:^|[+])([a-z0-9-]+)=(\d*)", name.partition("-with-")[2]))
     return Request(
         Path(), scale=scale, dataset_as="" if same else keys["dataset"],
         changes={

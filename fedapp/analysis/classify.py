@@ -16,7 +16,7 @@ from fedapp.data.batches.in_memory import Normaliser, batch_bounds, mixed_order
 from fedapp.data.datasets import find_dataset
 from fedapp.data.image_format import ImageFormat
 from fedapp.data.readers.encoded import EncodedImages
-from fedapp.data.readers.images import check_depth, open_image, read_image
+from fedapp.data.readers.images import check_depth, open_image, read_images
 from fedapp.models.backbones import normalises_by_batch
 from fedapp.models.model import Model
 from fedapp.results.final_model import read_image_format
@@ -141,10 +141,11 @@ class TrainedModel:
         side, info = self.images.side, find_dataset(self.config.dataset)
         if info.streams:
             return EncodedImages(Path(), [str(file) for file in files], side)[rows]
-        chosen = [files[row] for row in rows]
+        chosen, channels = [files[row] for row in rows], self.images.channels
         if info.stretches:
-            return np.stack([read_image(file, side) for file in chosen])
-        return np.stack([_square(file, side, self.images.channels) for file in chosen])
+            names = [str(file) for file in chosen]
+            return read_images(Path(), names, side, resize=True)[0][..., :channels]
+        return np.stack([_square(file, side, channels) for file in chosen])
 
 
 def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:

@@ -6,7 +6,9 @@ can be repeated later with other settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,22 @@ def personalise(
     config = _configuration(run, overrides)
     process = reopened(run, config)
     load_weights(process.model, run)
-    received, folder = list(to_arrays(process.slot.shared).values()), _new_folder(export)
+    with _new_folder(export) as folder:
+        rows = _fine_tune_clients(process, config, folder)
+    results = {**_settings(config), **summarise_clients(rows), "clients": rows}
+    with writing(run.path):
+        write_atomically(run.path / "personal.json", json_text(results, 2).encode())
+    return results
+
+
+def _fine_tune_clients(
+    process: ProcessContext, config: RunConfig, folder: Path | None
+) -> dict[int, dict[str, float]]:
+    """Fine-tune the process's model on every client, and write the models to a folder, if any.
+
+    Returns each client's loss, number of test examples and scores.
+    """
+    received = list(to_arrays(process.slot.shared).values())
     evaluation: dict[str, Scalar] = {"server_round": config.num_rounds, "lr": 0.0}
     rows: dict[int, dict[str, float]] = {}
     for client in tracked(range(config.num_clients), "fine-tuning clients"):
@@ -65,10 +82,7 @@ def personalise(
         rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
         if folder is not None:
             _export(own, process, folder / f"client-{client}.safetensors")
-    results = {**_settings(config), **summarise_clients(rows), "clients": rows}
-    with writing(run.path):
-        write_atomically(run.path / "personal.json", json_text(results, 2).encode())
-    return results
+    return rows
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
@@ -90,24 +104,32 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
         defaults = RunConfig.defaults()
         values |= {k: v for k, v in defaults.items() if k.startswith("finetune-") and k not in kept}
     if values.get("finetune-epochs", "auto") == "auto":
-        protocol = parse_config({**values, "finetune-epochs": 1}).finetune_protocol
-        values["finetune-epochs"] = PROTOCOLS[protocol].epochs(int(saved["local-epochs"]))
+        once = parse_config({**values, "finetune-epochs": 1})
+        protocol = PROTOCOLS[once.finetune_protocol]
+        values["finetune-epochs"] = protocol.epochs(int(once.local_epochs))
     config = parse_config(values)
     if not config.finetune_epochs:
         raise UserError("finetune-epochs is 0, so nothing would be trained; give 1 or more")
     return config
 
 
-def _new_folder(export: Path | None) -> Path | None:
+@contextmanager
+def _new_folder(export: Path | None) -> Iterator[Path | None]:
+    """Make a folder, if one is named, and remove it again if the block fails."""
     if export is None:
-        return None
+        yield None
+        return
     try:
         export.mkdir(mode=0o700, parents=True)  # models reveal information about data
     except FileExistsError:
         raise UserError(f"{export} exists already; name a new folder for the models") from None
     except OSError as error:
         raise UserError(f"{export} cannot be made: {error.strerror}") from None
-    return export
+    try:
+        yield export
+    except BaseException:
+        shutil.rmtree(export, ignore_errors=True)
+        raise
 
 
 def _export(client: LocalClient, process: ProcessContext, path: Path) -> None:

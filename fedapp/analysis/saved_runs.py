@@ -20,7 +20,7 @@ from fedapp.results import measures_file as store
 from fedapp.results.final_model import has_model, read_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.opening import reopened
-from fedapp.runtime.strategy import build_strategy, cohort_of
+from fedapp.runtime.strategy import build_strategy, cohort_of, restore
 from fedapp.runtime.used_files import check_extension
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
@@ -58,9 +58,8 @@ class SavedRun:
         )
         if has_model(self.run) and rows and saves_trained_model:
             starts[rows[-1]["round"]] = lambda: Start(read_model(self.run), missing=missing)
-        for path in sorted(self.run.checkpoints.glob("round-*.safetensors")):
-            if (number := path.stem.removeprefix("round-")).isdecimal():
-                starts[int(number)] = partial(self._checkpoint, path)
+        for number, path in checkpoint.by_round(self.run.checkpoints).items():
+            starts[number] = partial(self._checkpoint, path)
         return starts
 
     def _checkpoint(self, path: Path) -> Start:
@@ -69,7 +68,7 @@ class SavedRun:
         strategy = build_strategy(
             self.config, self.process, Federation({}, {}), self.run.state_key()
         )
-        strategy.restore(saved.strategy)
+        restore(strategy, saved, to_arrays(self.process.slot.shared), path)
         return Start.of(strategy, saved.arrays)
 
     def measurable(self) -> list[int]:

@@ -60,11 +60,12 @@ def analyse_runs(
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(request.measures):
             _measure(SavedRun(run, request.overrides), request, say)
-        _measure_history(run, request.measures)
+        _measure_history(run, request.measures, say)
         write_plots(run)
         write_report(run.path)
         measured[label] = store.read(run)
-        say(f"wrote {run.path / 'analysis.json'}, analysis.csv, plots in analysis/, report.html")
+        if measured[label]:
+            say(f"wrote analysis.json, analysis.csv, analysis/ and report.html in {run.path}")
     return measured
 
 
@@ -87,11 +88,13 @@ def _measure(saved: SavedRun, request: AnalysisRequest, say: Callable[[str], Non
         say(cost_sentence(saved.measure(number, words, request.clients)))
 
 
-def _measure_history(run: RunDirectory, measures: str) -> None:
+def _measure_history(run: RunDirectory, measures: str, say: Callable[[str], None]) -> None:
     """Compute the measures that need only the recorded class accuracies."""
     words = [word for word in measures.split() if word in CLASS_ACCURACY_MEASURES]
     rows = [row for row in run.rounds() if row.get("class_accuracy") is not None]
-    if words and rows:
+    if words and not rows:
+        say(f"{run.path} has no round with the accuracy of each class: {words[0]} is not measured")
+    elif words:
         figures = class_accuracy_measures(" ".join(words), rows)
         measured = {word: {"model": {word: figures[word]}} for word in words}
         store.add(run, {"round": rows[-1]["round"], "measures": measured})

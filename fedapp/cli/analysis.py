@@ -83,7 +83,7 @@ def analyse(
     if plots is not None:
         for path in write_figures(drawn(list(found.items())), plots):
             print(f"wrote {path.absolute()}", file=sys.stderr)
-    _show_figures(found, max(rounds) if rounds else None, as_json)
+    _show_figures(found, words.split(), rounds or [], as_json)
 
 
 def _check_run_directories(*runs: Path) -> None:
@@ -95,19 +95,15 @@ def _check_run_directories(*runs: Path) -> None:
 
 
 def _show_figures(
-    found: dict[str, list[dict[str, Any]]], number: int | None, as_json: bool
+    found: dict[str, list[dict[str, Any]]], words: list[str], rounds: list[int], as_json: bool
 ) -> None:
-    """Print the main figures of a round, by default each run's last one, or everything as JSON."""
-    from fedapp.results.measures_file import figures
+    """Print each run's newest main figures of these measures, or everything as JSON."""
+    from fedapp.results.measures_file import newest
 
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    shown = {}
-    for label, entries in found.items():
-        asked = [entry for entry in entries if number in (None, entry["round"])]
-        if asked:
-            shown[label] = {"round": asked[-1]["round"], **figures(asked[-1])}
+    shown = {label: newest(entries, words, rounds) for label, entries in found.items()}
     names = dict.fromkeys(name for values in shown.values() for name in values)
     rows = [
         {"figure": name, **{label: values.get(name) for label, values in shown.items()}}
@@ -221,15 +217,17 @@ def traffic(
 
     Example: fedapp traffic runs/feddor runs/fedproto --plot traffic.png
     """
+    from fedapp.results.folders import readable
     from fedapp.results.run_directory import RunDirectory
     from fedapp.results.traffic import accuracy_against_traffic, round_rows, traffic_row
 
     opened = [RunDirectory.load(run) for run in runs]
-    rows = [traffic_row(run) for run in opened]
-    if as_json:
+    with readable(*runs):
+        rows = [traffic_row(run) for run in opened]
         detailed = [
             {**row, "by_round": round_rows(run)} for row, run in zip(rows, opened, strict=True)
         ]
+    if as_json:
         print(json.dumps(detailed, indent=2))
     else:
         show(

@@ -137,6 +137,7 @@ def _run(
     from fedapp.experiments.papers import reproduce as run
 
     able = _able(cells, request)
+    run.check_folder(able, request)
     if jobs:
         run.run_ahead(able, request, project, jobs)
     rows: list[dict[str, Any]] = []

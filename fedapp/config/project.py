@@ -18,7 +18,7 @@ _NO_PATHS = {"resume": "auto", "initial-model": "imagenet"}
 def is_app(project: Path) -> bool:
     """Return whether a folder has this app's pyproject.toml, not that of another Flower app."""
     file = project / "pyproject.toml"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    text = file.read_bytes().decode(errors="replace") if file.is_file() else ""
     return "[tool.flwr.app.config]" in text and SERVER_APP in text
 
 
@@ -41,8 +41,8 @@ def _app_table(project: Path, name: str) -> dict[str, Any]:
     """Read `[tool.flwr.app.NAME]` of a project; raises UserError if there is none."""
     file = project / "pyproject.toml"
     try:
-        return dict(tomllib.loads(file.read_text())["tool"]["flwr"]["app"][name])
-    except tomllib.TOMLDecodeError as error:
+        return dict(tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["flwr"]["app"][name])
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{file.absolute()} is not TOML: {error}") from None
     except (OSError, KeyError):
         raise UserError(

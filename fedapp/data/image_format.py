@@ -40,11 +40,24 @@ class ImageFormat:
             values = {field.name: json.loads(metadata[field.name]) for field in fields(cls)}
             tuples = {name: tuple(values[name]) for name in ("classes", "mean", "std")}
             form = cls(**{**values, **tuples})
-            if not (isinstance(form.side, int) and isinstance(form.channels, int)):
-                raise TypeError
-            return form
+            if form.is_valid():
+                return form
         except (KeyError, TypeError, ValueError):
-            raise UserError(
-                f"{source} does not say what images its model takes: it is not the model of a run "
-                "of this version of fedapp; train it again"
-            ) from None
+            pass
+        raise UserError(
+            f"{source} does not say what images its model takes: it is not the model of a run "
+            "of this version of fedapp; train it again"
+        )
+
+    def is_valid(self) -> bool:
+        """Return whether all values are of their types, and there are such images."""
+        numbers = (*self.mean, *self.std)
+        return (
+            all(isinstance(name, str) for name in self.classes)
+            and all(type(number) in (int, float) for number in numbers)
+            and type(self.side) is int
+            and self.side > 0
+            and self.channels in (1, 3)
+            and len(self.mean) == len(self.std) == self.channels
+            and min(self.std) > 0
+        )

@@ -5,8 +5,6 @@ Therefore all runs are checked before the first starts, each run is named after 
 failed run does not stop the others, and the same command continues an interrupted sweep.
 """
 
-import csv
-import io
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,9 +16,10 @@ from typing import Any
 from fedapp.config.effect import without_effect as no_effect
 from fedapp.config.resolve import load_run_config, parse_config
 from fedapp.core.errors import UserError
-from fedapp.core.files import try_write, write_atomically
+from fedapp.core.files import try_write
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
+from fedapp.experiments.csv_table import read_table, write_table
 from fedapp.experiments.jobs import STOPPED, Runner, problem_of, run_reported, runner_for
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
@@ -215,28 +214,15 @@ def _save(rows: Sequence[Mapping[str, Any]], table: Path) -> None:
 
     A full disk is logged, and does not end the runs.
     """
-    try_write(table.name, lambda: write_csv([*_other_runs(table, rows), *rows], table))
+    try_write(table.name, lambda: write_table(table, [*_other_runs(table, rows), *rows]))
 
 
 def _other_runs(table: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the lines of an earlier sweep.csv about other runs that still exist."""
-    if not table.is_file():
-        return []
     names = {row["run"] for row in rows}
-    with table.open(encoding="utf-8", newline="") as file:
-        earlier = [row for row in csv.DictReader(file) if "run" in row]
-    return [e for e in earlier if e["run"] not in names and (table.parent / e["run"]).is_dir()]
-
-
-def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write one line per run."""
-    text = io.StringIO(newline="")
-    columns = list(dict.fromkeys(key for row in reversed(rows) for key in row))
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.getvalue().encode())
+    earlier = read_table(table, ["run"])
+    others = [row for row in earlier if row["run"] and row["run"] not in names]
+    return [row for row in others if (table.parent / row["run"]).is_dir()]
 
 
 def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner) -> str:
@@ -249,7 +235,7 @@ def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner
         return ""
     summary = each.directory.summary()
     reason = "" if summary == before else short_reason(summary)
-    if summary != before and summary["status"] == STOPPED and not reason:
+    if summary != before and summary.get("status") == STOPPED and not reason:
         return STOPPED
     return reason or problem or "it ended before it was completed"
 

@@ -171,7 +171,7 @@ def _vary_text(key: str, values: Iterable[Scalar]) -> str:
     for value in scalars:
         if not isinstance(value, str | int | float):
             raise UserError(f"vary: {value!r} of '{key}' is not a word, number, True or False")
-    return f"{kebab(key)}={','.join(map(json.dumps, scalars))}"
+    return f"{kebab(key)}={','.join(json.dumps(each, ensure_ascii=False) for each in scalars)}"
 
 
 def _listed(what: str, values: Any) -> Sequence[Any]:

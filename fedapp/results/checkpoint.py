@@ -38,15 +38,22 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         "configuration": checkpoint.fingerprint,
     }  # fmt: skip
     write_atomically(path, safetensors_bytes(tensors, {"checkpoint": json.dumps(header)}))
-    for old in sorted(folder.glob("round-*.safetensors"))[:-keep] if keep else ():
+    for old in list(by_round(folder).values())[:-keep] if keep else ():
         old.unlink()
     return path
 
 
+def by_round(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints in a folder by their round, in ascending order."""
+    named = {file.stem.removeprefix("round-"): file for file in folder.glob("round-*.safetensors")}
+    return dict(sorted((int(name), file) for name, file in named.items() if name.isdecimal()))
+
+
 def newest(path: Path) -> Path | None:
     """Return the checkpoint at `path`, or the newest in that run directory; None if none exists."""
-    files = [path] if path.is_file() else sorted((path / "checkpoints").glob("round-*.safetensors"))
-    return files[-1] if files else None
+    if path.is_file():
+        return path
+    return next(reversed(by_round(path / "checkpoints").values()), None)
 
 
 def load(path: Path, fingerprint: str) -> Checkpoint:

@@ -53,7 +53,7 @@ def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndar
         _check_calibrated(file, run)
     try:
         return dict(load_file(file))
-    except SafetensorError as error:
+    except (SafetensorError, TypeError, ValueError) as error:  # TypeError: a type unknown to NumPy
         raise not_its_model(file, error) from None
 
 

@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fedapp.core.errors import UserError
+from fedapp.results.folders import readable
 from fedapp.results.report import report_html
 from fedapp.results.run_directory import RunDirectory
 
@@ -44,8 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_page(self) -> None:
         status, kind = 200, "html"
         try:
-            page = self.pages.current()
-        except UserError as mistake:  # a damaged file, which may be repaired
+            with readable(self.run.path):
+                page = self.pages.current()
+        except (UserError, OSError) as mistake:  # a damaged or missing file, which may be repaired
             status, kind, page = 503, "plain", _Page(str(mistake).encode(), growing=True)
         self.send_response(status)
         self.send_header("Content-Type", f"text/{kind}; charset=utf-8")

@@ -6,10 +6,11 @@ measures can be added one by one.
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from fedapp.config.measures import CLASS_ACCURACY_MEASURES
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, parse_object, to_json_types, write_atomically
 from fedapp.core.locks import lock_file
@@ -28,9 +29,18 @@ def read(run: RunDirectory) -> list[Entry]:
     if not path.exists():
         return []
     content = parse_object(path.read_bytes())
-    if content is None or not isinstance(content.get("rounds"), list):
+    rounds = content.get("rounds") if content else None
+    if not isinstance(rounds, list) or not all(map(_is_entry, rounds)):
         raise UserError(f"{path} has no list of measured rounds; remove it or restore it.")
-    return list(content["rounds"])
+    return rounds
+
+
+def _is_entry(value: Any) -> bool:
+    """Return whether a value of analysis.json is a round with measures by name."""
+    if not isinstance(value, dict) or type(value.get("round")) is not int:
+        return False
+    measures = value.get("measures")
+    return isinstance(measures, dict) and all(isinstance(m, dict) for m in measures.values())
 
 
 def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
@@ -72,6 +82,24 @@ def figures(entry: Mapping[str, Any]) -> dict[str, float]:
             values = measure.get(part) or {}
             main |= {f"{word}/{key}": v for key, v in values.items() if isinstance(v, float)}
     return main
+
+
+def newest(entries: Iterable[Entry], words: Sequence[str], rounds: Sequence[int]) -> dict[str, Any]:
+    """Return the newest main figures of these measures, and as "round" the rounds that they are of.
+
+    `rounds`, if there are any, are those to look for measures of models in. Figures of the history
+    are those of its end.
+    """
+    found: dict[str, tuple[int, dict[str, float]]] = {}
+    for entry in entries:
+        for word, measure in entry["measures"].items():
+            asked = not rounds or entry["round"] in rounds or word in CLASS_ACCURACY_MEASURES
+            if asked and word in words:
+                found[word] = entry["round"], figures({"measures": {word: measure}})
+    if not found:
+        return {}
+    of = ", ".join(map(str, sorted({number for number, _ in found.values()})))
+    return {"round": of} | {n: v for _, values in found.values() for n, v in values.items()}
 
 
 def _csv(rounds: list[Entry]) -> str:

@@ -150,7 +150,7 @@ class RunDirectory:
         """Read all finished rounds in order, without an incomplete last line after a crash.
 
         Raises:
-            UserError: a line before the last is not a JSON object.
+            UserError: a line before the last is not a JSON object with a round's number.
         """
         if not self.metrics_path.exists():
             return []
@@ -158,11 +158,10 @@ class RunDirectory:
         rows = [parse_object(line) for line in lines]
         if rows and rows[-1] is None:
             rows.pop()
-        if None in rows:
-            raise UserError(
-                f"{self.metrics_path} line {rows.index(None) + 1} is not a JSON object; "
-                "correct or remove that line."
-            )
+        for number, row in enumerate(rows, 1):
+            if row is None or type(row.get("round")) is not int:
+                what = f"{self.metrics_path} line {number} is not a JSON object with a 'round'"
+                raise UserError(f"{what}; correct or remove that line.")
         return [row for row in rows if row is not None]
 
     def _sync_rounds(self) -> None:
@@ -258,7 +257,7 @@ class RunDirectory:
 
     def used_files(self) -> dict[str, str]:
         """Return names and hashes of a run's files of USED_FILES, without those that it had not."""
-        found = self.summary().get("versions", {})
+        found = self.summary().get("versions") or {}
         return {kind: found[kind] for kind in USED_FILES if found.get(kind, "none") != "none"}
 
     def save_model(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from fedapp.core.errors import UserError
 from fedapp.results.outcome import best_round
 from fedapp.results.plots.rendering import line_style, new_figure, plain_log_ticks, styled
 from fedapp.results.run_directory import RunDirectory
@@ -23,16 +22,9 @@ if TYPE_CHECKING:
 def traffic_row(run: RunDirectory) -> dict[str, Any]:
     """Return one run's traffic: means per round and per client in kB (1000 bytes), sums in MB.
 
-    Raises:
-        UserError: a line of metrics.jsonl has no traffic.
+    A round's line without traffic raises KeyError or TypeError.
     """
-    try:
-        return _traffic_row(run, run.rounds())
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{run.metrics_path} is not that of a run: {error!r}") from None
-
-
-def _traffic_row(run: RunDirectory, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    rows = run.rounds()
     count = max(len(rows), 1)
     updates = max(sum(row["clients"] for row in rows), 1)
     sampled = max(sum(row.get("asked", row["clients"]) for row in rows), 1)

@@ -18,8 +18,7 @@ from fedapp.runtime.preflight import forget, wait_for_nodes
 from fedapp.runtime.privacy import last_round
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
-from fedapp.runtime.strategy import build_strategy
-from strategies.form import misfit
+from fedapp.runtime.strategy import build_strategy, restore
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import to_array_record
@@ -109,22 +108,8 @@ def _starting_point(
     if saved is None:
         run.truncate_rounds(0)
         return to_array_record(to_arrays(process.slot.shared))
-    model = to_arrays(process.slot.shared)
-    if difference := misfit(saved.arrays, model):
-        raise UserError(
-            f"resume: the checkpoint of round {saved.server_round} in {run.checkpoints} does not "
-            f"contain the model of this run ({difference}); remove it, and the run resumes from an "
-            "earlier one"
-        )
-    try:
-        strategy.restore(saved.strategy)
-    except NotImplementedError as error:
-        raise UserError(f"resume: {error}") from None
-    except KeyError as missing:
-        raise UserError(
-            f"resume: the checkpoint of round {saved.server_round} in {run.checkpoints} lacks "
-            f"{missing}; remove it, and the run resumes from an earlier one"
-        ) from None
+    source = f"resume: the checkpoint of round {saved.server_round} in {run.checkpoints}"
+    restore(strategy, saved, to_arrays(process.slot.shared), source)
     if (kept := len(run.rounds())) < saved.server_round:
         text = "metrics.jsonl has %d of the %d rounds of the checkpoint; the others are not there"
         log.warning(text, kept, saved.server_round)

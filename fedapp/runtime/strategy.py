@@ -4,9 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fedapp.config.run_config import RunConfig
+from fedapp.core.arrays import Arrays
+from fedapp.core.errors import UserError
 from fedapp.core.rng import sample_clients, sample_secretly
 from fedapp.methods.row import GLOBAL
+from fedapp.results.checkpoint import Checkpoint
 from fedapp.runtime.process import ProcessContext
+from strategies.form import misfit
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.robust import Rule
@@ -34,6 +38,24 @@ def build_strategy(
         **{name: values[key] for name, key in process.method.server.options.items()},
         **process.method.server.parts(process.setup),
     )
+
+
+def restore(strategy: ClientStrategy, saved: Checkpoint, model: Arrays, source: object) -> None:
+    """Let a strategy continue from a checkpoint of this model; `source` is its name in errors.
+
+    Raises:
+        UserError: it is the checkpoint of another model, or a part is missing; or the strategy
+            cannot continue.
+    """
+    remedy = "remove it, and the run resumes from an earlier one"
+    if difference := misfit(saved.arrays, model):
+        raise UserError(f"{source} does not contain the model of this run: {difference}; {remedy}")
+    try:
+        strategy.restore(saved.strategy)
+    except NotImplementedError as error:
+        raise UserError(f"{source} cannot be continued: {error}") from None
+    except KeyError as missing:
+        raise UserError(f"{source} lacks {missing}; {remedy}") from None
 
 
 def _rule(config: RunConfig) -> dict[str, Any]:

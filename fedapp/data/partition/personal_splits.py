@@ -109,7 +109,8 @@ def dirichlet(
     result is the draw whose smallest client is largest, and the partition has a note.
 
     Raises:
-        UserError: alpha is not positive, or no draw gave every client `LEAST_ACCEPTED` samples.
+        UserError: alpha is not positive, or no draw gave every client `LEAST_ACCEPTED` samples or
+            the required number, if that is smaller.
     """
     check_clients(train_labels, num_clients)
     if not alpha > 0 or not np.isfinite(alpha):
@@ -119,10 +120,11 @@ def dirichlet(
     required = least_size(len(train_labels), num_clients)
     best = _best_draw(class_sizes, num_clients, alpha, rng)
     smallest = int(best.sum(axis=1).min())
-    if smallest < LEAST_ACCEPTED:
+    accepted = min(required, LEAST_ACCEPTED)
+    if smallest < accepted:
         raise UserError(
             f"no Dirichlet split with alpha = {alpha} gives each of {num_clients} clients "
-            f"{LEAST_ACCEPTED} samples ({MAX_DRAWS} draws tried); raise alpha or lower num-clients"
+            f"{accepted} samples ({MAX_DRAWS} draws tried); raise alpha or lower num-clients"
         )
     note = f"the smallest client has {smallest} samples, not {required}, in the best of {MAX_DRAWS}"
     return Partition(

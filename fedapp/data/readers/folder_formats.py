@@ -12,7 +12,7 @@ import numpy as np
 
 from fedapp.core.arrays import Arrays
 from fedapp.data.readers.formats import damaged, text_lines
-from fedapp.data.readers.images import images_by_class, read_images
+from fedapp.data.readers.images import class_folders, images_by_class, read_images
 
 
 def find_folders(root: Path, files: Sequence[str], folders: Sequence[str]) -> dict[str, Path]:
@@ -43,7 +43,7 @@ class CinicFormat:
     def read(self, paths: dict[str, Path]) -> Arrays:
         """Read the images of both splits, 32x32."""
         root = paths["."]
-        classes = sorted(name.name for name in (root / "train").iterdir() if name.is_dir())
+        classes = class_folders(root / "train")
         arrays: Arrays = {"classes": np.array(classes, dtype=np.str_)}
         for split in ("train", "test"):
             files = images_by_class(root, [f"{split}/{name}" for name in classes])

@@ -153,7 +153,7 @@ def _check_reachable(name: str) -> None:
     """
     host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     address = (host.hostname or "", host.port or (80 if host.scheme == "http" else 443))
-    if getproxies():
+    if host.scheme in getproxies():
         return
     try:
         socket.create_connection(address, timeout=CONNECT_SECONDS).close()

@@ -11,7 +11,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute, expanded
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.formats import damaged, text_lines
-from fedapp.data.readers.images import images_by_class
+from fedapp.data.readers.images import class_folders, images_by_class
 from fedapp.data.readers.sources import Origin
 
 CLASSES = 100
@@ -44,7 +44,7 @@ def _classes(root: Path, class_list: str) -> list[str]:
             raise UserError(
                 f"no folder '{split}' in data-dir {root}; ImageNet is laid out as {LAYOUT}"
             )
-    existing = sorted(path.name for path in (root / "train").iterdir() if path.is_dir())
+    existing = class_folders(root / "train")
     if not class_list:
         if len(existing) < CLASSES:
             raise UserError(f"{root / 'train'} has {len(existing)} class folders, not {CLASSES}")

@@ -82,6 +82,12 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(np.maximum(squares / pixels - mean * mean, 1 / 255**2))
 
 
+def class_folders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted, without hidden ones."""
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
 def _classes(root: Path) -> list[str]:
     """Check that both splits exist and have the same classes; return the class names."""
     by_split = {}
@@ -89,8 +95,7 @@ def _classes(root: Path) -> list[str]:
         if not (root / split).is_dir():
             missing = f"no folder '{split}' in" if root.is_dir() else "there is no"
             raise UserError(f"{missing} data-dir {root}; it must be laid out as {IMAGE_FOLDERS}")
-        with os.scandir(root / split) as entries:
-            by_split[split] = {e.name for e in entries if e.is_dir() and not e.name.startswith(".")}
+        by_split[split] = set(class_folders(root / split))
     for split, other in (SPLITS, SPLITS[::-1]):
         if extra := by_split[split] - by_split[other]:
             raise UserError(

@@ -18,6 +18,7 @@ from fedapp.data.readers.images import (
     IMAGE_FOLDERS,
     SPLITS,
     ImageFiles,
+    class_folders,
     decode_splits,
     file_versions,
     images_by_class,
@@ -66,8 +67,7 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
 def _files(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
     """List the images of one split with their labels."""
     folder = root / split
-    folders = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
-    names = [name for name in folders if not name.startswith(".")]
+    names = class_folders(folder) if folder.is_dir() else []
     for name in names:
         if name not in classes:
             raise UserError(

@@ -158,9 +158,9 @@ def measure_aggregation() -> dict[str, float]:
 
     Returns:
         GB of float32 model per second of "add" (one client's model), GB of int64 sums per second of
-        "merge" (a node's partial sum); "copy" is the GB/s, read and written, of a plain copy; and
-        "add_traffic_ratio": the least memory traffic of "add" (20 bytes per parameter) per second
-        over "copy".
+        "merge" (a node's partial sum), and of the result per second of "mean"; "copy" is the GB/s,
+        read and written, of a plain copy; and "add_traffic_ratio": the least memory traffic of
+        "add" (20 bytes per parameter) per second over "copy".
     """
     say("aggregation")
     model = messages.random_model(_AGGREGATED_MEGABYTES)

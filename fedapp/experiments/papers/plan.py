@@ -16,7 +16,7 @@ from typing import Any
 from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
-from fedapp.core.errors import UserError, unknown
+from fedapp.core.errors import UserError
 from fedapp.core.paths import folder_name
 from fedapp.core.rng import sample_clients
 from fedapp.data.datasets import DATASETS, find_dataset, load_dataset
@@ -58,8 +58,8 @@ class Request:
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
             raise UserError(f"--scale is {self.scale:g} but must be above 0 and at most 1")
-        if self.dataset_as and self.dataset_as not in DATASETS:
-            raise unknown("--dataset-as: data set", self.dataset_as, DATASETS)
+        if self.dataset_as:
+            find_dataset(self.dataset_as)
         for key in [key for key in self.changes if key in _OWN_OPTIONS]:
             raise UserError(f"-c cannot name '{key}': {_OWN_OPTIONS[key]}")
 

@@ -5,19 +5,18 @@ last checkpoint, so the same command continues a table that takes days. results.
 and keeps the cells of earlier calls.
 """
 
-import csv
-import io
 import logging
 import statistics
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
-from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
+from fedapp.experiments.csv_table import changed_table, read_table, write_table
 from fedapp.experiments.jobs import (
     problem_of,
     run_attached,
@@ -34,10 +33,25 @@ from fedapp.runtime.used_files import changed_file
 log = logging.getLogger(__name__)
 RESULTS = "results.csv"
 _KEY = ("paper", "table", "cell", "changes")
+_TEXTS = (
+    *_KEY, "metric", "seeds", "at-chance seeds", "diverged seeds", "unfinished seeds", "best round",
+    "rounds", "device", "note", "command",
+)  # fmt: skip
 _NUMBERS = (
     "published mean", "published std", "mean", "std", "difference", "final accuracy %",
     "best accuracy %", "seconds",
 )  # fmt: skip
+
+
+def check_folder(cells: Sequence[Cell], request: Request) -> None:
+    """Raise UserError if a requested run, or results.csv, has not what this request expects.
+
+    It is asked before the first training, which takes hours.
+    """
+    for cell in cells:
+        for run in runs_of(cell, request):
+            finished(run)
+    earlier_results(request.output_dir, [])
 
 
 def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
@@ -53,12 +67,16 @@ def run_cell(cell: Cell, request: Request, project: Path) -> dict[str, Any]:
 
 
 def runs_so_far(cell: Cell, request: Request) -> list[PlannedRun]:
-    """Return a cell's requested runs, and those of other seeds that have finished in the folder."""
+    """Return a cell's requested runs, and those of other seeds that have finished in the folder.
+
+    Other seeds with another configuration, or with other files, are left out.
+    """
     runs = {run.seed: run for run in runs_of(cell, request)}
     ends = [path.name.rpartition("seed")[2] for path in request.output_dir.glob("*seed*")]
     for seed in {int(end) for end in ends if end.isdecimal()} - runs.keys():
-        if finished(other := PlannedRun(cell, seed, request)) is not None:
-            runs[seed] = other
+        with suppress(UserError):
+            if finished(other := PlannedRun(cell, seed, request)) is not None:
+                runs[seed] = other
     return [runs[seed] for seed in sorted(runs)]
 
 
@@ -177,29 +195,29 @@ def _accuracies(summaries: Sequence[Summary]) -> dict[str, Any]:
 def write_results(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write results.csv: these rows, and the file's earlier rows of other cells."""
     path = folder / RESULTS
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows([*earlier_results(folder, rows), *rows])
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.getvalue().encode("utf-8"))
+    write_table(path, [*earlier_results(folder, rows), *rows], list(rows[0]))
     return path
 
 
 def earlier_results(folder: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of results.csv about other cells than those of `rows`."""
-    path = folder / RESULTS
-    if not path.is_file():
-        return []
-    new = {_key(row) for row in rows}
-    with path.open(encoding="utf-8", newline="") as file:
-        return [_typed(row) for row in csv.DictReader(file) if _key(row) not in new]
+    """Return the rows of results.csv about other cells than those of `rows`.
+
+    Raises:
+        UserError: the file is not as `write_results` writes it.
+    """
+    path, new = folder / RESULTS, {_key(row) for row in rows}
+    earlier = [row for row in read_table(path, _KEY) if _key(row) not in new]
+    try:
+        return [_typed(row) for row in earlier]
+    except ValueError as error:
+        raise changed_table(path, error) from None
 
 
 def _typed(row: dict[str, str]) -> dict[str, Any]:
     """Return a row of results.csv as `result` made it."""
+    texts = {key: row.get(key, "") for key in _TEXTS}
     numbers = {key: float(row[key]) if row.get(key) else None for key in _NUMBERS}
-    return {**row, **numbers, "published failed": row.get("published failed") == "True"}
+    return {**row, **texts, **numbers, "published failed": row.get("published failed") == "True"}
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def write_results_page(rows: Sequence[Row], source: str, path: Path) -> Path:
 
 def results_html(rows: Sequence[Row], source: str) -> str:
     """Return the page; `rows` are those of `reproduce.result`, `source` describes the table."""
-    changes = {str(row["changes"]) for row in rows if row["changes"]}
+    changes = dict.fromkeys(str(row["changes"]) for row in rows if row["changes"])
     warning = [page.paragraph(f"Not the published setting: {words}", "reason") for words in changes]
     lead = page.paragraph(source, "faint") + "".join(warning)
     first = rows[0]

@@ -19,6 +19,7 @@ from fedapp.cli.app import app
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import DATASETS, load_dataset
+from fedapp.data.image_format import ImageFormat
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.interface.runs import load_run
@@ -121,6 +122,34 @@ def test_a_photo_is_cut_scaled_and_made_grey(run, files, tmp_path):
     first, photo = TrainedModel.of(run).classify([files[0], tmp_path / "wide.png"])
     assert photo.label == first.label
     assert photo.score == pytest.approx(first.score, abs=0.02)
+
+
+def test_grey_and_coloured_photos_are_stretched_to_three_channels(tmp_path):
+    files = [tmp_path / "grey.png", tmp_path / "coloured.png"]
+    for file, mode in zip(files, ("L", "RGB"), strict=True):
+        Image.new(mode, (9, 5), 200 if mode == "L" else (200, 10, 10)).save(file)
+    form = ImageFormat(("a", "b"), (0.5,) * 3, (0.5,) * 3, 4, 3)
+    config = parse_config({"method": "fedavg", "dataset": "flowers102", "partition": "iid"})
+    model = TrainedModel(torch.nn.Identity(), form, config, torch.device("cpu"))
+    pixels = model._read(files, np.arange(2))
+    assert pixels.shape == (2, 4, 4, 3)
+    assert np.unique(pixels[0]).tolist() == [200]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": [None]}, {"mean": "abc"}, {"std": [0]}, {"std": [1, 1]}, {"side": True},
+        {"channels": 2}, {"classes": [1, None]},
+    ],
+)  # fmt: skip
+def test_a_form_of_images_that_cannot_be_is_refused(change):
+    form = {"classes": ["a"], "mean": [0.5], "std": [0.5], "side": 8, "channels": 1}
+    texts = {name: json.dumps(value) for name, value in form.items()}
+    assert ImageFormat.of_metadata(texts, "model").as_metadata() == texts
+    texts |= {name: json.dumps(value) for name, value in change.items()}
+    with pytest.raises(UserError, match="model does not say what images its model takes"):
+        ImageFormat.of_metadata(texts, "model")
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch, cache):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("NO_PROXY", "localhost")  # names no proxy
     with pytest.raises(
         UserError, match=r"127\.0\.0\.1 cannot be reached .*; check the network, or"
     ):

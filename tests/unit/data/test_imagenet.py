@@ -199,6 +199,7 @@ def test_a_wrong_layout_is_explained(tmp_path):
     with pytest.raises(UserError, match="no folder 'val' in data-dir"):
         load_dataset("imagenet100", str(tmp_path))
     (tmp_path / "val").mkdir()
+    (tmp_path / "train" / ".ipynb_checkpoints").mkdir()  # no class
     with pytest.raises(UserError, match="train has 1 class folders, not 100"):
         load_dataset("imagenet100", str(tmp_path))
 

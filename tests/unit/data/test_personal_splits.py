@@ -95,6 +95,13 @@ def test_dirichlet_clients_have_128_samples_or_half_a_share():
     assert least_size(1000, 20) == 25
 
 
+def test_dirichlet_accepts_fewer_samples_where_half_a_share_is_less():
+    labels = labels_of([180] * 10)
+    split = dirichlet(labels, labels, 450, 100.0, np.random.default_rng(0))
+    assert min(map(len, split.train)) == 2
+    assert not split.notes
+
+
 def test_dirichlet_takes_its_best_draw_and_says_so(monkeypatch):
     monkeypatch.setattr(personal_splits, "MAX_DRAWS", 30)
     labels = labels_of([300] * 10)

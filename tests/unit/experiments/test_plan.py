@@ -44,6 +44,7 @@ def test_a_scale_that_is_no_fraction_is_refused(scale, tmp_path):
 def test_an_unknown_data_set_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(UserError, match="did you mean 'images'"):
         Request(tmp_path, dataset_as="image")
+    assert Request(tmp_path, dataset_as="hub:uoft-cs/cifar100").label().startswith("data from")
 
 
 def test_changed_keys_make_a_run_of_its_own_and_are_stated():

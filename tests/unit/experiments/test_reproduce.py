@@ -16,6 +16,7 @@ from fedapp.experiments.papers import plan as planning
 from fedapp.experiments.papers import reproduce as reproducing
 from fedapp.experiments.papers.plan import Request, runs_of
 from fedapp.experiments.papers.reproduce import (
+    check_folder,
     earlier_results,
     finished,
     result,
@@ -150,6 +151,24 @@ def test_results_keep_the_cells_of_earlier_calls(simulated, tmp_path):
     assert results_html([*earlier, *new], "a table").count("<details") == 3
 
 
+def another_configuration(folder, seed):
+    [config] = folder.glob(f"*seed{seed}/config.toml")
+    config.write_text(config.read_text().replace("lr = 0.01", "lr = 0.5"))
+
+
+def test_a_seed_that_nobody_asked_for_may_have_another_configuration(simulated, tmp_path):
+    run_cell(cell(), Request(tmp_path, seeds=(1,)), tmp_path)
+    another_configuration(tmp_path, 1)
+    assert run_cell(cell(), Request(tmp_path, seeds=(0,)), tmp_path)["seeds"] == "0"
+
+
+def test_what_does_not_fit_is_refused_before_the_first_training(simulated, tmp_path):
+    run_cell(cell(), Request(tmp_path, seeds=(1,)), tmp_path)
+    another_configuration(tmp_path, 1)
+    with pytest.raises(UserError, match=r"seed1 has a run with another configuration"):
+        check_folder([cell()], Request(tmp_path, seeds=(0, 1)))
+
+
 def test_an_edited_pyproject_changes_no_run(simulated, tmp_path):
     """The runs state every key that may change a result."""
     run_cell(cell(), Request(tmp_path, seeds=(0,)), tmp_path)
@@ -241,14 +260,14 @@ def test_results_that_cannot_be_written_stop_no_cell(simulated, tmp_path, monkey
     monkeypatch.setattr(planning, "load_dataset", lambda name, folder, download: copy_of(name))
     cells = ["--cell", "fedavg cifar10 s=2", "--cell", "fedprox cifar10 s=2", "--seeds", "0"]
     cells += ["--output-dir", str(tmp_path)]
-    write, refusals = reproducing.write_atomically, []
+    write, refusals = reproducing.write_table, []
 
-    def full(path, content):
+    def full(*arguments):
         if refusals:
             raise refusals.pop()
-        write(path, content)
+        write(*arguments)
 
-    monkeypatch.setattr(reproducing, "write_atomically", full)
+    monkeypatch.setattr(reproducing, "write_table", full)
     for times, code in ((2, 1), (1, 0)):
         refusals += [OSError(28, "No space left on device")] * times
         done = reproduce(*cells)

@@ -23,15 +23,15 @@ def test_files_that_cannot_be_written_stop_no_other_run(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         return runner(project, values, resources)
 
-    write, written = sweep.write_csv, []
+    write, written = sweep.write_table, []
 
-    def csv_once(rows, path):
+    def csv_once(path, rows):
         written.append(len(written))
         if len(written) in (1, 3):
             raise OSError(28, "No space left on device")
-        write(rows, path)
+        write(path, rows)
 
-    monkeypatch.setattr(sweep, "write_csv", csv_once)
+    monkeypatch.setattr(sweep, "write_table", csv_once)
     rows = sweep.execute(ROOT, runs, Resources(), full)
     assert [row["status"] for row in rows] == ["failed"] + ["completed"] * (len(runs) - 1)
     assert "No space left" in rows[0]["reason"]
@@ -67,6 +67,31 @@ def test_an_interrupted_run_is_not_called_failed(tmp_path, caplog, begun):
     assert (row["status"], row["reason"]) == ("interrupted", "")
     assert "[1/1] seed0 interrupted" in caplog.messages
     assert make_plan(tmp_path, vary={}, seeds=(0,))[0].outcome == ""  # the same command goes on
+
+
+def test_a_run_that_is_killed_when_it_continues_ends_no_other(tmp_path):
+    """A run that continues has removed the summary of its earlier end."""
+    runs = make_plan(tmp_path)
+    FakeRunner(failing=[runs[0].directory.name])(ROOT, runs[0].config, Resources())
+    runner = FakeRunner()
+
+    def killed(project, values, resources):
+        if values["run-name"] == runs[0].directory.name:
+            runs[0].directory.remove_summary()
+            return -9
+        return runner(project, values, resources)
+
+    rows = sweep.execute(ROOT, runs, Resources(), killed)
+    assert [row["status"] for row in rows] == ["failed"] + ["completed"] * (len(runs) - 1)
+
+
+@pytest.mark.parametrize("text", [b"run;status\nx;y\n", b"\xff"])
+def test_a_table_of_another_program_is_refused_before_training(tmp_path, text):
+    runs, runner = make_plan(tmp_path), FakeRunner()
+    (tmp_path / "sweep.csv").write_bytes(text)
+    with pytest.raises(UserError, match=r"sweep\.csv is not as fedapp writes it"):
+        sweep.execute(ROOT, runs, Resources(), runner)
+    assert not runner.started
 
 
 def test_the_folder_of_a_sweep_is_checked_first(tmp_path):

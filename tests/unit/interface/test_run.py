@@ -252,6 +252,9 @@ def test_a_finished_run_is_fine_tuned_and_calibrated_as_by_command(here):
     tuned = made.personalise(finetune_epochs=1, export=here / "models")
     assert len(tuned["clients"]) == len(list((here / "models").iterdir())) == 10
     assert json.loads((made.path / "personal.json").read_text())["finetune-epochs"] == 1
+    with pytest.raises(UserError, match="give a smaller finetune-lr"):
+        made.personalise(finetune_epochs=1, finetune_lr=1e30, export=here / "diverged")
+    assert not (here / "diverged").exists()  # the corrected command can make it
     found = made.calibrate(features=50, epochs=2, device="cpu")
     assert found["before"]["accuracy"] == made.summary["accuracy_final"]
     assert found == json.loads((made.path / "calibration.json").read_text())

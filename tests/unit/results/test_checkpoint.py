@@ -36,6 +36,14 @@ def test_only_the_newest_are_kept(saved, tmp_path):
     ]  # fmt: skip
 
 
+def test_a_users_copy_is_no_checkpoint_of_a_round(saved, tmp_path):
+    copy = tmp_path / "round-best.safetensors"
+    copy.write_bytes(saved.read_bytes())
+    checkpoint.save(tmp_path, Checkpoint(13, "fingerprint", ARRAYS, STATE), keep=1)
+    assert list(checkpoint.by_round(tmp_path)) == [13]
+    assert copy.exists()
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [

@@ -244,7 +244,7 @@ def test_the_curve_of_a_group_is_that_of_its_completed_runs(make_run, monkeypatc
         ("summary.json", '{"accuracy_final": "high", "status": "completed"}'),
         ("client_scores.json", '{"round": 1, "clients": {"0": 5}}'),
         ("partition.json", '{"a": 1}'),
-        ("metrics.jsonl", '{"accuracy": 0.5}\n'),
+        ("metrics.jsonl", '{"round": 1, "accuracy": "high"}\n'),
     ],
 )
 def test_a_file_changed_by_hand_is_one_sentence_of_report_and_compare(tmp_path, file, content):

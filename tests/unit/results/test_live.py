@@ -73,12 +73,16 @@ def test_a_file_that_vanishes_while_it_is_looked_at_does_not_matter(run, address
 
 
 def test_a_damaged_file_is_named_until_it_is_repaired(run, address):
-    run.metrics_path.write_text("no object\n{}\n")
-    with pytest.raises(HTTPError) as failed:
-        urlopen(address)
-    assert failed.value.code == 503
-    assert failed.value.headers["Refresh"] == "5"
-    assert "metrics.jsonl line 1 is not a JSON object" in failed.value.read().decode()
+    for content, words in (
+        ("no object\n{}\n", "metrics.jsonl line 1 is not a JSON object"),
+        ('{"round": 1, "accuracy": "high"}\n', f"a file of {run.path} has not the form"),
+    ):
+        run.metrics_path.write_text(content)
+        with pytest.raises(HTTPError) as failed:
+            urlopen(address)
+        assert failed.value.code == 503
+        assert failed.value.headers["Refresh"] == "5"
+        assert words in failed.value.read().decode()
     run.metrics_path.write_text("")
     with urlopen(address) as answer:
         assert "No round has finished." in answer.read().decode()

@@ -197,9 +197,10 @@ def test_a_full_disk_leaves_no_part_of_a_round(run):
 
 
 def test_damage_before_the_last_line_is_an_error_with_its_line(run):
-    run.metrics_path.write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
-    with pytest.raises(UserError, match=r"metrics\.jsonl line 2 is not a JSON object"):
-        run.rounds()
+    for line in ('{"rou', "{}", '{"round": "2"}'):
+        run.metrics_path.write_text(f'{{"round": 1}}\n{line}\n{{"round": 3}}\n')
+        with pytest.raises(UserError, match=r"metrics\.jsonl line 2 is not a JSON object with"):
+            run.rounds()
 
 
 def test_truncate_forgets_later_rounds(run):

@@ -1,7 +1,9 @@
 """What a client sends and is sent, when some of those that were asked do not answer."""
 
 import pytest
+from typer.testing import CliRunner
 
+from fedapp.cli.app import app
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.traffic import traffic_row
@@ -19,11 +21,13 @@ def test_a_client_is_sent_its_share_whether_it_answers_or_not(tmp_path):
 
 
 @pytest.mark.parametrize("row", [{}, {"round": 1}, {"round": 1, "clients": None}])
-def test_a_line_without_traffic_is_named_by_its_file(tmp_path, row):
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_line_without_traffic_is_an_error_that_names_the_run(tmp_path, row, options):
     run = RunDirectory.create(tmp_path, "one", {"method": "fedavg"})
     run.log_round(row)
-    with pytest.raises(UserError, match=r"one/metrics\.jsonl is not that of a run: "):
-        traffic_row(run)
+    done = CliRunner().invoke(app, ["traffic", str(run.path), *options])
+    assert isinstance(done.exception, UserError)
+    assert str(run.path) in str(done.exception)
 
 
 def test_a_config_without_a_method_is_named(tmp_path):
