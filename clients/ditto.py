@@ -5,15 +5,15 @@ that option reproduces the mistakes of a widely used implementation, which produ
 figures.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from clients.base import Arrays, LocalClient, check_finite, copy_weights
 from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
-from clients.training.displacement import pulled
 from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
 from clients.training.objective import Objective
 from clients.training.parts import ALL, training_only
@@ -92,12 +92,23 @@ class DittoClient(LocalClient):
 
         def gradients(forward: Forward, objective: Objective) -> Tensor:
             loss = backward(forward, objective)
-            pulled(parameters, anchor, lr * self.pull)
+            move_towards(parameters, anchor, lr * self.pull)
             return loss
 
         frozen, settings = self.frozen(self.objective), replace(self.settings, graphs=False)
         with training_only(own, ALL):
             return train(own, frozen, self.objective, epoch, lr, settings, gradients)
+
+
+@torch.no_grad()
+def move_towards(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weight: float) -> None:
+    """Move each parameter towards its anchor in place: v <- v - weight (v - anchor).
+
+    Source: Ditto (Li T. et al. 2021, ICML), algorithm 1, its proximal step with weight = lr lambda.
+    """
+    torch._foreach_sub_(
+        list(parameters), torch._foreach_sub(list(parameters), list(anchors)), alpha=weight
+    )
 
 
 def _copies(model: nn.Module) -> list[Tensor]:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clients.base import Arrays, LocalClient
+from clients.state.store import StateError
 from clients.training.arrays import to_arrays
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
@@ -56,8 +57,13 @@ class FedCurvClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Compute 2 lambda P and 2 lambda Q of the others; in round 1 there are none."""
-        stored = self.stored_state  # a lost one is always an error
+        stored = self.stored_state
         counted = bool(self.extras) and self.client in self.extras[OF]["clients"]
+        if counted and not stored:
+            raise StateError(
+                "the server's sums contain this client's importances, which are lost here: restore "
+                "its state folder, because FedCurv cannot start a client afresh"
+            )
         self._own_part = stored if counted else {}  # its part of the sums
         self._pulls = bool(self.extras) and self.weight > 0
         if self._pulls:

@@ -62,7 +62,8 @@ class FedGenClient(PersonalClient):
             )
             noise = torch.rand(size, self.noise).to(device, non_blocking=True)
             features = self.generator(noise, labels)
-            loss = loss + F.cross_entropy(self.model.get_submodule("head")(features), labels)
+            logits = self.model.get_submodule("head")(features).float()
+            loss = loss + F.cross_entropy(logits, labels)
         loss.backward()
         return loss.detach()
 

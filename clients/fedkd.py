@@ -45,7 +45,7 @@ class FedKDClient(PairClient):
         pair: Any = self.model
         mentee_features, mentee_logits = pair.seen
         return adaptive_mutual(
-            (logits, mentee_logits), (features, pair.transform(mentee_features)), labels,
+            (logits, mentee_logits), (features, pair.transform(mentee_features).float()), labels,
             self.per_element, self.detach,
         )  # fmt: skip
 

@@ -42,7 +42,7 @@ class FedSOLClient(LocalClient):
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of the base loss at the perturbed weights."""
         step = forward()
-        objective.pull(step).backward()
+        objective.regularisation(step).backward()
         names = [name for name, p in self.model.named_parameters() if p.requires_grad]
         indices = [i for i, name in enumerate(names) if in_part(name, self.part)]
         weights = [step.parameters[i] for i in indices]

@@ -89,6 +89,9 @@ class ExactSum:
     def check(self, arrays: Mapping[str, np.ndarray]) -> Checked:
         """Return a model that can be added; raises `UpdateRefused` if it cannot."""
         self._check_shapes(arrays)
+        for name, array in arrays.items():
+            if array.dtype.kind != "f":
+                raise WrongForm(f"'{name}' is of {array.dtype}, not of floating-point numbers")
         peaks = {name: float(_peak(array)) for name, array in arrays.items()}
         for name, peak in peaks.items():
             if not np.isfinite(peak):

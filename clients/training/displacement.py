@@ -40,14 +40,3 @@ def along(weights: Sequence[Tensor], length: float | Tensor) -> list[Tensor]:
     gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return list(torch._foreach_mul(gradients, length / (norm + 1e-12)))
-
-
-@torch.no_grad()
-def pulled(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weight: float) -> None:
-    """Move each parameter towards its anchor in place: v <- v - weight (v - anchor).
-
-    Source: Ditto (Li T. et al. 2021, ICML), algorithm 1, its proximal step with weight = lr lambda.
-    """
-    torch._foreach_sub_(
-        list(parameters), torch._foreach_sub(list(parameters), list(anchors)), alpha=weight
-    )

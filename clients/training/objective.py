@@ -167,7 +167,7 @@ class Objective:
         if self.base_weight != 1.0:
             loss = self.base_weight * loss
         if self.regulariser is not None:
-            loss = loss + self.reg_weight * _checked(self.regulariser, self.pull(step))
+            loss = loss + self.reg_weight * _checked(self.regulariser, self.regularisation(step))
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise NotScalarError(
                 f"the loss '{self.base}' does not depend on the model: compute it from step.logits "
@@ -179,7 +179,7 @@ class Objective:
         """Return the base loss alone, without its weight."""
         return BASE_LOSSES[self.base](step)
 
-    def pull(self, step: Step) -> Tensor:
+    def regularisation(self, step: Step) -> Tensor:
         """Return the regulariser alone, without its weight; ValueError if there is none."""
         if self.regulariser is None:
             raise ValueError("this objective has no regulariser")

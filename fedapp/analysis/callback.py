@@ -6,7 +6,6 @@ has them.
 """
 
 import logging
-import time
 from typing import Any
 
 from fedapp.analysis.rounds import RoundModels, Start, cost_sentence, measure_round
@@ -56,8 +55,6 @@ class Measures(Callback):
             try_write(what, lambda: measures_file.add(run.directory, entry))
             log.info(cost_sentence(entry))
             self.tracker.log({"round": number, **measures_file.figures(entry)})
-        finally:
-            run.round_started = time.monotonic()  # the next round's time excludes the measures
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Add the main results of the last measured round to the summary, by "measure/name"."""

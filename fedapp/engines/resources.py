@@ -51,7 +51,7 @@ class Resources:
         and delay their worker. Then there are more nodes, so that most have at most one client.
         """
         gpus = len(gpu_names()) if device != "cpu" else 0
-        workers = self.workers or (4 * gpus if gpus else cores())
+        workers = self.workers or self._automatic_workers(gpus)
         workers = max(1, min(workers, num_clients))
         per_worker = 4
         if pool:
@@ -62,6 +62,12 @@ class Resources:
         share = self.gpus if self.gpus >= 0 else min(1.0, gpus / workers)
         share = 0.0 if device.startswith("cuda:") else share
         return Resources(nodes, workers, share)
+
+    def _automatic_workers(self, gpus: int) -> int:
+        """Return as many workers as fit this machine's GPUs, four on each by default, or cores."""
+        if not gpus:
+            return cores()
+        return int(gpus / self.gpus) if self.gpus > 0 else 4 * gpus
 
     def resolve_for(self, values: Mapping[str, Any]) -> "Resources":
         """Set automatic values for a run configuration, whose nodes host any client if they can."""

@@ -72,9 +72,8 @@ class RoundTimer(Callback):
     """Measures the seconds of a round, from its start to the end of its evaluation."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Stop the clock of this round and start that of the next."""
-        now = time.monotonic()
-        row["seconds"], run.round_started = now - run.round_started, now
+        """Read the clock, which the recorder starts again after all callbacks."""
+        row["seconds"] = time.monotonic() - run.round_started
 
 
 class MetricsFile(Callback):
@@ -126,7 +125,7 @@ class Console(Callback):
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Log one line for the round."""
-        elapsed = run.round_started - run.rounds_started
+        elapsed = time.monotonic() - run.rounds_started
         log.info(progress.round_line(row, run.last_round, elapsed, first_round=run.first_round))
 
 
@@ -215,9 +214,8 @@ class SafeCallback(Callback):
         self._call(lambda: self.callback.run_begins(run))
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Call the callback's hook; its time does not count as part of the next round."""
+        """Call the callback's hook."""
         self._call(lambda: self.callback.round_ends(run, row), row)
-        run.round_started = time.monotonic()
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Call the callback's hook, and record a failure in the summary."""

@@ -122,7 +122,11 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query("labels")
 def labels(message: Message, context: Context) -> Message:
-    """Reply with the number of training images per class of each client that the message names."""
+    """Reply with the number of training images per class of each client that the message names.
+
+    A node that sends masked sums only does not.
+    """
+    check_masked(context.node_config, False)
     process = open_process(context.run_config, context.node_config)
     clients: Any = message.content.config_records[TASK]["clients"]
     counts, _, _ = process.data.class_counts()
@@ -203,13 +207,19 @@ class NodeReply:
         Raises:
             UpdateRefused: the update cannot be averaged; reply and state are unchanged.
             StateError: the state cannot be stored; reply and state are unchanged.
-            UserError: the client has a state, but its method keeps none, or uploads under masks.
+            UserError: the client has a state and its method's row names none, or the reverse; or it
+                uploads under masks.
         """
         task, model = self.task, update.shared
         if update.state and client.memory is None:
             raise UserError(
                 f"{type(client).__name__} has a state to keep, but its method's row names none: "
                 "give the row exchange=Exchange(keeps='what it is')"
+            )
+        if client.memory is not None and not update.state:
+            raise UserError(
+                f"{type(client).__name__} has no state to keep, but its method's row names one: "
+                "leave `keeps` out of the row's exchange"
             )
         if task.summed and update.uploads:
             raise UserError("masks hide sums only, and this method uploads more")

@@ -64,6 +64,7 @@ class Recorder:
         row = self._row = round_row(run.strategy, server_round)
         for callback in self.callbacks:
             callback.round_ends(run, row)
+        run.round_started = time.monotonic()  # what callbacks do is not part of a round's time
         if row["accuracy"] is None or row["loss"] is None:
             return None
         return MetricRecord({"accuracy": row["accuracy"], "loss": row["loss"]})

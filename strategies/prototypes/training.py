@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from strategies.threads import one_thread
 
+_EXACT = "donot_use_mm_for_euclid_dist"  # distances as roots of sums of squares
 MOST_EPOCHS, PATIENCE, TOLERANCE = 100, 5, 1e-3  # of training to a plateau
 
 
@@ -99,8 +100,7 @@ def margin_cross_entropy(
 
     Source: FedTGP, adaptive-margin-enhanced contrastive loss.
     """
-    squares = (prototypes[:, None, :] - table[None]).square().sum(2)
-    distances = squares.clamp(min=1e-12).sqrt()
+    distances = torch.cdist(prototypes, table, compute_mode=_EXACT)
     true = F.one_hot(labels, len(table)).to(distances.dtype)
     return F.cross_entropy(-(distances + margin * true), labels)
 
@@ -113,8 +113,8 @@ def adaptive_margin(centres: np.ndarray, limit: float, rule: str) -> float:
     """
     if len(centres) < 2:
         return limit
-    exact = centres.astype(np.float64)
-    distances = np.sqrt(np.square(exact[:, None] - exact[None]).sum(2))
+    exact = torch.from_numpy(centres).double()
+    distances = torch.cdist(exact, exact, compute_mode=_EXACT).numpy()
     if rule == "max":
         return min(float(distances.max()), limit)
     np.fill_diagonal(distances, np.inf)

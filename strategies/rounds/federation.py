@@ -60,7 +60,7 @@ class Federation:
     def learn_pace(self, results: Iterable[ClientResult]) -> None:
         """Store the least seconds per image of each architecture, which varies less than the mean.
 
-        With equal architectures nothing is stored, so that clients stay where their states are.
+        With equal architectures nothing is stored.
         """
         for result in results:
             name = self.architectures.get(result.client)

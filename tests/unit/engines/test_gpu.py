@@ -49,6 +49,10 @@ def test_workers_share_gpus_unless_the_device_says_otherwise(monkeypatch):
     assert Resources().resolve(100, device="cuda") == Resources(32, 8, 0.25)
     assert Resources().resolve(100, device="cpu") == Resources(64, 16, 0.0)
     assert Resources().resolve(100, device="cuda:1") == Resources(32, 8, 0.0)  # all are shown
+    assert Resources(gpus=1.0).resolve(100) == Resources(8, 2, 1.0)
+    assert Resources(gpus=0.1).resolve(100) == Resources(80, 20, 0.1)
+    assert Resources(gpus=4.0).resolve(100) == Resources(4, 1, 4.0)
+    assert Resources(workers=3, gpus=1.0).resolve(100).workers == 3
 
 
 @pytest.mark.parametrize("share", ["nan", "inf"])

@@ -7,9 +7,10 @@ from in_process import assert_same, differ, federate, settings
 from reference import VECTORS
 from torch import nn
 
+from clients.ditto import move_towards
 from clients.state.memory import Memory
 from clients.state.store import ClientState, StateError
-from clients.training.displacement import displaced, pulled
+from clients.training.displacement import displaced
 from clients.training.parts import frozen_statistics, training_only
 from clients.training.sgd import FusedSGD
 from fedapp.config.resolve import parse_config
@@ -32,7 +33,7 @@ def test_ditto_step_is_the_published_one():
     vector = SERVER["Ditto_step"]
     own, anchor = parameter(vector["v"]), parameter(vector["w_global"])
     own.grad = torch.tensor(vector["grad_ce"], dtype=torch.float64)
-    pulled([own], [anchor], vector["lr"] * vector["lam"])
+    move_towards([own], [anchor], vector["lr"] * vector["lam"])
     FusedSGD([own], vector["lr"], 0.0, 0.0).step()
     np.testing.assert_allclose(own.detach(), vector["v_new"], rtol=1e-12)
 

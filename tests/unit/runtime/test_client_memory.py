@@ -108,6 +108,15 @@ def test_clients_that_start_afresh_are_named_in_the_rounds_metrics(tmp_path, mon
     assert capsys.readouterr().out.count("started afresh 10") == 1
 
 
+def test_fedcurv_starts_no_client_afresh(monkeypatch):
+    """The sums that a client gets contain its own part, which it has to subtract."""
+    run = settings(method="fedcurv", participation=1.0, state_missing="reinit")
+    federate(run)
+    monkeypatch.setattr(ClientState, "load", lambda state, *rounds: None)
+    with pytest.raises(RoundFailed, match=r"in round 2: .*importances, which are lost here"):
+        federate(run)
+
+
 def test_a_state_of_the_same_classes_in_another_order_is_refused():
     config = parse_config(settings(method="scaffold", lr=0.05))
     trained_client(ProcessContext(config), 1)

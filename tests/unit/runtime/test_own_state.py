@@ -10,6 +10,7 @@ from small_clients import strategy_of
 from typer.testing import CliRunner
 
 from clients.base import LocalClient
+from clients.scaffold import ScaffoldClient
 from fedapp.cli.app import app
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -26,6 +27,13 @@ def test_a_client_whose_row_names_no_state_cannot_lose_one_silently(monkeypatch)
     sentence = r"LocalClient has a state to keep, but its method's row names none: .*keeps="
     with pytest.raises(RoundFailed, match=sentence):
         federate(settings(method="fedavg", num_rounds=1), nodes=2, state_key="own")
+
+
+def test_a_row_that_names_a_state_that_its_client_has_not_is_refused_at_once(monkeypatch):
+    monkeypatch.setattr(ScaffoldClient, "finish", lambda self, received, update, lr: None)
+    sentence = "ScaffoldClient has no state to keep, but its method's row names one: leave `keeps`"
+    with pytest.raises(RoundFailed, match=sentence):
+        federate(settings(method="scaffold", num_rounds=1), nodes=2)
 
 
 def test_a_strategy_that_cannot_restore_its_state_says_so():

@@ -111,6 +111,8 @@ def test_the_mean_of_one_client_is_its_model():
         ({"a": np.full((3, 4), 1e9, np.float32)}, "more than"),
         ({"a": np.zeros((4, 3), np.float32)}, "shape"),
         ({"c": np.zeros(2, np.float32)}, "is unexpected"),
+        ({"b": np.zeros(5, "m8[ns]")}, "'b' is of timedelta64"),
+        ({"b": np.zeros(5, np.int64)}, "'b' is of int64, not of floating-point numbers"),
     ],
 )
 def test_unfit_updates_are_refused_and_leave_the_sum_alone(change, words):

@@ -1,6 +1,7 @@
 """Signed keys of secure aggregation: who is not known, and what is not signed, is refused."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,6 +17,7 @@ from in_process import assert_same, federate, settings
 
 from fedapp.core.errors import UserError
 from fedapp.engines.deployment.certificates import make_certificates
+from fedapp.runtime.client import labels
 from fedapp.runtime.secure import identity_of
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
@@ -136,6 +138,12 @@ def test_a_node_with_peers_sends_no_update_without_masks(credentials, monkeypatc
     monkeypatch.setattr("fedapp.runtime.identity.check_masked", lambda *_: None)  # a false server
     with pytest.raises(RoundFailed, match="sends masked sums only"):
         federate(RUN, nodes=5, node_configs=credentials)
+
+
+def test_a_node_with_peers_tells_no_class_counts(credentials):
+    for node_config in credentials:
+        with pytest.raises(UserError, match="sends masked sums only"):
+            labels(None, SimpleNamespace(node_config=node_config))
 
 
 @pytest.mark.parametrize("change", [{"separate": True}, {"summed": False}])
