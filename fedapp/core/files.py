@@ -53,11 +53,11 @@ def write_named(path: Path, content: bytes, kind: str) -> None:
     """
     if not path.name or path.is_dir():
         raise UserError(f"'{path}' cannot be written: it is a folder; name {kind}")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise UserError(f"{path} cannot be written: {above} is not a folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error}") from None
-    try:
         write_atomically(path, content)
     except OSError as error:  # without the name of the temporary file
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
