@@ -10,7 +10,7 @@ from collections.abc import Collection
 from math import gcd
 
 from fedapp.config.fine_tuning import check_fine_tuning
-from fedapp.config.measures import CLASS_ACCURACY_MEASURES, FEATURES_OF, measures_of_models
+from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
 from fedapp.config.model_checks import (
     check_group,
@@ -116,12 +116,6 @@ def check_measures(name: str, analyses: str, bottleneck: int = 0) -> None:
         raise UserError(
             f"measure '{models[0]}' needs a global model, but method '{name}' has none: its "
             f"accuracy is that of {row.accuracy}"
-        )
-    history = [word for word in analyses.split() if word in CLASS_ACCURACY_MEASURES]
-    if history and not row.has_global_model:
-        raise UserError(
-            f"measure '{history[0]}' needs the accuracy of a global model by class, but method "
-            f"'{name}' has no global model"
         )
     for word in models:
         if FEATURES_OF[word] not in (0, bottleneck):

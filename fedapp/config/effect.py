@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from fedapp.config.auto import pools_data
 from fedapp.config.key_groups import kebab
+from fedapp.config.measures import measures_of_models
 from fedapp.config.run_config import RunConfig
 from fedapp.data.datasets import find_dataset
 from fedapp.methods.fine_tuned import ALTERNATING, FINE_TUNING_KEYS
@@ -58,6 +59,11 @@ def _tau(config: RunConfig, row: Method) -> bool:
 
 def _reads_files(config: RunConfig, row: Method) -> bool:
     return not find_dataset(config.dataset).bundled
+
+
+def _analyses(config: RunConfig, row: Method) -> bool:
+    """Return whether a word names a measure of models, or class accuracies are recorded."""
+    return row.has_global_model or bool(measures_of_models(config.analyses))
 
 
 def _base_loss(name: str) -> Test:
@@ -129,6 +135,7 @@ APPLIES: dict[str, Test] = {
     "bottleneck-layers": lambda config, _: config.bottleneck > 0,
     "initial-model": _one_model,
     "test-batch-size": lambda config, row: config.bn == "batch" and _batch_norm(config, row),
+    "analyses": _analyses,
     "analysis-every": lambda config, _: bool(config.analyses),
     "analysis-clients": lambda config, _: bool(config.analyses),
     "checkpoint-keep": lambda config, _: config.checkpoint_every > 0,

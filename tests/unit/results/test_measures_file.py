@@ -2,7 +2,6 @@
 
 import pytest
 
-from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.results import measures_file
 from fedapp.results.measures_file import newest
@@ -43,9 +42,3 @@ def test_a_file_without_rounds_and_measures_is_refused(tmp_path, content):
     (run.path / "analysis.json").write_text(content)
     with pytest.raises(UserError, match=r"analysis\.json has no list of measured rounds"):
         measures_file.read(run)
-
-
-def test_measures_of_the_history_need_a_global_model():
-    assert parse_config({"method": "fedavg", "analyses": "forgetting"}).analyses == "forgetting"
-    with pytest.raises(UserError, match=r"measure 'consistency' needs .*'fedper' has no global"):
-        parse_config({"method": "fedper", "analyses": "consistency"})
