@@ -48,8 +48,8 @@ def test_the_first_round_is_left_out(monkeypatch):
     def run(project, values, resources):
         assert (values["eval-every"], values["partition"], resources.gpus) == (3, "iid", 0.0)
         directory = RunDirectory.create(values["output-dir"], values["run-name"], values)
-        for seconds in (100.0, 4.0, 2.0):
-            directory.log_round({"images": 40, "seconds": seconds})
+        for number, seconds in enumerate((100.0, 4.0, 2.0), 1):
+            directory.log_round({"round": number, "images": 40, "seconds": seconds})
         end = time.time() + 106
         os.utime(directory.metrics_path, (end, end))
         return 0
@@ -67,7 +67,8 @@ def test_a_workload_has_images_of_its_own_that_go_with_the_run():
 
     def run(project, values, resources):
         seen.append((values["data-dir"], load_dataset("cifar10", values["data-dir"])))
-        RunDirectory.create(values["output-dir"], values["run-name"], values).log_round({})
+        directory = RunDirectory.create(values["output-dir"], values["run-name"], values)
+        directory.log_round({"round": 1})
         return 0
 
     federated.measured_workload(ROOT, TINY, federated.resources("cpu"), run, method="fedavg")
