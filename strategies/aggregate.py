@@ -33,7 +33,7 @@ class UpdateRefused(ValueError):  # noqa: N818 - a verdict about one client, not
 
 
 class WrongForm(UpdateRefused):
-    """Their names or shapes are not the model's: a mistake in a program, whatever the numbers."""
+    """Their names, shapes or types are not the model's: a mistake in a program, not in training."""
 
 
 @dataclass(frozen=True)

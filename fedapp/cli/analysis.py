@@ -224,10 +224,10 @@ def traffic(
     opened = [RunDirectory.load(run) for run in runs]
     with readable(*runs):
         rows = [traffic_row(run) for run in opened]
-        detailed = [
-            {**row, "by_round": round_rows(run)} for row, run in zip(rows, opened, strict=True)
-        ]
+        by_round = [round_rows(run) for run in opened] if as_json else []
+        figure = None if plot is None else accuracy_against_traffic(opened)
     if as_json:
+        detailed = [{**row, "by_round": found} for row, found in zip(rows, by_round, strict=True)]
         print(json.dumps(detailed, indent=2))
     else:
         show(
@@ -235,8 +235,8 @@ def traffic(
             [_readable(row) for row in rows],
             False,
         )
-    if plot is not None:
-        write_png(accuracy_against_traffic(opened), plot)
+    if figure is not None and plot is not None:
+        write_png(figure, plot)
 
 
 def features(

@@ -114,7 +114,8 @@ def adaptive_margin(centres: np.ndarray, limit: float, rule: str) -> float:
     if len(centres) < 2:
         return limit
     exact = torch.from_numpy(centres).double()
-    distances = torch.cdist(exact, exact, compute_mode=_EXACT).numpy()
+    with one_thread():
+        distances = torch.cdist(exact, exact, compute_mode=_EXACT).numpy()
     if rule == "max":
         return min(float(distances.max()), limit)
     np.fill_diagonal(distances, np.inf)

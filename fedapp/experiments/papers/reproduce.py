@@ -215,9 +215,9 @@ def earlier_results(folder: Path, rows: Sequence[dict[str, Any]]) -> list[dict[s
 
 def _typed(row: dict[str, str]) -> dict[str, Any]:
     """Return a row of results.csv as `result` made it."""
-    texts = {key: row.get(key, "") for key in _TEXTS}
+    absent = dict.fromkeys(_TEXTS, "")  # columns that earlier versions did not write
     numbers = {key: float(row[key]) if row.get(key) else None for key in _NUMBERS}
-    return {**row, **texts, **numbers, "published failed": row.get("published failed") == "True"}
+    return {**absent, **row, **numbers, "published failed": row.get("published failed") == "True"}
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:
