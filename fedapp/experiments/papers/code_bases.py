@@ -9,10 +9,15 @@ from enum import StrEnum
 
 from fedapp.config.paper_settings import FEDBABU_TEST_BATCH, FEDNTD_TEST_BATCH
 from fedapp.experiments.papers.metrics import PERSONAL
-from fedapp.experiments.papers.protocol import MODELS, Keys, Published, method_of
+from fedapp.experiments.papers.protocol import (
+    Keys,
+    Published,
+    method_of,
+    normalises_by_batch,
+    tested_by_clients,
+)
 from fedapp.experiments.papers.tables import Paper, Table
 from fedapp.methods.table import METHODS
-from fedapp.models.backbones import BACKBONES
 
 FEDDR_BY_FEDNTD = {"table3-sharding", "table3-lda", "table4-elapsed", "arxiv-table9-elapsed"}
 FEDNTD_BY_FEDALIGN = {"table13-fedalign"}
@@ -63,12 +68,11 @@ def averaging_keys(published: Published) -> Keys:
 
 def test_batch_keys(published: Published) -> Keys:
     """Return the size of test batches, if BatchNorm makes the accuracy depend on it."""
-    model = str(published.setting.get("model"))
-    backbone = BACKBONES.get(MODELS.get(model, model))
-    if backbone is None or not backbone.has_batch_norm:
+    if not normalises_by_batch(published):
         return {}
     by_fedntd = code_base(published.paper, published.table) is CodeBase.FEDNTD
-    return {"test-batch-size": FEDNTD_TEST_BATCH if by_fedntd else FEDBABU_TEST_BATCH}
+    mixed = by_fedntd and not tested_by_clients(published)
+    return {"test-batch-size": FEDNTD_TEST_BATCH if mixed else FEDBABU_TEST_BATCH}
 
 
 def batch_order_keys(published: Published) -> Keys:

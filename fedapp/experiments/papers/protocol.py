@@ -13,7 +13,14 @@ from typing import Any
 
 from clients.training.objective import REGULARISERS
 from fedapp.data.datasets import DATASETS
-from fedapp.experiments.papers.metrics import BEST, PAPER_METRICS, PERSONAL, reports_best_round
+from fedapp.experiments.papers.metrics import (
+    ACCURACY,
+    BEST,
+    OWN_IMAGES,
+    PAPER_METRICS,
+    PERSONAL,
+    reports_best_round,
+)
 from fedapp.experiments.papers.tables import Paper, Row, Table
 from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import METHODS
@@ -102,6 +109,7 @@ UNSTATED: dict[str, dict[str, float]] = {
 }
 UNSTATED_SEEDS = {"fedntd": 3}
 BALANCED_IID = {"feddr+", "fedfn"}  # both assign every class equally
+TESTED_BY_CLIENTS = {"feddr+", "fedfn"}  # with shards, by their accuracies: docs/evidence.md
 
 
 def split_method(name: str | None) -> tuple[str, str | None]:
@@ -179,7 +187,30 @@ def measure_name(published: Published) -> str:
     method, _ = method_of(published)
     if row.metric == PERSONAL and METHODS[method].accuracy == GLOBAL:
         return f"{PERSONAL} of the global model"
+    if tested_by_clients(published):
+        return f"{ACCURACY}{OWN_IMAGES}"
     return f"{BEST if reports_best_round(published.setting) else ''}{row.metric}"
+
+
+def normalises_by_batch(published: Published) -> bool:
+    """Return whether the model's BatchNorm makes its accuracy depend on the test batches."""
+    model = str(published.setting.get("model"))
+    backbone = BACKBONES.get(MODELS.get(model, model))
+    return backbone is not None and backbone.has_batch_norm
+
+
+def tested_by_clients(published: Published) -> bool:
+    """Return whether a number is the global model's accuracy on each client's own test images."""
+    method, _ = method_of(published)
+    return (
+        published.row.metric == ACCURACY
+        and published.paper.name in TESTED_BY_CLIENTS
+        and METHODS[method].accuracy == GLOBAL
+        and normalises_by_batch(published)
+        and _partition_kind(published) == "shard"
+        and "pretrained" not in published.setting  # their BatchNorm has running statistics
+        and not in_one_place(published)
+    )
 
 
 def partition_keys(published: Published) -> Keys:
@@ -201,8 +232,12 @@ def partition_keys(published: Published) -> Keys:
             return {"partition": "pathological"}
         case {"kind": "iid"}:
             return {"partition": "stratified" if published.paper.name in BALANCED_IID else "iid"}
-    kind = partition.get("kind") if isinstance(partition, Mapping) else partition
-    raise CannotRunError(Reason.PARTITION, str(kind or "none"))
+    raise CannotRunError(Reason.PARTITION, str(_partition_kind(published) or "none"))
+
+
+def _partition_kind(published: Published) -> object:
+    partition = published.setting.get("partition")
+    return partition.get("kind") if isinstance(partition, Mapping) else partition
 
 
 def in_one_place(published: Published) -> bool:

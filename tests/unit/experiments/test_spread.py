@@ -23,7 +23,8 @@ def test_a_spread_over_clients_is_compared_with_one_over_clients(tmp_path):
         made = RunDirectory.create(tmp_path, run.name, resolved(run).flat())
         made.write_summary(
             {"status": "completed", "rounds": 1, "seconds": 1.0, "device": "cpu",
-             "accuracy_final": accuracy, "client_accuracy_std": deviation}
+             "accuracy_final": accuracy, "client_accuracy_mean": accuracy,
+             "client_accuracy_std": deviation}
         )  # fmt: skip
     row = result(able[0], runs)
     assert (row["mean"], row["std"]) == (pytest.approx(60.0), pytest.approx(4.0))
