@@ -28,6 +28,10 @@ def _percent(summary: Summary, name: str = "accuracy_final") -> float | None:
     return None if fraction is None else 100 * fraction
 
 
+def _mean_over_clients(summary: Summary) -> float | None:
+    return _percent(summary, "client_accuracy_mean")
+
+
 def _seconds_per_round(summary: Summary) -> float | None:
     return summary["seconds"] / summary["rounds"] if summary.get("rounds") else None
 
@@ -51,7 +55,7 @@ def reports_best_round(setting: Mapping[str, Any]) -> bool:
 PAPER_METRICS: dict[str, PaperMetric] = {
     ACCURACY: PaperMetric(_percent, "%"),
     f"{ACCURACY}{OWN_IMAGES}": PaperMetric(
-        lambda summary: _percent(summary, "client_accuracy_mean"),
+        _mean_over_clients,
         "%",
         asks_clients=True,
         note="test: each client's own test images in batches of their own, by which BatchNorm "
@@ -65,7 +69,7 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         spread=statistics.pstdev,  # as in the code on which FedDOR builds
     ),
     f"{PERSONAL} of the global model": PaperMetric(
-        lambda summary: _percent(summary, "client_accuracy_mean"),
+        _mean_over_clients,
         "%",
         asks_clients=True,
         note="the global model on each client's own test split, mean over clients",
