@@ -14,6 +14,7 @@ from fedapp.core.paths import folder_name
 from fedapp.experiments.papers.cells import Cell, cells_of
 from fedapp.experiments.papers.plan import PlannedRun, Request, config_option
 from fedapp.experiments.papers.tables import all_papers
+from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import METHODS
 from fedapp.results.class_accuracy import forgetting
 from fedapp.results.run_directory import RunDirectory
@@ -22,7 +23,7 @@ DATA = Path(__file__).parents[1] / "docs" / "evidence"
 RUN_COLUMNS = (
     "run", "paper", "table", "cell", "changes", "published", "published std", "method", "dataset",
     "model", "partition", "lr", "local epochs", "rounds", "done", "status", "seed", "final %",
-    "best %", "forgetting", "hours", "hardware", "commit", "date", "command",
+    "best %", "own images %", "forgetting", "hours", "hardware", "commit", "date", "command",
 )  # fmt: skip
 ROUND_COLUMNS = ("run", "round", "accuracy %", "loss", "train loss", "forgetting", "seconds")
 Line = dict[str, Any]
@@ -87,10 +88,17 @@ def _run_line(run: RunDirectory) -> Line:
         "seed": keys["seed"],
         "final %": _percent(last),
         "best %": _percent(max((row["accuracy"] for row in rows), default=None)),
+        "own images %": _own_images(keys, summary),
         "forgetting": _forgetting(rows),
         "hours": _hours(run.rounds()),
     }
     return line | (_published(cell, run.path.name, keys) if cell else {})
+
+
+def _own_images(keys: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Return the global model's accuracy on each client's own images, if clients tested it."""
+    is_global = METHODS[keys["method"]].accuracy == GLOBAL
+    return _percent(summary.get("client_accuracy_mean") if is_global else None)
 
 
 def _published(cell: Cell, name: str, keys: Mapping[str, Any]) -> Line:

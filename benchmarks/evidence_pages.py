@@ -3,15 +3,15 @@
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evidence_data import Record, read
 from evidence_plots import published_beside_curves
 
 from fedapp.core.files import write_atomically
-from fedapp.experiments.papers.cells import cell_names
-from fedapp.experiments.papers.metrics import reports_best_round
+from fedapp.experiments.papers.cells import cell_names, cells_of
+from fedapp.experiments.papers.metrics import OWN_IMAGES, reports_best_round
 from fedapp.experiments.papers.tables import find_paper
 from fedapp.results.formatting import markdown_table
 from fedapp.results.plots.rendering import png
@@ -88,30 +88,15 @@ def _curves() -> dict[str, list[tuple[int, float]]]:
 def filled(text: str, runs: Sequence[Record]) -> str:
     """Return a page with new tables between the marks `<!-- evidence: ... -->`.
 
-    A mark names a paper and a table, or "summary": all runs of the published length.
+    A mark names a paper and a table.
     """
 
     def filled_in(mark: re.Match[str]) -> str:
-        if mark[2] == "summary":
-            return f"{mark[1]}\n{summary(runs)}\n{mark[3]}"
         paper, table = mark[2].split()
         lines = [line for line in runs if (line["paper"], line["table"]) == (paper, table)]
         return f"{mark[1]}\n{published_beside_ours(paper, table, lines)}\n{mark[3]}"
 
     return re.sub(r"(<!-- evidence: ([^>]+?) -->)\n.*?(<!-- end -->)", filled_in, text, flags=re.S)
-
-
-def summary(runs: Sequence[Record]) -> str:
-    """Return a Markdown table of the cells that were trained for the published length."""
-    whole = [line for line in runs if line["status"] == "completed" and not _scale(line)]
-    columns = ["paper and table", "cell", "published", "ours", "difference", "seeds"]
-    cells = _grouped(whole, lambda line: f"{line['paper']} {line['table']} {_cell(line)}")
-    rows = [
-        [f"{lines[0]['paper']}, {lines[0]['table']}", *row[:4], row[5]]
-        for lines in cells.values()
-        for row in [_row(_cell(lines[0]), lines)]
-    ]
-    return "\n".join(markdown_table(columns, rows))
 
 
 def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> str:
@@ -124,15 +109,14 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
     order = cell_names(find_paper(paper).table(table))
     in_order = sorted(lines, key=lambda line: (_scale(line), order.index(line["cell"])))
     forgotten = _published_forgetting(paper, table)
-    ours = ["ours", "difference", "best"]
-    if _of_best_round(paper, table):
-        ours = ["ours, best round", "difference", "final"]
-    ours += ["last ten rounds"] if late else []
+    results = _results(paper, table)
+    compared, other = results
+    ours = [compared, "difference", other, *(["last ten rounds"] if late else [])]
     columns = ["cell", "published", *ours, "seeds", "rounds", "hours"]
     columns += ["published forgetting", "forgetting"] if forgotten else []
     rows = []
     for name, of_cell in _grouped(in_order, _cell).items():
-        row = _row(name, of_cell)
+        row = _row(name, of_cell, results.values())
         if late:
             row.insert(5, "; ".join(late.get(line["run"], "-") for line in of_cell))
         if forgotten:
@@ -151,9 +135,14 @@ def _last_ten(line: Record, curves: Mapping[str, Sequence[tuple[int, float]]]) -
     return f"{statistics.mean(late):.1f} ± {statistics.stdev(late):.1f}"
 
 
-def _of_best_round(paper: str, table: str) -> bool:
-    """Return whether a table has the accuracies of the best rounds, not of the last ones."""
-    return reports_best_round(find_paper(paper).table(table).setting)
+def _results(paper: str, table: str) -> dict[str, str]:
+    """Return two results with their columns in runs.csv: the compared one, and another one."""
+    of_table = find_paper(paper).table(table)
+    if any(cell.measure.endswith(OWN_IMAGES) for cell in cells_of(find_paper(paper), of_table)):
+        return {"own images": "own images %", "mixed batches": "final %"}
+    if reports_best_round(of_table.setting):
+        return {"ours, best round": "best %", "final": "final %"}
+    return {"ours": "final %", "best": "best %"}
 
 
 def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:
@@ -164,21 +153,27 @@ def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:
     return {name: row.mean for name, row in zip(cell_names(other), other.rows, strict=True)}
 
 
-def _row(name: str, lines: Sequence[Record]) -> list[str]:
-    columns = ["final %", "best %"]
-    if _of_best_round(lines[0]["paper"], lines[0]["table"]):
-        columns.reverse()
-    values, others = ([float(line[column]) for line in lines] for column in columns)
-    whole = all(line["status"] == "completed" for line in lines)
-    published, mean = float(lines[0]["published"]), statistics.mean(values)
+def _mean(values: Sequence[float], whole: bool) -> str:
+    """Return mean ± standard deviation of some seeds; "-" if no run has the value."""
+    if not values:
+        return "-"
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}" + ("" if whole else " so far")
+
+
+def _row(name: str, lines: Sequence[Record], columns: Iterable[str]) -> list[str]:
+    """Return the fields of a cell, with two results of its runs."""
+    compared, others = ([float(line[key]) for line in lines if line[key]] for key in columns)
+    whole = all(line["status"] == "completed" for line in lines)
+    published = float(lines[0]["published"])
+    comparable = compared and whole and not _scale(lines[0])
     done = ", ".join(line["done"] for line in lines)
     return [
         name,
         f"{published:g}" + (f" ± {lines[0]['published std']}" if lines[0]["published std"] else ""),
-        f"{mean:.2f}{spread}" + ("" if whole else " so far"),
-        f"{mean - published:+.2f}" if whole and not _scale(lines[0]) else "-",
-        f"{statistics.mean(others):.2f}",
+        _mean(compared, whole),
+        f"{statistics.mean(compared) - published:+.2f}" if comparable else "-",
+        _mean(others, whole),
         " ".join(line["seed"] for line in lines),
         lines[0]["rounds"] if whole else f"{done} of {lines[0]['rounds']}",
         f"{sum(float(line['hours']) for line in lines):.1f}",
