@@ -12,9 +12,9 @@ import numpy as np
 
 from fedapp.core.paths import folder_name
 from fedapp.experiments.papers.cells import Cell, cells_of
+from fedapp.experiments.papers.metrics import OWN_IMAGES
 from fedapp.experiments.papers.plan import PlannedRun, Request, config_option
 from fedapp.experiments.papers.tables import all_papers
-from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import METHODS
 from fedapp.results.class_accuracy import forgetting
 from fedapp.results.run_directory import RunDirectory
@@ -88,17 +88,17 @@ def _run_line(run: RunDirectory) -> Line:
         "seed": keys["seed"],
         "final %": _percent(last),
         "best %": _percent(max((row["accuracy"] for row in rows), default=None)),
-        "own images %": _own_images(keys, summary),
+        "own images %": _own_images(cell, summary),
         "forgetting": _forgetting(rows),
         "hours": _hours(run.rounds()),
     }
     return line | (_published(cell, run.path.name, keys) if cell else {})
 
 
-def _own_images(keys: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """Return the global model's accuracy on each client's own images, if clients tested it."""
-    is_global = METHODS[keys["method"]].accuracy == GLOBAL
-    return _percent(summary.get("client_accuracy_mean") if is_global else None)
+def _own_images(cell: Cell | None, summary: Mapping[str, Any]) -> str:
+    """Return the accuracy on each client's own images, if `fedapp reproduce` compares it."""
+    compared = cell is not None and cell.measure.endswith(OWN_IMAGES)
+    return _percent(summary.get("client_accuracy_mean") if compared else None)
 
 
 def _published(cell: Cell, name: str, keys: Mapping[str, Any]) -> Line:

@@ -19,6 +19,7 @@ from fedapp.results.plots.rendering import png
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"
 PAGES = (DOCS / "evidence.md", DOCS.parent / "README.md")
+FINAL, BEST, OWN = "final %", "best %", "own images %"  # columns of runs.csv
 _LATE = 10  # rounds at the end of a run
 
 
@@ -30,7 +31,11 @@ def write() -> None:
         named = _grouped(lines, _legend)
         figure = published_beside_curves(
             {name: [curves[line["run"]] for line in group] for name, group in named.items()},
-            {name: float(group[0]["published"]) for name, group in named.items()},
+            {
+                name: float(group[0]["published"])
+                for name, group in named.items()
+                if group[0]["published"]
+            },
             title,
         )
         write_atomically(IMAGES / picture_name(title), png(figure))
@@ -109,14 +114,15 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
     order = cell_names(find_paper(paper).table(table))
     in_order = sorted(lines, key=lambda line: (_scale(line), order.index(line["cell"])))
     forgotten = _published_forgetting(paper, table)
+    compared = _compared(paper, table)
     results = _results(paper, table)
-    compared, other = results
-    ours = [compared, "difference", other, *(["last ten rounds"] if late else [])]
+    first, second = results
+    ours = [first, "difference", second, *(["last ten rounds"] if late else [])]
     columns = ["cell", "published", *ours, "seeds", "rounds", "hours"]
     columns += ["published forgetting", "forgetting"] if forgotten else []
     rows = []
     for name, of_cell in _grouped(in_order, _cell).items():
-        row = _row(name, of_cell, results.values())
+        row = _row(name, of_cell, results.values(), compared[of_cell[0]["cell"]])
         if late:
             row.insert(5, "; ".join(late.get(line["run"], "-") for line in of_cell))
         if forgotten:
@@ -135,14 +141,22 @@ def _last_ten(line: Record, curves: Mapping[str, Sequence[tuple[int, float]]]) -
     return f"{statistics.mean(late):.1f} ± {statistics.stdev(late):.1f}"
 
 
-def _results(paper: str, table: str) -> dict[str, str]:
-    """Return two results with their columns in runs.csv: the compared one, and another one."""
+def _compared(paper: str, table: str) -> dict[str, str]:
+    """Return the column of runs.csv that is compared with the published number of each cell."""
     of_table = find_paper(paper).table(table)
-    if any(cell.measure.endswith(OWN_IMAGES) for cell in cells_of(find_paper(paper), of_table)):
-        return {"own images": "own images %", "mixed batches": "final %"}
-    if reports_best_round(of_table.setting):
-        return {"ours, best round": "best %", "final": "final %"}
-    return {"ours": "final %", "best": "best %"}
+    usual = BEST if reports_best_round(of_table.setting) else FINAL
+    cells = cells_of(find_paper(paper), of_table)
+    return {cell.name: OWN if cell.measure.endswith(OWN_IMAGES) else usual for cell in cells}
+
+
+def _results(paper: str, table: str) -> dict[str, str]:
+    """Return two results of a table with their columns in runs.csv."""
+    columns = set(_compared(paper, table).values())
+    if OWN in columns:
+        return {"own images": OWN, "mixed batches": FINAL}
+    if BEST in columns:
+        return {"ours, best round": BEST, "final": FINAL}
+    return {"ours": FINAL, "best": BEST}
 
 
 def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:
@@ -153,27 +167,34 @@ def _published_forgetting(paper: str, table: str) -> dict[str, float | None]:
     return {name: row.mean for name, row in zip(cell_names(other), other.rows, strict=True)}
 
 
-def _mean(values: Sequence[float], whole: bool) -> str:
-    """Return mean ± standard deviation of some seeds; "-" if no run has the value."""
+def _plain(number: str) -> str:
+    return f"{float(number):g}" if number else ""
+
+
+def _mean(lines: Sequence[Record], column: str, whole: bool) -> str:
+    """Return mean ± standard deviation of some runs; "-" if none has the value."""
+    values = [float(line[column]) for line in lines if line[column]]
     if not values:
         return "-"
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}" + ("" if whole else " so far")
+    some = f" ({len(values)} of {len(lines)} runs)" if len(values) < len(lines) else ""
+    return f"{statistics.mean(values):.2f}{spread}{some}" + ("" if whole else " so far")
 
 
-def _row(name: str, lines: Sequence[Record], columns: Iterable[str]) -> list[str]:
-    """Return the fields of a cell, with two results of its runs."""
-    compared, others = ([float(line[key]) for line in lines if line[key]] for key in columns)
+def _row(name: str, lines: Sequence[Record], columns: Iterable[str], compared: str) -> list[str]:
+    """Return the fields of a cell, with two results of its runs; one column is compared."""
+    ours = [float(line[compared]) for line in lines if line[compared]]
     whole = all(line["status"] == "completed" for line in lines)
-    published = float(lines[0]["published"])
-    comparable = compared and whole and not _scale(lines[0])
+    published = lines[0]["published"]
+    comparable = published and ours and whole and not _scale(lines[0])
+    first, second = (_mean(lines, column, whole) for column in columns)
     done = ", ".join(line["done"] for line in lines)
     return [
         name,
-        f"{published:g}" + (f" ± {lines[0]['published std']}" if lines[0]["published std"] else ""),
-        _mean(compared, whole),
-        f"{statistics.mean(compared) - published:+.2f}" if comparable else "-",
-        _mean(others, whole),
+        " ± ".join(filter(None, [_plain(published), lines[0]["published std"]])) or "-",
+        first,
+        f"{statistics.mean(ours) - float(published):+.2f}" if comparable else "-",
+        second,
         " ".join(line["seed"] for line in lines),
         lines[0]["rounds"] if whole else f"{done} of {lines[0]['rounds']}",
         f"{sum(float(line['hours']) for line in lines):.1f}",

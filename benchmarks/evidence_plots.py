@@ -22,7 +22,10 @@ def published_beside_curves(
 ) -> Figure:
     """Draw runs (thin), their running means (bold) and the published ends (dotted), by legend."""
     labels = {
-        name: textwrap.fill(f"{name} (published {published[name]:g})", LINE) for name in curves
+        name: textwrap.fill(
+            f"{name} (published {published[name]:g})" if name in published else name, LINE
+        )
+        for name in curves
     }
     lines = sum(label.count("\n") + 1 for label in labels.values())
     figure = new_figure(7.0, 4.6 + 0.1 * lines)
@@ -34,7 +37,8 @@ def published_beside_curves(
             axes.plot(rounds, values, color=color, alpha=0.25, linewidth=0.8)
             axes.plot(*_running_mean(rounds, values), dash, color=color)
         axes.plot([], [], dash, color=color, label=labels[name])
-        axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
+        if name in published:
+            axes.axhline(published[name], color=color, linestyle=":", linewidth=1.5)
     axes.set(xlabel="Round", ylabel="Test accuracy (%)", ylim=(0, None))
     axes.set_title(textwrap.fill(title, TITLE, break_on_hyphens=False))
     two = len(curves) > 2 and max(map(len, labels.values())) < LONG

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedapp.experiments.papers.cells import Cell
     from fedapp.experiments.papers.plan import Request
 
-_REMARKABLE = ("at-chance seeds", "diverged seeds", "unfinished seeds")
+_REMARKABLE = ("at-chance seeds", "diverged seeds", "unfinished seeds", "unmeasured seeds")
 
 Cells = Annotated[
     list[str] | None,
@@ -131,7 +131,7 @@ def _run(
 ) -> None:
     """Run the cells that can be run, then print and write the results.
 
-    Exits 1 if a run failed or a file cannot be written.
+    Exits 1 if a run failed or lacks the table's metric, or a file cannot be written.
     """
     from fedapp.core.files import try_write
     from fedapp.experiments.papers import reproduce as run
@@ -151,11 +151,14 @@ def _run(
     _show_results(rows, request, as_json)
     path = request.output_dir / run.RESULTS
     page = (html or path.with_suffix(".html")).absolute()
-    every = [*run.earlier_results(request.output_dir, rows), *rows]
+    title = (able[0].paper, able[0].table)
+    earlier = run.earlier_results(request.output_dir, rows)
+    every = [*(row for row in earlier if (row["paper"], row["table"]) == title), *rows]
     files = {path: kept, page: _write_page(every, able[0], page)}
     if written := [str(file) for file, is_written in files.items() if is_written]:
         _say(f"wrote {' and '.join(written)}")
-    is_whole = all(files.values()) and not any(row["unfinished seeds"] for row in rows)
+    lacking = any(row["unfinished seeds"] or row["unmeasured seeds"] for row in rows)
+    is_whole = all(files.values()) and not lacking
     raise SystemExit(0 if is_whole else 1)
 
 
@@ -208,7 +211,7 @@ def _result_row(row: dict[str, Any]) -> dict[str, Any]:
 def _result_text(row: dict[str, Any]) -> str:
     """Return the details below the table: accuracies, time, remarks and the exact command."""
     lines = [f"\n{row['cell']}, {row['rounds']} rounds"]
-    if row["seeds"]:
+    if row["final accuracy %"] is not None:
         lines.append(
             f"  final accuracy {row['final accuracy %']:.2f} %, best {row['best accuracy %']:.2f} %"
             f" (round {row['best round']}), {row['seconds']:.1f} s on {row['device']}"

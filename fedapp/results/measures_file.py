@@ -51,8 +51,9 @@ def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
     with _locked(run):
         earlier = {old["round"]: old for old in read(run)}
         new = to_json_types(entry)  # as `read` will return it
-        before = earlier.get(new["round"], {}).get("measures", {})
-        earlier[new["round"]] = {**new, "measures": {**before, **new["measures"]}}
+        before = earlier.get(new["round"], {"measures": {}})
+        measures = {**before["measures"], **new["measures"]}
+        earlier[new["round"]] = {**before, **new, "measures": measures}
         rounds = [earlier[number] for number in sorted(earlier)]
         _write(run, rounds)
     return rounds

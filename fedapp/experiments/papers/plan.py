@@ -22,7 +22,8 @@ from fedapp.core.rng import sample_clients
 from fedapp.data.datasets import DATASETS, find_dataset, load_dataset
 from fedapp.data.partition.personal_splits import TRAIN_FRACTION
 from fedapp.experiments.papers.cells import Cell
-from fedapp.experiments.papers.protocol import Reason
+from fedapp.experiments.papers.metrics import PAPER_METRICS
+from fedapp.experiments.papers.protocol import Reason, predicts_by_the_global_model
 from fedapp.methods.table import find_method, kept_by_clients
 
 _OWN_OPTIONS = {  # keys that a plan sets itself, and what to use instead
@@ -100,7 +101,15 @@ class PlannedRun:
             "run-name": self.name,
             "resume": "auto",
             **self.request.changes,  # also a checkpoint-every of the user's own
+            **self._analyses(),
         }
+
+    def _analyses(self) -> dict[str, str]:
+        """Return the measures of the request and those that the published number needs."""
+        assert self.cell.config is not None
+        texts = [each.get("analyses", "") for each in (self.cell.config, self.request.changes)]
+        words = dict.fromkeys(" ".join(texts).split())
+        return {"analyses": " ".join(words)} if words else {}
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -170,12 +179,20 @@ def check_changes(cells: Iterable[Cell], request: Request) -> None:
     for cell in cells:
         if not request.changes or cell.config is None:
             continue
-        own = find_method(resolved(runs_of(cell, request)[0]).method).accuracy
-        published = find_method(str(cell.config["method"])).accuracy
-        if own != published:
+        config = resolved(runs_of(cell, request)[0])
+        own, published = find_method(config.method), find_method(str(cell.config["method"]))
+        if own.accuracy != published.accuracy:
             raise UserError(
-                f"-c method='{request.changes['method']}': its accuracy is that of the {own}, but "
-                f"the cell '{cell.name}' has that of the {published}"
+                f"-c method='{request.changes['method']}': its accuracy is that of the "
+                f"{own.accuracy}, but the cell '{cell.name}' has that of the {published.accuracy}"
+            )
+        by_global = [predicts_by_the_global_model(row) for row in (own, published)]
+        personal = config.finetune_epochs or by_global[0] != by_global[1]
+        if PAPER_METRICS[cell.measure].asks_clients and personal:
+            key = "finetune-epochs" if config.finetune_epochs else "method"
+            raise UserError(
+                f"-c {key}={request.changes.get(key)!r}: clients would test models of their own, "
+                f"but the cell '{cell.name}' has the accuracy of the global model"
             )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from clients.base import LocalClient
 from clients.training.objective import REGULARISERS
 from fedapp.data.datasets import DATASETS
 from fedapp.experiments.papers.metrics import (
@@ -22,7 +23,7 @@ from fedapp.experiments.papers.metrics import (
     reports_best_round,
 )
 from fedapp.experiments.papers.tables import Paper, Row, Table
-from fedapp.methods.row import GLOBAL
+from fedapp.methods.row import GLOBAL, Method
 from fedapp.methods.table import METHODS
 from fedapp.models.backbones import BACKBONES
 from fedapp.models.groups import MODEL_GROUPS
@@ -201,6 +202,11 @@ def normalises_by_batch(published: Published) -> bool:
     return backbone is not None and backbone.has_batch_norm
 
 
+def predicts_by_the_global_model(row: Method) -> bool:
+    """Return whether clients add nothing of their own to the logits, as FedGELA's do."""
+    return row.client.kind.logit_scale is LocalClient.logit_scale
+
+
 def tested_by_clients(published: Published) -> bool:
     """Return whether a number is the global model's accuracy on each client's own test images."""
     method, _ = method_of(published)
@@ -208,6 +214,7 @@ def tested_by_clients(published: Published) -> bool:
         published.row.metric == ACCURACY
         and published.paper.name in TESTED_BY_CLIENTS
         and METHODS[method].accuracy == GLOBAL
+        and predicts_by_the_global_model(METHODS[method])
         and normalises_by_batch(published)
         and _partition_kind(published) == "shard"
         and not in_one_place(published)

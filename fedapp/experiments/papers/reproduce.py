@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 RESULTS = "results.csv"
 _KEY = ("paper", "table", "cell", "changes")
 _TEXTS = (
-    *_KEY, "metric", "seeds", "at-chance seeds", "diverged seeds", "unfinished seeds", "best round",
-    "rounds", "device", "note", "command",
+    *_KEY, "metric", "seeds", "unmeasured seeds", "at-chance seeds", "diverged seeds",
+    "unfinished seeds", "best round", "rounds", "device", "note", "command",
 )  # fmt: skip
 _NUMBERS = (
     "published mean", "published std", "mean", "std", "difference", "final accuracy %",
@@ -129,6 +129,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     """Return a cell's published and own results: means over the seeds whose losses stayed finite.
 
     Seeds that ended at chance level are in the mean, as in FedNTD's tables (10.00 %), and listed.
+    An unmeasured seed's run has finished without the table's metric, as one of an earlier version.
     The spread is of the paper's kind: the standard deviation over the clients (mean of the seeds),
     or that over seeds, the sample's unless the metric's row has another; None for a single seed.
     """
@@ -136,7 +137,8 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     summaries = [(run, finished(run)) for run in runs]
     ended = [(run, summary) for run, summary in summaries if summary is not None]
     done = [(run, summary) for run, summary in ended if summary["status"] == "completed"]
-    values = [value for _, s in done if (value := measure.read(s)) is not None]
+    measured = [(run, value) for run, s in done if (value := measure.read(s)) is not None]
+    values = [value for _, value in measured]
     mean = statistics.mean(values) if values else None
     published = cell.row.mean
     return {
@@ -151,7 +153,8 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "mean": mean,
         "std": _over_clients(done) if cell.spread_of_clients else _over_seeds(measure, values),
         "difference": None if mean is None or published is None else mean - published,
-        "seeds": _seeds(run for run, _ in done),
+        "seeds": _seeds(run for run, _ in measured),
+        "unmeasured seeds": _seeds(run for run, s in done if measure.read(s) is None),
         "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),
         "diverged seeds": _seeds(run for run, summary in ended if summary["status"] != "completed"),
         "unfinished seeds": _seeds(run for run, summary in summaries if summary is None),

@@ -65,6 +65,7 @@ def _row(row: Row) -> dict[str, Any]:
         "at chance": row["at-chance seeds"] or None,
         "diverged": row["diverged seeds"] or None,
         "unfinished": row["unfinished seeds"] or None,
+        "unmeasured": row["unmeasured seeds"] or None,
         "final %": _number(row["final accuracy %"]),
         "best % (round)": _best(row),
         "rounds": f"{row['rounds']} ({row['changes']})" if row["changes"] else row["rounds"],

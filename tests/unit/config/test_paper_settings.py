@@ -152,6 +152,7 @@ def test_test_batches_are_those_of_the_tables_code_base(paper, table, words, ima
         ("feddr+", "table3-sharding", "fedavg cifar10 s=2", False),  # no BatchNorm
         ("feddr+", "table4-elapsed", "fedavg s=10", False),  # seconds
         ("fedfn", "table3-resnet18", "fedavg s=2 pretrained=False", False),  # running statistics
+        ("feddr+", "table3-sharding", "fedgela cifar100 s=10", False),  # clients scale its logits
         ("feddr+", "table3-lda", "feddr+ cifar100 alpha=0.1", False),  # as table 14 shows
         ("fedntd", "table1-sharding", "fedavg cifar10 s=2", False),
     ],

@@ -73,7 +73,8 @@ def test_both_arms_of_the_pre_trained_comparison_have_one_architecture():
         assert config is not None
         assert config["model"] == "resnet18-imagenet-stem"
         assert config.get("initial-model", "") == weights
-        assert config["bn"] == "running" and "test-batch-size" not in config  # it has no effect
+        assert config["bn"] == "running"
+        assert "test-batch-size" not in config  # it would have no effect
 
 
 def test_iid_is_dealt_as_the_paper_deals_it():

@@ -80,6 +80,25 @@ def test_a_method_with_another_accuracy_than_the_cells_is_refused(tmp_path):
         check_changes([cell()], Request(tmp_path, changes={"method": "fedavg-ft"}))
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"finetune-epochs": 3}, "-c finetune-epochs=3"), ({"method": "fedgela"}, "-c method='fedge")],
+)
+def test_a_change_that_gives_clients_models_of_their_own_is_refused(tmp_path, changes, words):
+    found = cell("feddr+", "table3-sharding", "feddr+ cifar100 s=10")
+    sentence = f"{words}.*: clients would test models of their own, but the cell .* global model"
+    with pytest.raises(UserError, match=sentence):
+        check_changes([found], Request(tmp_path, changes={"lr": 0.1, **changes}))
+    fedgela = cell("feddr+", "table3-sharding", "fedgela cifar100 s=10")
+    check_changes([fedgela], Request(tmp_path, changes={"eval-every": 20}))
+
+
+def test_the_measure_of_a_cell_stays_beside_those_of_the_request(tmp_path):
+    found = cell("fedntd", "table1-sharding-forgetting", "fedavg cifar10 s=2")
+    run = PlannedRun(found, 0, Request(tmp_path, changes={"analyses": "norms forgetting"}))
+    assert run.overrides["analyses"] == "forgetting norms"
+
+
 def test_every_run_of_a_table_has_a_plain_name_of_its_own(tmp_path):
     paper = find_paper("fedfn")
     cells = [
