@@ -119,7 +119,15 @@ class UnitCircle(Measure):
 
 
 def flat_map(features: np.ndarray, seed: int) -> np.ndarray:
-    """Return the t-SNE of features [n, d] in two dimensions, [n, 2]; n must be at least 4."""
+    """Return the t-SNE of features [n, d] in two dimensions, [n, 2]; n must be at least 4.
+
+    Equal features, as of a network whose units are dead, are one point; with features that are not
+    finite no image has a place (NaN).
+    """
+    if not np.isfinite(features).all():
+        return np.full((len(features), 2), np.nan)
+    if not np.ptp(features, axis=0).any():
+        return np.zeros((len(features), 2))
     from sklearn.manifold import TSNE
 
     tsne = TSNE(perplexity=min(30, len(features) / 4), init="pca", random_state=seed)

@@ -33,7 +33,7 @@ def feature_map(runs: Sequence[Run]) -> Figure:
     figure = new_figure(4.8, 0.8 + 2.3 * rows)
     grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (name, points) in zip(grid, measured["points"].items(), strict=False):
-        drawn = _by_class(axes, np.array(points), labels)
+        drawn = _by_class(axes, np.array(points, dtype=float), labels)
         axes.set(title=name)
     for axes in grid[len(measured["points"]) :]:
         axes.set_axis_off()
@@ -48,7 +48,7 @@ def local_feature_map(runs: Sequence[Run]) -> Figure:
     measured = runs[0][1][-1]["measures"]["t-sne-locals"]["model"]
     figure = new_figure(4.8, 9.6)
     above, below = figure.subplots(2, 1, sharex=True, sharey=True)
-    points = {name: np.array(coordinates) for name, coordinates in measured["points"].items()}
+    points = {name: np.array(xy, dtype=float) for name, xy in measured["points"].items()}
     _by_model(figure, above, points)
     labels = np.tile(measured["labels"], len(points))
     drawn = _by_class(below, np.concatenate(list(points.values())), labels)

@@ -91,7 +91,7 @@ def _four_factors_of_one(model: Row) -> Figure:
         image = axes.imshow(matrix, cmap="PuOr", vmin=-1, vmax=1)
         figure.colorbar(image, ax=axes, label="Cosine")
         axes.grid(visible=False)
-        axes.set(title=f"{title} (mean cosine {model[key]:.2f})")
+        axes.set(title=f"{title} (mean cosine {_short(model[key])})")
         axes.set(xlabel="Class", ylabel="Class")
     pairs = (("intra_class", "feature - prototype"), ("prototype_weight", "prototype - class row"))
     for index, (key, label) in enumerate(pairs):
@@ -103,6 +103,11 @@ def _four_factors_of_one(model: Row) -> Figure:
     third.set(title="Within classes", xlabel="Class", ylabel="Cosine")
     figure.legend(*third.get_legend_handles_labels(), loc="outside lower center")
     return figure
+
+
+def _short(value: float | None, digits: str = "2f") -> str:
+    """Return a figure with these digits; None: it was not finite."""
+    return "not finite" if value is None else format(value, f".{digits}")
 
 
 @styled
@@ -139,7 +144,8 @@ def landscape(runs: Sequence[Run]) -> Figure:
     above = figure.subplots(2 if single else 1, 1, squeeze=False)[:, 0]
     for position, (label, entries) in enumerate(runs):
         rows = entries[-1]["measures"]["landscape"]["model"]["flatness"]
-        rise = np.array(_column(rows, "loss")) - rows[0]["loss"]
+        losses = np.array(_column(rows, "loss"), dtype=float)
+        rise = losses - losses[0]
         above[0].errorbar(
             _column(rows, "radius"), rise, _column(rows, "std"), marker="o",
             markersize=4, capsize=3, color=color_of(position), label=label,
@@ -160,10 +166,10 @@ def _draw_slice(axes: Axes, model: Row) -> None:
     axes.figure.colorbar(filled, ax=axes, label="Test loss")
     axes.plot(0, 0, "*", color=PAPER, markersize=12, markeredgecolor=INK)
     axes.grid(visible=False)
-    first, second = model["curvature_first"], model["curvature_second"]
+    first, second = (_short(model[f"curvature_{name}"], "3g") for name in ("first", "second"))
     axes.set(title="Slice along the steepest curvature")
-    axes.set(xlabel=f"First direction (eigenvalue {first:.3g})")
-    axes.set(ylabel=f"Second ({second:.3g})")
+    axes.set(xlabel=f"First direction (eigenvalue {first})")
+    axes.set(ylabel=f"Second ({second})")
 
 
 @styled
