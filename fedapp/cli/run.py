@@ -12,7 +12,7 @@ import typer
 
 from fedapp.cli.options import AsJson, Overrides, Project, say, show, write_png
 from fedapp.config.overrides import is_file, read_overrides
-from fedapp.config.project import default_config
+from fedapp.config.project import merge
 from fedapp.engines.launch import run as simulate
 from fedapp.engines.resources import Engine, Resources, check_in_process
 from fedapp.results.formatting import clock, megabytes, stored_size
@@ -165,7 +165,7 @@ def partition(
     if only_kinds:
         show("Partitions", kind_rows(), as_json)
         return
-    resolved = parse_config({**default_config(project), **read_overrides(config or [])})
+    resolved = parse_config(merge(project, read_overrides(config or [])))
     data, parts = load_partition(resolved)
     counts = parts.class_counts(np.asarray(data.train_labels), data.num_classes)
     rows = client_rows(counts, list(map(len, parts.test)), data.classes, nested=as_json)

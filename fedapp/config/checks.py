@@ -6,6 +6,7 @@ tables of methods, models, data sets and partitions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from math import gcd
 
@@ -25,7 +26,7 @@ from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.core.paths import LONGEST_NAME, is_folder_name
 from fedapp.core.rng import cohort_size
 from fedapp.data.batches.in_memory import parse_augmentation
-from fedapp.data.batches.streamed import check_streamed
+from fedapp.data.batches.streamed import MOST_TEST_IMAGES, check_streamed
 from fedapp.data.datasets import find_dataset
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.data.readers.own_images import class_names
@@ -75,6 +76,12 @@ def _check_data(config: RunConfig) -> None:
     parse_augmentation(config.augmentation)
     if info.streams:
         check_streamed(config.augmentation)
+        if int(config.test_batch_size) > MOST_TEST_IMAGES:
+            raise UserError(
+                f"run-config key 'test-batch-size' is {config.test_batch_size} but must be at most "
+                f"{MOST_TEST_IMAGES} with dataset '{config.dataset}', whose images are decoded "
+                "while they are used"
+            )
 
 
 def _check_name(what: str, name: str, known: Collection[str], more: str = "") -> None:
@@ -171,9 +178,7 @@ def _check_sampling(config: RunConfig) -> None:
 
 
 def _check_device(config: RunConfig) -> None:
-    if config.device not in ("auto", "cpu", "cuda") and not (
-        config.device.startswith("cuda:") and config.device[5:].isdigit()
-    ):
+    if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]?))?", config.device):
         raise UserError(
             f"run-config key 'device' is '{config.device}' but must be auto, cpu, cuda or cuda:N"
         )

@@ -12,6 +12,7 @@ from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, find_method
 from fedapp.models.backbones import BACKBONES
+from fedapp.models.initial import IMAGENET
 from fedapp.models.personal_heads import STYLES
 from strategies.feddor import FedDOR
 
@@ -59,6 +60,15 @@ def _tau(config: RunConfig, row: Method) -> bool:
 
 def _reads_files(config: RunConfig, row: Method) -> bool:
     return not find_dataset(config.dataset).bundled
+
+
+def _data_folder(config: RunConfig, row: Method) -> bool:
+    """Return whether a run may read a file of its data folder."""
+    return _reads_files(config, row) or bool(config.partition_file or config.initial_model)
+
+
+def _downloads(config: RunConfig, row: Method) -> bool:
+    return _reads_files(config, row) or config.initial_model == IMAGENET
 
 
 def _analyses(config: RunConfig, row: Method) -> bool:
@@ -117,7 +127,8 @@ APPLIES: dict[str, Test] = {
     "fedrs-alpha": _base_loss("restricted-ce"),
     "feddecorr-authors": _with("regulariser", "decorr"),
     "weights": _weights,
-    **dict.fromkeys(("data-dir", "download"), _reads_files),
+    "data-dir": _data_folder,
+    "download": _downloads,
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
     "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
     "classes": _with("partition", "own"),

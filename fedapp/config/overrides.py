@@ -12,8 +12,9 @@ from fedapp.config.presets import preset_path
 from fedapp.core.errors import UserError
 from fedapp.core.paths import expanded
 
-AUTO, DEFAULT = "auto", "default"  # where a value of a run's config.toml comes from, as a comment
-_MARK = re.compile(rf"([\w-]+) = .*  # ({AUTO}|{DEFAULT})")
+# Where a value of a run's config.toml comes from, as a comment; "fixed": the method determines it.
+AUTO, DEFAULT, FIXED = "auto", "default", "fixed"
+_MARK = re.compile(rf"([\w-]+) = .*  # ({AUTO}|{DEFAULT}|{FIXED})")
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
 _WORD = re.compile(r"[\w.+/~:-]+")
 
@@ -26,8 +27,9 @@ def read_overrides(texts: Sequence[str], more: bool = False) -> dict[str, Any]:
     skips text that it does not understand.
 
     A run's config.toml alone repeats that run. If another argument follows it, or `more` announces
-    further overrides, the values that "auto" chose become "auto" again: another seed draws another
-    partition, another method has its own learning rate.
+    further overrides, the values that "auto" chose become "auto" again and those that the method
+    fixed are left out: another seed draws another partition, another method has its own learning
+    rate.
 
     Raises:
         UserError: an argument cannot be read, or a value is a table, a date or a time.
@@ -94,7 +96,7 @@ def is_file(text: str) -> bool:
 
 
 def read_origins(text: str) -> dict[str, str]:
-    """Return the keys of a run's config.toml that "auto" chose or that have their default."""
+    """Return the marks of a run's config.toml by key; a key without one is the user's choice."""
     marks = map(_MARK.fullmatch, text.splitlines())
     return {mark[1]: mark[2] for mark in marks if mark}
 
@@ -114,8 +116,9 @@ def as_toml(config: Mapping[str, Any], marks: Mapping[str, str]) -> bytes:
 def _read_toml(file: Path, changed: bool) -> dict[str, Any]:
     text = expanded(file, "-c").read_text(encoding="utf-8")
     marks = read_origins(text) if changed else {}
+    kept = {k: value for k, value in tomllib.loads(text).items() if marks.get(k) != FIXED}
     chosen = [key for key, origin in marks.items() if origin == AUTO]
-    return {**tomllib.loads(text), **dict.fromkeys(chosen, AUTO)}
+    return {**kept, **dict.fromkeys(chosen, AUTO)}
 
 
 def _read_pairs(text: str) -> dict[str, Any]:

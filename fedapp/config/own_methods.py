@@ -1,4 +1,4 @@
-"""Checks of a method that a user adds: do the names in its row exist?
+"""Checks of a method that a user adds: do the names in its row exist, and fit its values?
 
 The rows of this project are checked by its tests. A user's row has none, and a wrong name in it
 would end a run with a traceback, some of them in the middle of the training.
@@ -8,9 +8,9 @@ import inspect
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import fields
-from typing import get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from clients.base import LocalClient
 from clients.training.objective import BASE_LOSSES, REGULARISERS
@@ -18,7 +18,7 @@ from clients.training.parts import PARTS
 from fedapp.config.key_groups import field_name, kebab
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.errors import UserError, unknown
-from fedapp.core.keys import Key
+from fedapp.core.keys import Key, must_be
 from fedapp.methods.fine_tuned import PROTOCOLS
 from fedapp.methods.row import (
     ACCURACIES,
@@ -47,11 +47,17 @@ def check_method(row: Method) -> None:
     for name, key in row.keys.items():
         _check_key(name, key)
     try:
-        keys = RunKeys.defaults() | {name: key.default for name, key in method_keys().items()}
+        own = method_keys()
+        keys = RunKeys.defaults() | {name: key.default for name, key in own.items()}
     except ValueError as error:
         raise UserError(str(error)) from None
     for name in [*_named_keys(row), *row.defaults, *row.fixed]:
         _exists("key", kebab(name), keys)
+    for name, key in row.keys.items():
+        _check_value("the default of the key", name, key.default, key.kind)
+    kinds = {name: key.kind for name, key in own.items()} | _kinds_of_run_keys()
+    for name, value in {**row.defaults, **row.fixed}.items():
+        _check_value("the value of the key", kebab(name), value, kinds[kebab(name)])
     for name in row.defaults:
         if keys[kebab(name)] != "auto":
             raise UserError(
@@ -102,6 +108,21 @@ def _check_key(name: str, key: object) -> None:
     field = field_name(name)
     if field in RunKeys.model_fields or hasattr(BaseModel, field):
         raise UserError(f"the key '{name}' exists; choose another name")
+
+
+def _kinds_of_run_keys() -> dict[str, Any]:
+    """Return the types of the keys that belong to no method, with their limits."""
+    fields_of_keys = RunKeys.model_fields.items()
+    return {kebab(n): Annotated[f.annotation, Field(), *f.metadata] for n, f in fields_of_keys}
+
+
+def _check_value(what: str, name: str, value: object, kind: Any) -> None:
+    try:
+        TypeAdapter(kind, config=RunKeys.model_config).validate_python(value)
+    except ValidationError as error:
+        raise UserError(
+            f"{what} '{name}' is {value!r} but must be {must_be(error.errors()[0])}"
+        ) from None
 
 
 def _check_class(part: str, spec: ClientSpec | ServerSpec, base: type) -> None:

@@ -29,6 +29,7 @@ from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, nearest
+from fedapp.core.keys import must_be
 from fedapp.methods.row import Method
 from fedapp.methods.table import FALLBACKS, check_regulariser, find_method
 
@@ -92,13 +93,12 @@ def _sentence(error: ValidationError) -> str:
     """Return one sentence about the first error of a configuration."""
     first = error.errors()[0]
     key = str(first["loc"][0])
-    value = first["input"]
-    message = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    if (limit := first.get("ctx", {}).get("le")) is not None:
-        message = f"less than or equal to {limit:g}"  # pydantic prints all digits of 1e30
-    auto = " or 'auto'" if any("auto" in str(e.get("ctx", "")) for e in error.errors()) else ""
+    of_key = [each for each in error.errors() if each["loc"][0] == key]
+    message = must_be(first)
+    takes_auto = any("auto" in str(each.get("ctx", "")) for each in of_key)
+    auto = " or 'auto'" if takes_auto and "'auto'" not in message else ""
     help_text = RunConfig.model_fields[field_name(key)].description
-    return f"run-config key '{key}' is {value!r} but must be {message}{auto} ({help_text})"
+    return f"run-config key '{key}' is {first['input']!r} but must be {message}{auto} ({help_text})"
 
 
 def load_run_config(project: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:

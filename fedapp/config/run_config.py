@@ -14,10 +14,10 @@ from pydantic import Field, create_model
 
 from fedapp.config.extensions import foreign_keys, own_files
 from fedapp.config.key_groups import LOCAL, RECORDING, field_name, kebab, marked_keys
-from fedapp.config.overrides import AUTO, DEFAULT
+from fedapp.config.overrides import AUTO, DEFAULT, FIXED
 from fedapp.config.run_keys import KEY_GROUPS, RunKeys
 from fedapp.core.extension_files import ExtensionFile
-from fedapp.methods.table import method_keys
+from fedapp.methods.table import find_method, method_keys
 
 if TYPE_CHECKING:
 
@@ -53,15 +53,18 @@ class RunConfig(_AllKeys):
         return {**own, "resume": ""}
 
     def origins(self, unresolved: Mapping[str, Any]) -> dict[str, str]:
-        """Return "auto" for recorded keys that "auto" has chosen, "default" for those at theirs.
+        """Return who has chosen the value of a recorded key: "default", "fixed" or "auto".
 
-        `unresolved` is the configuration with its "auto"; all other keys are the user's choice.
+        "fixed" is a value that the method determines whatever the user says. All other keys are the
+        user's choice. `unresolved` is the configuration with its "auto".
         """
         found: dict[str, str] = {}
-        defaults = self.defaults()
+        defaults, fixed = self.defaults(), set(map(kebab, find_method(self.method).fixed))
         for key, value in self.recorded().items():
             if value == defaults[key]:
                 found[key] = DEFAULT
+            elif key in fixed:
+                found[key] = FIXED
             elif value != "auto" and unresolved.get(key, defaults[key]) == "auto":
                 found[key] = AUTO
         return found

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic_core import ErrorDetails
 
 Auto = Literal["auto"]
 MOST = 1e30  # of any factor; float32 ends at 3.4e38, and an Adam step can be ten times the rate
@@ -13,6 +14,13 @@ Unsigned = Annotated[int, Field(ge=0)]
 Threads = Annotated[int, Field(ge=0, le=1024)]
 Weight = Annotated[float, Field(ge=0, le=MOST)]
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def must_be(error: ErrorDetails) -> str:
+    """Return what a refused value must be, for a sentence: "greater than 0"."""
+    if (limit := error.get("ctx", {}).get("le")) is not None:
+        return f"less than or equal to {limit:g}"  # pydantic prints all digits of 1e30
+    return error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,15 @@ def test_with_changes_auto_values_are_chosen_again(record, change):
     assert changed == resolved(first, change).flat() | same_folder
 
 
+@pytest.mark.parametrize("method", ["feddyn", "centralised"])
+def test_values_that_a_method_fixes_are_not_the_users(record, method):
+    config = record(f"method='{method}' num-rounds=7")
+    assert read_overrides([config])["weights"] == "uniform"  # the run is repeated as it was
+    after = resolved(config, "method='fedavg'")
+    assert (after.weights, after.num_clients, after.partition) == ("size", 20, "shards")
+    assert after.num_rounds == 7
+
+
 def test_values_that_the_user_set_stay_with_later_overrides(record):
     first = "method='dr' partition-seed=9 lr=0.7 regulariser='ntd'"
     again = resolved(record(first), "method='fedavg' seed=1")

@@ -8,6 +8,7 @@ from clients.base import LocalClient
 from fedapp.config.own_methods import check_method
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
+from fedapp.core.keys import Key, Weight
 from fedapp.methods import METHODS, ClientSpec, HeadSpec, LossSpec, Method, ServerSpec, find_method
 from fedapp.methods.row import Exchange, FineTuning, PersonalModels
 from fedapp.models.model import build_model, shared_tensors
@@ -103,6 +104,10 @@ def test_a_class_that_cannot_be_built_or_resumed_is_one_sentence(refused, messag
         ({"personal": PersonalModels(), "exchange": Exchange(sends="body")}, "is sent 'body'"),
         ({"accuracy": "x"}, "accuracy 'x' does not exist"),
         ({"needs": "has_layers"}, "needed property of a model 'has_layers' does not exist"),
+        ({"fixed": {"weights": "Size"}}, "'weights' is 'Size' but must be 'size' or 'uniform'"),
+        ({"fixed": {"num-clients": "5"}}, "'num-clients' is '5' but must be integer"),
+        ({"fixed": {"momentum": 1.5}}, "'momentum' is 1.5 but must be less than"),
+        ({"keys": {"own-w": Key(Weight, -1.0, "")}}, "default of the key 'own-w' is -1.0 but must"),
     ],
 )
 def test_a_word_or_key_that_does_not_exist_is_one_sentence(parts, message):
