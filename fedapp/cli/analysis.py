@@ -13,6 +13,7 @@ import typer
 
 from fedapp.cli.options import AsJson, show, write_png
 from fedapp.config.overrides import read_overrides
+from fedapp.core.errors import printable
 from fedapp.results.formatting import clients_headline, percent
 
 Plot = Annotated[Path | None, typer.Option(help="PNG file for a plot of accuracy against MB.")]
@@ -202,7 +203,7 @@ def classify(
     if trained.depends_on_batch:
         print(f"note: {BATCH_NOTE}", file=sys.stderr)
     rows = [
-        {"image": str(file), "class": guess.label, "score": round(guess.score, 4)}
+        {"image": printable(file), "class": guess.label, "score": round(guess.score, 4)}
         for file, guess in zip(files, guesses, strict=True)
     ]
     show("Classes", rows, as_json)

@@ -6,23 +6,43 @@ ServerApp print only that sentence, without a traceback.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
     """A mistake in the configuration, the data or the environment, explained in one sentence."""
 
     def __init__(self, sentence: str) -> None:
-        """Set the message; bytes of a file name that are not UTF-8 are written as \\udcNN.
+        """Set the message, which any terminal and Flower's messages can hold."""
+        super().__init__(printable(sentence))
 
-        This makes the message printable and usable in Flower messages.
-        """
-        super().__init__(sentence.encode("utf-8", "backslashreplace").decode())
+
+def printable(text: object) -> str:
+    """Return a text with the bytes of a file name that are not UTF-8 as \\udcNN."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+# PyTorch's allocator, a new CUDA context, and NVIDIA's libraries each have words of their own.
+_MEMORY_IS_FULL = ("CUDA out of memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+
+
+@contextmanager
+def full_memory_explained(where: str = "") -> Iterator[None]:
+    """Raise UserError for an error of a GPU whose memory is full; `where` begins its sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if sentence := out_of_memory(error):
+            raise UserError(f"{where}{sentence}") from None
+        raise
 
 
 def out_of_memory(error: Exception) -> str:
-    """Return one sentence for PyTorch's error about full GPU memory."""
-    details = ". ".join(str(error).split(". ")[:3])
+    """Return one sentence for an error of a GPU whose memory is full; "" for another error."""
+    if not any(words in str(error) for words in _MEMORY_IS_FULL):
+        return ""
+    details = ". ".join(str(error).split("\n")[0].split(". ")[:3])
     return (
         f"a GPU's memory is full ({details}); use fewer workers on it (--workers), a smaller "
         "batch-size or device='cpu'"

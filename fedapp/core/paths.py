@@ -3,6 +3,8 @@
 import hashlib
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedapp.core.errors import UserError
@@ -21,6 +23,18 @@ def expanded(path: str | Path, what: str) -> Path:
         raise UserError(
             f"{what} is '{path}' but there is no such home folder; write the whole path"
         ) from None
+
+
+@contextmanager
+def readable(path: Path, what: str) -> Iterator[None]:
+    """Raise UserError where a path cannot be looked at; `what` names its source, such as a key.
+
+    Python before 3.12 raises an error for a path that is too long or in a closed folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {path} cannot be read: {error.strerror}") from None
 
 
 def absolute(path: str | Path, what: str) -> Path:

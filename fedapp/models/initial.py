@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import UserError
-from fedapp.core.paths import expanded
+from fedapp.core.paths import expanded, readable
 from fedapp.models.model import Model
 
 IMAGENET = "imagenet"
@@ -24,7 +24,9 @@ _COUNTER = "num_batches_tracked"  # of BatchNorm; runs do not store it
 
 
 def find_initial(name: str, data_dir: str, download: bool = False) -> Path | None:
-    """Return the file of `initial-model`, searched in `data_dir` first; None for "".
+    """Return the file of `initial-model`, a relative one in `data_dir` first; None for "".
+
+    `fedapp run` has made the name absolute if it exists in the current folder.
 
     "imagenet" is torchvision's file for ResNet-18 in `data_dir` or in PyTorch's cache; `download`
     fetches it to the cache. Raises UserError if there is no such file.
@@ -35,9 +37,10 @@ def find_initial(name: str, data_dir: str, download: bool = False) -> Path | Non
         return _imagenet(data_dir, download)
     candidates = [expanded(data_dir, "data-dir") / name, expanded(name, "initial-model")]
     for candidate in candidates:
-        path = candidate / _RUN_FILE if candidate.is_dir() else candidate
-        if path.is_file():
-            return path
+        with readable(candidate, "initial-model"):
+            path = candidate / _RUN_FILE if candidate.is_dir() else candidate
+            if path.is_file():
+                return path
     raise UserError(
         f"run-config key 'initial-model' is '{name}' but there is no such file or run directory "
         f"(looked for {candidates[0].absolute()} and {candidates[1].absolute()})"

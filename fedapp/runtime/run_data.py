@@ -7,6 +7,7 @@ compares the copies by a hash before round 1.
 
 import hashlib
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -58,6 +59,7 @@ def draw_partition(
     Raises:
         UserError: these labels do not allow the split, or its file is missing or wrong.
     """
+    listed = config.partition_file
     spec = PartitionSpec(
         num_clients=config.num_clients,
         shards=config.shards,
@@ -66,7 +68,7 @@ def draw_partition(
         sigma=config.unbalanced_sigma,
         lda_cap=config.lda_cap,
         own=own,
-        file=find_split(config.partition_file, data_dir or config.data_dir),
+        file=find_split(listed, data_dir or config.data_dir) if listed else Path(),
         pooled=config.pool_data is True,
     )
     rng = numpy_rng(int(config.partition_seed), Stream.PARTITION)

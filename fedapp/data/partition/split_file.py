@@ -14,7 +14,7 @@ import numpy as np
 
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_named
-from fedapp.core.paths import expanded, name_and_hash
+from fedapp.core.paths import expanded, name_and_hash, readable
 from fedapp.data.partition.assignment import Indices, Partition, count_classes, matching_test_parts
 
 _KEYS = {"train", "test", "pooled"}
@@ -24,7 +24,8 @@ def find_split(name: str, data_dir: str) -> Path:
     """Return the path of a run's `partition-file`: in its data-dir, or as it is."""
     path = expanded(name, "partition-file")
     inside = expanded(data_dir, "data-dir") / path
-    return inside if inside.exists() else path
+    with readable(inside, "partition-file"):
+        return inside if inside.exists() else path
 
 
 def source(path: Path) -> str:

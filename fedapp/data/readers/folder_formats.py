@@ -118,8 +118,8 @@ class FlowersFormat:
         }
         arrays: Arrays = {}
         for split, ids in splits.items():
-            if ids.min() < 1 or ids.max() > len(labels):
-                raise damaged(paths["setid.mat"], f"an image id is not in 1..{len(labels)}")
+            if not len(ids) or ids.min() < 1 or ids.max() > len(labels):
+                raise damaged(paths["setid.mat"], f"image ids must be in 1..{len(labels)}")
             names = [f"jpg/image_{number:05d}.jpg" for number in ids]
             arrays[f"{split}_images"], _ = read_images(paths["."], names, self.side, resize=True)
             arrays[f"{split}_labels"] = labels[ids - 1]

@@ -77,7 +77,10 @@ class CifarFormat:
         if data.dtype != np.uint8 or data.shape != (len(labels), 3072):
             raise damaged(path, f"'data' must be uint8 [{len(labels)}, 3072]")
         images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(images), np.array(labels, dtype=np.int64)
+        try:
+            return np.ascontiguousarray(images), np.array(labels, dtype=np.int64)
+        except (TypeError, ValueError, OverflowError):
+            raise damaged(path, f"'{self.label_key}' must be whole numbers") from None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
@@ -203,8 +204,14 @@ def stack_photos(
         side: of the square images in pixels.
 
     Raises:
-        UserError: a photo has another size.
+        UserError: a photo has another size, or this machine's memory cannot hold them all.
     """
+    needed, memory = 3 * count * side**2, psutil.virtual_memory().total
+    if needed > memory:
+        raise UserError(
+            f"{count} images of {side}x{side} pixels need {needed / 1e9:.0f} GB of memory, and "
+            f"this machine has {memory / 1e9:.0f}: make the images smaller"
+        )
     images = np.empty((count, side, side, 3), dtype=np.uint8)
     grey = True
     for index, (name, photo) in enumerate(tracked(photos, "decoding images", count)):

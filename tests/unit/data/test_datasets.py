@@ -233,6 +233,8 @@ def cifar_batch(rows: int, labels: object) -> bytes:
         ("test_batch", cifar_batch(4, [1, 2, 3, 4])[:5000]),
         ("test_batch", cifar_batch(4, [1, 2, 3])),
         ("test_batch", cifar_batch(4, None)),
+        ("test_batch", cifar_batch(4, [1, 2, "cat", 3])),
+        ("test_batch", cifar_batch(4, [1, None, 2, 3])),
         ("data_batch_1", pickle.dumps([1, 2])),
         ("data_batch_1", pickle.dumps({"data": np.zeros((1, 3072)), "labels": [1]})),
         ("data_batch_1", pickle.dumps({"data": Exploit(), "labels": [1]})),

@@ -136,6 +136,13 @@ def resized(path: Path) -> Path:
 
 
 Spoil = Callable[[Path], Path]
+
+
+def without_test_ids(path: Path) -> Path:
+    savemat(path, {"trnid": [[1]], "valid": [[2]], "tstid": np.zeros((1, 0))})
+    return path
+
+
 CASES: list[tuple[str, Spoil, str]] = [
     ("cinic", lambda r: cut(r / "train/cat/cifar10-train-0.png"), "cannot read image {path}"),
     (
@@ -170,6 +177,7 @@ CASES: list[tuple[str, Spoil, str]] = [
     ),
     ("flowers", lambda r: cut(r / "setid.mat"), "{path} is damaged"),
     ("flowers", lambda r: replaced(r / "imagelabels.mat", "<html>"), "{path} is damaged"),
+    ("flowers", lambda r: without_test_ids(r / "setid.mat"), "image ids must be in 1..306"),
     ("flowers", lambda r: removed(r / "jpg/image_00007.jpg"), "cannot read image {path}"),
 ]
 

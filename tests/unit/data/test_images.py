@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import Dataset, load_dataset
-from fedapp.data.readers.images import channel_statistics, read_image
+from fedapp.data.readers.images import channel_statistics, read_image, stack_photos
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -163,6 +163,11 @@ def test_an_offending_file_is_named(folder, spoil, message):
     with pytest.raises(UserError) as error:
         load(folder)
     assert message.format(path=path) in str(error.value)
+
+
+def test_images_beyond_this_machines_memory_are_refused_before_they_are_read():
+    with pytest.raises(UserError, match=r"1000000000 images of 999x999 .* make the images smaller"):
+        stack_photos(iter(()), 10**9, 999)
 
 
 def without_test(folder: Path) -> None:

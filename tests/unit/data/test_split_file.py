@@ -18,6 +18,7 @@ from fedapp.core.errors import UserError
 from fedapp.data.partition.split_file import find_split, source, write_split
 from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 from fedapp.engines.in_process import InProcessGrid
+from fedapp.models.initial import find_initial
 from fedapp.results.comparison import group_runs
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.identity import shared_properties
@@ -139,6 +140,13 @@ def test_a_relative_file_is_in_the_data_folder_or_the_current_one(tmp_path, monk
     (data_dir / "split.json").touch()
     assert find_split("split.json", str(data_dir)) == data_dir / "split.json"
     assert find_split(merged["partition-file"], str(data_dir)) == current / "split.json"
+
+
+def test_a_path_that_cannot_be_looked_at_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"partition-file: .* cannot be read: File name too long"):
+        find_split("x" * 300, str(tmp_path))
+    with pytest.raises(UserError, match=r"initial-model: .* cannot be read: File name too long"):
+        find_initial("x" * 300, str(tmp_path))
 
 
 def test_a_missing_file_is_named(tmp_path):
