@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -21,7 +20,7 @@ from fedapp.config.overrides import with_extension_keys
 from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config, rate_note
 from fedapp.config.run_config import RunConfig
-from fedapp.core.errors import UserError, out_of_memory
+from fedapp.core.errors import UserError, full_memory_explained
 from fedapp.core.log import configure
 from fedapp.core.plugins import plugin
 from fedapp.results.run_directory import RunDirectory
@@ -60,7 +59,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         log.info(note)
     check_name(config)
     own = user_callbacks(config.callbacks)
-    try:
+    with full_memory_explained("the server: "):
         # before the directory is created: missing data must not leave an empty one
         process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:
@@ -70,8 +69,6 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
             recorder = Recorder(directory, config, process, started, calls, origins)
             with closing(recorder):
                 train(grid, recorder, saved)
-    except torch.OutOfMemoryError as error:
-        raise UserError(f"the server: {out_of_memory(error)}") from None
 
 
 def callbacks_of(

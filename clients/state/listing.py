@@ -160,13 +160,19 @@ def _examine(run: Path, clients: list[Path]) -> RunState:
 
 
 def _remove(run: Path) -> None:
-    """Remove a run's files and the folders that this leaves empty."""
+    """Remove a run's files and the folders that this leaves empty.
+
+    Where one client's cannot be removed, because it is training, those of the others still are.
+    """
+    failed: StateError | None = None
     for folder in _client_folders(run):
         try:
             _remove_files(folder, f"client {folder.name} of run '{run.name}'")
-        except StateError:
+        except StateError as error:
             if any((folder / file).is_file() for file in _STATES):
-                raise  # otherwise another process has removed them
+                failed = failed or error  # otherwise another process has removed them
+    if failed:
+        raise failed
     with suppress(OSError):  # the folder has other content
         run.rmdir()
 

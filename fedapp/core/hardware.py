@@ -10,6 +10,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+from functools import cache
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ from fedapp.core.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+
+
+_PATIENCE = 60.0  # seconds for nvidia-smi, which hangs if a GPU is lost
 
 
 def gpu_count() -> int:
@@ -93,9 +97,22 @@ def gpu_names() -> list[str]:
     if visible is not None:  # CUDA ignores the first invalid name and all names after it
         names = (name.strip() for name in visible.split(","))
         return list(takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), names))
-    program = shutil.which("nvidia-smi")
+    return [str(n) for n in range(_listed_gpus(shutil.which("nvidia-smi")))]
+
+
+@cache
+def _listed_gpus(program: str | None) -> int:
+    """Return how many GPUs nvidia-smi lists, which can take seconds; none without the program."""
     if program is None:
-        return []
-    listed = subprocess.run([program, "-L"], capture_output=True, text=True, check=False)
+        return 0
+    try:
+        listed = subprocess.run(
+            [program, "-L"], capture_output=True, text=True, check=False, timeout=_PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"{program} -L does not answer: a GPU may be lost (restart the machine); "
+            "CUDA_VISIBLE_DEVICES='' hides all GPUs"
+        ) from None
     gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
-    return [str(n) for n in range(len(gpus))] if listed.returncode == 0 else []
+    return len(gpus) if listed.returncode == 0 else 0

@@ -7,6 +7,7 @@ code must not change during the run, and starts `fedapp.engines.simulation` in i
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from fedapp.config.project import components, merge
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
 from fedapp.engines.resources import Engine, Resources, default_engine
-from fedapp.engines.subprocesses import run_task
+from fedapp.engines.subprocesses import FAILED, run_task
 
 _PATH_VARIABLES = ("FEDAPP_STATE", "FEDAPP_CACHE", "XDG_CACHE_HOME", "TORCH_HOME")
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))  # what the system says of a disk
@@ -62,7 +63,19 @@ def run(
         # The working directory must contain no second copy, because Ray's workers import from it
         # first.
         streams = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
-        return run_task("fedapp.engines.simulation", task, env=environment, cwd=home, **streams)
+        ended = run_task("fedapp.engines.simulation", task, env=environment, cwd=home, **streams)
+    if ended >= 0:
+        return ended
+    os.write(2 if output is None else output, f"fedapp: {_killed(-ended)}\n".encode())
+    return FAILED
+
+
+def _killed(by: int) -> str:
+    return (
+        f"the run's process was killed by signal {by} ({signal.Signals(by).name}), perhaps because "
+        "the machine had no memory left: take fewer workers (--workers) or a smaller batch-size; "
+        "with resume='auto' the run goes on from its last checkpoint"
+    )
 
 
 def _search_path(text: str) -> list[str]:

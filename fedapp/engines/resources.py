@@ -50,7 +50,8 @@ class Resources:
         Without a pool and with few sampled clients per worker, some nodes would get several clients
         and delay their worker. Then there are more nodes, so that most have at most one client.
         """
-        gpus = len(gpu_names()) if device != "cpu" else 0
+        one = device.startswith("cuda:")
+        gpus = len(gpu_names()[: 1 if one else None]) if device != "cpu" else 0
         workers = self.workers or self._automatic_workers(gpus)
         workers = max(1, min(workers, num_clients))
         per_worker = 4
@@ -60,7 +61,7 @@ class Resources:
             per_worker = 16
         nodes = self.nodes or min(num_clients, per_worker * workers)
         share = self.gpus if self.gpus >= 0 else min(1.0, gpus / workers)
-        share = 0.0 if device.startswith("cuda:") else share
+        share = 0.0 if one else share
         return Resources(nodes, workers, share)
 
     def _automatic_workers(self, gpus: int) -> int:

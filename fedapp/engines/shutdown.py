@@ -26,6 +26,9 @@ def stop(code: int) -> None:
     _asked.append(code)
     if "ray" in sys.modules:
         _mute()
+        limit = threading.Timer(_PATIENCE, leave, (code,))
+        limit.daemon = True
+        limit.start()
         with suppress(Exception):  # Ray may be starting
             sys.modules["ray"].shutdown()
     leave(code)

@@ -26,12 +26,14 @@ def install_signal_handlers(act: Callable[[], object] | None = None) -> None:
     """Let SIGINT, SIGTERM and SIGHUP call `act`, or raise KeyboardInterrupt, in the main thread.
 
     A process that ignores SIGHUP, as under nohup, goes on doing so. After the first signal SIGTERM
-    is ignored, because both a batch system and the parent process may send it. A second SIGINT acts
-    again.
+    and SIGHUP are ignored: both a batch system and the parent process may send SIGTERM, both the
+    shell and the closing terminal SIGHUP. A second SIGINT acts again.
     """
 
     def handler(*_: object) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is handler:
+                signal.signal(number, lambda *_: None)
         if act is None:
             raise KeyboardInterrupt
         act()

@@ -8,7 +8,9 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -34,7 +36,8 @@ from fedapp.engines.subprocesses import (
 log = logging.getLogger(__name__)
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
 STOPPED = "interrupted"  # what a run's verdict is after Ctrl-C or a signal
-_started = count()  # number of runs started in their own processes
+_running: Counter[str] = Counter()  # runs in processes of their own, by GPU
+_choosing = threading.Lock()
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -120,8 +123,9 @@ def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Re
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{overrides['run-name']}.log"
     task = {"project": str(project.absolute()), "overrides": dict(overrides)}
-    with log.open("ab") as output:  # another process may run it, and write it too
-        environment = _environment(str(merge(project, overrides).get("device", "")))
+    device = str(merge(project, overrides).get("device", ""))
+    # another process may run it, and write the log too
+    with log.open("ab") as output, _environment(device) as environment:
         options = {"stdout": output, "stderr": subprocess.STDOUT, "env": environment}
         code = run_task("fedapp.experiments.jobs", task, **options)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
@@ -130,12 +134,24 @@ def run_in_subprocess(project: Path, overrides: Mapping[str, Any], resources: Re
     return code
 
 
-def _environment(device: str) -> dict[str, str]:
-    """Return this environment, with the next one of several GPUs unless `device` names one."""
+@contextmanager
+def _environment(device: str) -> Iterator[dict[str, str]]:
+    """Yield this environment for a run, with one of several GPUs unless `device` names one.
+
+    It is the GPU with the fewest such runs.
+    """
     names = gpu_names()
     if len(names) < 2 or device.startswith("cuda:"):
-        return dict(os.environ)
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": names[next(_started) % len(names)]}
+        yield dict(os.environ)
+        return
+    with _choosing:
+        name = min(names, key=_running.__getitem__)
+        _running[name] += 1
+    try:
+        yield {**os.environ, "CUDA_VISIBLE_DEVICES": name}
+    finally:
+        with _choosing:
+            _running[name] -= 1
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
-import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -23,7 +22,7 @@ from clients.state.store import StateError
 from clients.training.local_training import LossDiverged
 from clients.training.objective import NotScalarError
 from clients.update import Update
-from fedapp.core.errors import UserError, out_of_memory
+from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
 from fedapp.core.extension_files import own_mistake
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
@@ -59,7 +58,8 @@ answer_steps(app)
 def query(message: Message, context: Context) -> Message:
     """Reply with the node's identity: partition, clients and their examples, versions, device."""
     try:
-        identity = describe(context)
+        with full_memory_explained():
+            identity = describe(context)
     except UserError as mistake:
         identity = {"error": str(mistake)}
     return Message(RecordDict({"identity": ConfigRecord(identity)}), reply_to=message)
@@ -162,8 +162,10 @@ def _unpack(
     message: Message, context: Context
 ) -> tuple[ProcessContext, Task, Arrays, dict[str, Arrays]]:
     """Return this process's context, and the message's task, shared arrays and named extras."""
+    with full_memory_explained():
+        process = open_process(context.run_config, context.node_config)
     return (
-        open_process(context.run_config, context.node_config),
+        process,
         Task.from_record(message.content.config_records[TASK]),
         from_array_record(message.content.array_records[ARRAYS]),
         extra_records(message.content),
@@ -291,8 +293,6 @@ def _failure(client: int, error: Exception) -> ClientFailure:
 
 def _explain(error: Exception) -> str:
     """Return the sentence of a user's mistake, or the traceback of any other error."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return out_of_memory(error)
     if isinstance(error, UserError | StateError | NotScalarError):
         return str(error)
-    return own_mistake(error) or traceback.format_exc()
+    return out_of_memory(error) or own_mistake(error) or traceback.format_exc()

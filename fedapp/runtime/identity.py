@@ -104,14 +104,14 @@ def shared_properties(process: ProcessContext) -> dict[str, str]:
 
 def _partition_of(node_config: Mapping[str, Any]) -> tuple[int, int]:
     """Return partition-id and num-partitions; raises UserError that names a missing or bad key."""
-    try:
-        partition_id = int(node_config["partition-id"])
-        num_partitions = int(node_config["num-partitions"])
-    except KeyError as missing:
-        raise UserError(
-            f"this node has no partition: start the SuperNode with --node-config "
-            f'"partition-id=0 num-partitions=4" ({missing} is missing)'
-        ) from None
+    for key in ("partition-id", "num-partitions"):
+        if type(value := node_config.get(key)) is not int:
+            problem = "is missing" if value is None else f"is {value!r}, not a whole number"
+            raise UserError(
+                f"this node has no partition: start the SuperNode with --node-config "
+                f"\"partition-id=0 num-partitions=4\" ('{key}' {problem})"
+            )
+    partition_id, num_partitions = node_config["partition-id"], node_config["num-partitions"]
     if not 0 <= partition_id < num_partitions:
         raise UserError(
             f"partition-id is {partition_id} but must be from 0 to {num_partitions - 1} "

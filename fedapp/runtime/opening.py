@@ -175,7 +175,7 @@ def _check_states(run: RunDirectory, config: RunConfig) -> None:
         raise UserError(
             f"resume: {run.path.absolute()} has {outcome(run)}, and its clients' states were "
             "removed at its end because keep-state was false: train from the start with another "
-            "run-name, or go on with new states by state-missing='reinit'"
+            "run-name, or (FedCurv cannot) go on with new states by state-missing='reinit'"
         )
 
 

@@ -53,8 +53,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     except RoundFailed as reason:
         diverged = isinstance(reason, RoundDiverged)
         recorder.finish("failed", str(reason), diverged=diverged)
-        if diverged:  # it would do so again, so nobody resumes it
-            _forget_states(grid, federation, strategy, config)
+        if diverged:  # it would do so again, so nobody resumes it, unless a node has lied
+            _forget_states(grid, federation, strategy, config, config.tolerate_failures)
         raise UserError(str(reason)) from None
     except UserError as mistake:
         recorder.finish("failed", str(mistake))
@@ -69,10 +69,17 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
 
 
 def _forget_states(
-    grid: Grid, federation: Federation, strategy: ClientStrategy, config: RunConfig
+    grid: Grid,
+    federation: Federation,
+    strategy: ClientStrategy,
+    config: RunConfig,
+    keep: bool = False,
 ) -> None:
-    """Let the nodes remove what they keep of an ended run, unless the user wants to keep it."""
-    states = strategy.state_key if not config.keep_state else ""
+    """Let the nodes remove what they keep of an ended run; clients' states only unless `keep`.
+
+    The user may want to keep them, too.
+    """
+    states = strategy.state_key if not (config.keep_state or keep) else ""
     if states or config.secure_aggregation != "off":
         forget(grid, federation, states)
 

@@ -204,6 +204,8 @@ class ClientStrategy(RoundLoop):
         every = self.client_evaluation_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
+        if self.federation.pool:
+            self.federation.set_connected(grid.get_node_ids())
         arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
         self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
         messages = self._messages(MessageType.EVALUATE, tasks, arrays, self.evaluation_extras)

@@ -24,10 +24,10 @@ class Federation:
     pool: Sequence[int] = ()
     architectures: Mapping[int, str] = field(default_factory=dict)
     _pace: dict[str, float] = field(default_factory=dict)  # least seconds per image
-    _connected: frozenset[int] = frozenset()  # nodes, at the start of the round
+    _connected: frozenset[int] = frozenset()  # nodes, at the start of a training or evaluation
 
     def set_connected(self, nodes: Iterable[int]) -> None:
-        """Store which nodes are connected; the others of a pool get no clients in this round."""
+        """Store which nodes are connected; the others of a pool get no clients."""
         self._connected = frozenset(nodes)
 
     def by_node(self, clients: list[int]) -> dict[int, list[int]]:

@@ -194,6 +194,8 @@ def unpack_report(content: RecordDict) -> tuple[list[ClientResult], list[ClientF
 def unpack_failures(content: RecordDict) -> list[ClientFailure]:
     """Read the failures of a reply; raises KeyError, TypeError or ValueError as `unpack_report`."""
     failures = _rows(ClientFailure, content.config_records.get(FAILURES))
+    if other := {failure.kind for failure in failures} - {DIVERGED, ERROR}:
+        raise ValueError(f"a failure is of the kind {sorted(other, key=str)[0]!r}")
     return [replace(failure, reason=failure.reason[:_LONGEST_REASON]) for failure in failures]
 
 

@@ -1,8 +1,9 @@
 """The warm worker: it answers a SuperNode's messages and keeps model, data and CUDA loaded.
 
 `warm.py` starts it with a listening socket and the id of a parent process. The worker answers one
-message at a time with the handlers of `client_app.py`. It ends with the parent process, or after
-half an hour without messages. It finishes a training whose sender has ended, and drops the answer.
+message at a time with the handlers of `client_app.py`. It ends with the parent process, also in the
+middle of a training, or after half an hour without messages. It finishes a training whose sender
+has ended, and drops the answer.
 """
 
 import logging
@@ -11,6 +12,8 @@ import select
 import socket
 import sys
 import traceback
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from flwr.app import Context, Message, MessageType
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
 from fedapp.engines.deployment.warm import ANSWER, FAILURE, GONE, MISTAKE
+from fedapp.engines.subprocesses import call_after
 
 log = logging.getLogger("fedapp.engines.deployment.warm_worker")  # run as __main__
 IDLE_SECONDS = 1800.0
@@ -43,10 +47,32 @@ def serve(listener: socket.socket, parent: int, idle: float = IDLE_SECONDS) -> N
     except ProcessLookupError:
         return  # the parent has already ended
     finally:
-        # Remove the socket, so that no new message finds it, but not a newer worker's socket. The
-        # lock file stays: a waiting process and later ones must lock the same file.
-        if path.exists() and path.stat().st_ino == inode:
-            path.unlink()
+        _remove_socket(path, inode)
+
+
+def _remove_socket(path: Path, inode: int) -> None:
+    """Remove the socket, so that no new message finds it, but not a newer worker's socket.
+
+    The lock file stays: a waiting process and later ones must lock the same file.
+    """
+    if path.exists() and path.stat().st_ino == inode:
+        path.unlink()
+
+
+def _leave(path: Path, inode: int) -> None:
+    _remove_socket(path, inode)
+    os._exit(0)
+
+
+def _end_with(parent: int, listener: socket.socket) -> None:
+    """Let a thread end this process with its parent, also during a training.
+
+    A restarted SuperNode has another worker, which needs the client's lock and the GPU's memory.
+    """
+    with suppress(ProcessLookupError):  # the parent has already ended, as `serve` finds out
+        if ends := _end_of(parent):
+            name = _name_of(listener)
+            call_after(partial(select.select, ends, [], []), partial(_leave, *name))
 
 
 def _answer(connection: Connection) -> None:
@@ -99,6 +125,7 @@ def main() -> None:
     configure()
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     with socket.socket(fileno=descriptor) as listener:
+        _end_with(parent, listener)
         serve(listener, parent)
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from clients.state import listing
 from clients.state.listing import UnknownRun, clean, export_state, list_states
-from clients.state.store import ClientState, StateError
+from clients.state.store import ClientState, StateError, file_lock
 from fedapp.cli.app import app
 from fedapp.cli.state import state_folder
 from fedapp.core.errors import UserError
@@ -56,6 +56,14 @@ def test_removing_one_run_reads_no_other(root, monkeypatch):
     monkeypatch.setattr(listing, "_state_of", lambda run: seen.append(run.name) or state_of(run))
     assert names(clean(root, "middle")) == ["middle"]
     assert seen == ["middle"]
+
+
+def test_one_client_that_trains_keeps_only_its_own_files(root, monkeypatch):
+    monkeypatch.setattr(listing, "_PATIENCE", 0.1)
+    first = sorted(path for path in (root / "middle").iterdir() if path.is_dir())[0]
+    with file_lock(first), pytest.raises(StateError, match="client"):
+        clean(root, "middle")
+    assert {path.parent for path in (root / "middle").rglob("*.safetensors")} == {first}
 
 
 def test_runs_of_other_users_are_left_alone(root, monkeypatch):

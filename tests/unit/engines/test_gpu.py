@@ -1,5 +1,6 @@
 """What of the use of GPUs can be checked without one: choices, sentences, settings, seeds."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from in_process import federate, settings
 from clients.base import LocalClient
 from fedapp import server_app
 from fedapp.config.resolve import parse_config
+from fedapp.core import hardware
 from fedapp.core.errors import UserError
 from fedapp.core.hardware import choose_device, gpu_names, set_float32_precision
 from fedapp.engines.deployment import doctor
 from fedapp.engines.launch import environment_for
 from fedapp.engines.resources import Resources
 from fedapp.experiments import jobs
-from fedapp.runtime import process
+from fedapp.runtime import client, process
 from fedapp.runtime.process import ProcessContext
 
 FULL = torch.OutOfMemoryError(
@@ -48,7 +50,7 @@ def test_workers_share_gpus_unless_the_device_says_otherwise(monkeypatch):
     assert Resources().resolve(100) == Resources(32, 8, 0.25)
     assert Resources().resolve(100, device="cuda") == Resources(32, 8, 0.25)
     assert Resources().resolve(100, device="cpu") == Resources(64, 16, 0.0)
-    assert Resources().resolve(100, device="cuda:1") == Resources(32, 8, 0.0)  # all are shown
+    assert Resources().resolve(100, device="cuda:1") == Resources(16, 4, 0.0)  # all are shown
     assert Resources(gpus=1.0).resolve(100) == Resources(8, 2, 1.0)
     assert Resources(gpus=0.1).resolve(100) == Resources(80, 20, 0.1)
     assert Resources(gpus=4.0).resolve(100) == Resources(4, 1, 4.0)
@@ -68,7 +70,7 @@ def test_without_a_share_of_them_gpus_are_hidden(tmp_path, monkeypatch):
     assert environment_for(tmp_path, Resources())["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
+def test_processes_of_their_own_take_the_gpu_with_the_fewest_of_them(tmp_path, monkeypatch):
     taken = []
 
     def run_task(module, task, env, **_):
@@ -82,8 +84,7 @@ def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
             jobs.run_in_subprocess(
                 Path(), {"output-dir": str(tmp_path), "run-name": name}, Resources()
             )
-    assert sorted(taken[:2]) == ["2", "5"]
-    assert taken[2:] == ["4", "4"]
+    assert taken == ["2", "2", "4", "4"]  # one after the other, so that the first one is free
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     named = {"output-dir": str(tmp_path), "run-name": "c"}
     jobs.run_in_subprocess(Path(), {**named, "device": "cuda:1"}, Resources())
@@ -92,6 +93,8 @@ def test_processes_of_their_own_take_gpus_in_turn(tmp_path, monkeypatch):
     (project / "pyproject.toml").write_text('[tool.flwr.app.config]\ndevice = "cuda:0"\n')
     jobs.run_in_subprocess(project, named, Resources())
     assert taken[4:] == ["2,5", "2,5"]
+    with jobs._environment("auto") as one, jobs._environment("auto") as two:
+        assert {one["CUDA_VISIBLE_DEVICES"], two["CUDA_VISIBLE_DEVICES"]} == {"2", "5"}
 
 
 def test_a_client_without_memory_says_so_in_one_sentence(monkeypatch):
@@ -103,6 +106,42 @@ def test_a_client_without_memory_says_so_in_one_sentence(monkeypatch):
         federate(settings(num_rounds=1))
     assert SENTENCE in str(caught.value)
     assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be reported later.",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_a_gpu_that_is_full_before_the_first_model_is_one_sentence_of_the_node(monkeypatch, words):
+    def full(*_):
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(client, "open_process", full)
+    with pytest.raises(Exception, match="GPU's memory is full") as caught:
+        federate(settings(num_rounds=1))
+    assert "Traceback" not in str(caught.value)
+    monkeypatch.setattr(client, "describe", full)
+    with pytest.raises(UserError, match="cannot take part: a GPU's memory is full") as caught:
+        federate(settings(num_rounds=1))
+    assert "\n" not in str(caught.value)
+
+
+def test_nvidia_smi_is_asked_once_and_not_for_ever(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(hardware, "_PATIENCE", 0.1)
+    with pytest.raises(UserError, match="nvidia-smi -L does not answer: a GPU may be lost"):
+        gpu_names()
+    program.write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked\necho 'GPU 0: NVIDIA H100'\n")
+    monkeypatch.setattr(hardware, "_PATIENCE", 30.0)
+    assert gpu_names() == gpu_names() == ["0"]
+    assert (tmp_path / "asked").read_text() == "x\n"
 
 
 def test_a_server_without_memory_says_so_in_one_sentence(tmp_path, monkeypatch):

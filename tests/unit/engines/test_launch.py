@@ -10,7 +10,9 @@ import pytest
 
 from fedapp.config.project import merge
 from fedapp.core.errors import UserError
+from fedapp.engines import launch
 from fedapp.engines.launch import copy_app, environment_for
+from fedapp.engines.resources import Resources
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,6 +34,12 @@ def test_folders_named_by_the_environment_are_those_of_the_user(tmp_path, monkey
 def test_a_home_folder_of_nobody_is_said_before_anything_starts(key):
     with pytest.raises(UserError, match=f"^{key} is '~no-such-user/x' but there is no such home"):
         merge(ROOT, {key: "~no-such-user/x"})
+
+
+def test_a_run_whose_process_is_killed_says_so(monkeypatch, capfd):
+    monkeypatch.setattr(launch, "run_task", lambda *_, **__: -9)
+    assert launch.run(ROOT, {"num-rounds": 1}, Resources()) == 1
+    assert "was killed by signal 9 (SIGKILL), perhaps because" in capfd.readouterr().err
 
 
 def test_a_variable_that_names_the_home_folder_of_nobody_is_one_sentence(tmp_path, monkeypatch):

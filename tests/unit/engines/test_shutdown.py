@@ -15,6 +15,8 @@ sys.modules["ray"] = types.SimpleNamespace(shutdown=lambda: (began.set(), time.s
 if sys.argv[1] == "stopping":
     threading.Thread(target=shutdown.interrupted, daemon=True).start()
     began.wait()
+elif sys.argv[1] == "main thread":
+    shutdown.interrupted()
 shutdown.finish(1)
 """
 
@@ -33,7 +35,7 @@ shutdown.interrupted()
 """
 
 
-@pytest.mark.parametrize(("state", "code"), [("stopping", 130), ("alone", 1)])
+@pytest.mark.parametrize(("state", "code"), [("stopping", 130), ("main thread", 130), ("alone", 1)])
 def test_an_interruption_keeps_its_exit_code_where_ray_hangs(state, code):
     done = subprocess.run([sys.executable, "-c", PROGRAM, state], timeout=30, check=False)
     assert done.returncode == code

@@ -212,13 +212,13 @@ def test_states_of_an_attempt_that_is_given_up_are_removed(train, fail_in, tmp_p
     assert not list((tmp_path / "client-states").iterdir())
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_states_of_a_run_that_diverged_are_removed_too(train, fail_in, tmp_path, kept):
+@pytest.mark.parametrize("keeping", [{}, {"keep_state": True}, {"tolerate_failures": True}])
+def test_states_of_a_diverged_run_go_unless_a_node_may_have_lied(train, fail_in, tmp_path, keeping):
     fail_in(2, RoundDiverged("the mean is not finite"))
     with pytest.raises(UserError, match="the mean is not finite"):
-        train(method="scaffold", keep_state=kept)
+        train(method="scaffold", **keeping)
     assert RunDirectory.load(tmp_path / "one").summary()["diverged"]
-    assert bool(list((tmp_path / "client-states").iterdir())) == kept
+    assert bool(list((tmp_path / "client-states").iterdir())) == bool(keeping)
 
 
 def test_a_resumed_run_has_no_summary_while_it_trains(train, monkeypatch, tmp_path):

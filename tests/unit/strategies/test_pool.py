@@ -30,6 +30,20 @@ def test_a_lost_node_of_a_pool_gets_no_clients_until_it_is_back():
     assert federation.by_node([0, 1]) == {7: [0], 9: [1]}
 
 
+def pool_of_two(kind, config):
+    """Return the process, the strategy and the grid of a run on two nodes that host any client."""
+    grid = kind(config, 2)
+    for context in grid.contexts.values():
+        context.node_config["hosts"] = "any"
+    parsed = parse_config(config)
+    process = ProcessContext(parsed)
+    return process, build_strategy(parsed, process, wait_for_nodes(grid, 10, {}, 5), ""), grid
+
+
+def start_of(process):
+    return to_array_record({n: t.detach().numpy() for n, t in process.slot.shared.items()})
+
+
 def test_the_nodes_of_a_pool_that_are_left_train_all_clients():
     """A node is lost between two rounds, and no client with it."""
     config = settings(method="fedavg", num_rounds=3, tolerate_failures=True)
@@ -41,20 +55,29 @@ def test_the_nodes_of_a_pool_that_are_left_train_all_clients():
             return [node for node in asked[-1] if node != 101 or len(asked) < 3]
 
     reports = []
-    grid = Losing(config, 2)
-    for context in grid.contexts.values():
-        context.node_config["hosts"] = "any"
-    parsed = parse_config(config)
-    process = ProcessContext(parsed)
-    strategy = build_strategy(parsed, process, wait_for_nodes(grid, 10, {}, 5), "")
-    start = to_array_record({n: t.detach().numpy() for n, t in process.slot.shared.items()})
+    process, strategy, grid = pool_of_two(Losing, config)
 
     def note(server_round, arrays):
         reports.append((len(strategy.report.results), set(strategy._tasks_sent)))
 
-    strategy.start(grid, start, 3, 60, evaluate_fn=note)
+    strategy.start(grid, start_of(process), 3, 60, evaluate_fn=note)
     assert [trained for trained, _ in reports] == [reports[0][0]] * 3
     assert reports[-1][1] == {100}
+
+
+def test_a_node_that_is_lost_in_training_evaluates_no_client():
+    config = settings(method="fedavg", num_rounds=1, client_eval_every=1, tolerate_failures=True)
+    asked = []
+
+    class Losing(ShuffledGrid):
+        def get_node_ids(self):
+            asked.append(super().get_node_ids())
+            return [node for node in asked[-1] if node != 101 or len(asked) < 3]
+
+    process, strategy, grid = pool_of_two(Losing, config)
+    strategy.start(grid, start_of(process), 1, 60, evaluate_fn=lambda *_: None)
+    assert len(strategy.report.scores) == 10
+    assert strategy.report.unevaluated == []
 
 
 def test_a_pool_shares_the_work_of_different_architectures_evenly():

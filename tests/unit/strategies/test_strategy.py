@@ -169,8 +169,12 @@ def test_all_nodes_of_a_pool_are_waited_for():
 def test_a_node_without_a_place_says_how_to_give_it_one():
     grid = ShuffledGrid(settings(), nodes=1)
     grid.contexts[100].node_config.clear()
-    with pytest.raises(UserError, match="partition-id=0 num-partitions=4"):
+    with pytest.raises(UserError, match=r"partition-id=0 num-partitions=4.*'partition-id' is miss"):
         wait_for_nodes(grid, 10, {}, 5)
+    for wrong in ("zero", 0.5):
+        grid.contexts[100].node_config |= {"partition-id": wrong, "num-partitions": 1}
+        with pytest.raises(UserError, match=f"'partition-id' is {wrong!r}, not a whole number"):
+            wait_for_nodes(grid, 10, {}, 5)
 
 
 def test_cohorts_depend_on_seed_and_round_only():

@@ -131,6 +131,18 @@ def test_numbers_that_no_training_gives_are_refused(method, changes, words):
     assert re.search(words, report.failures[0].reason), report.failures[0].reason
 
 
+def test_a_failure_of_an_unknown_kind_is_an_error():
+    told = ConfigRecord({"client": [1], "kind": ["late"], "reason": ["so it says"]})
+
+    def change(content):
+        content.pop("report", None)
+        content["failures"] = told
+
+    report = report_of(RUN, TRAIN, change)
+    assert [(f.client, f.kind) for f in report.failures] == [(1, ERROR)]
+    assert "of the kind 'late'" in report.failures[0].reason
+
+
 def archive() -> bytes:
     """An archive of arrays, which numpy reads as something that is no array."""
     text = io.BytesIO()
