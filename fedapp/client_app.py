@@ -13,11 +13,11 @@ from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
-from strategies.secure.messages import KEYS, SHARES, UNMASK
+from strategies.secure.messages import CONFIRM, KEYS, SHARES, UNMASK
 
 log = logging.getLogger(__name__)
 WORKERS = ("plain", "warm")
-_STEPS = [f"{MessageType.QUERY}.{kind}" for kind in (KEYS, SHARES, UNMASK)]
+_STEPS = [f"{MessageType.QUERY}.{kind}" for kind in (KEYS, SHARES, CONFIRM, UNMASK)]
 
 
 class MessageApp(ClientApp):

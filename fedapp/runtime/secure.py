@@ -26,7 +26,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
-from strategies.secure.messages import FEWEST, KEYS, SECURE, SHARES, UNMASK
+from strategies.secure.messages import CONFIRM, FEWEST, KEYS, SECURE, SHARES, UNMASK
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
 from strategies.secure.signatures import Identity, encoded
@@ -37,6 +37,7 @@ Step = Callable[[SecureNode, Any], dict[str, Any]]
 _STEPS: dict[str, Step] = {  # by kind of query
     KEYS: lambda node, asked: node.advertise(asked),  # begins a session with fresh public keys
     SHARES: lambda node, asked: node.share_secrets(asked),  # sealed for each party
+    CONFIRM: lambda node, asked: node.confirm(asked),  # signs who has stayed
     UNMASK: lambda node, asked: node.unmask(asked),  # deletes the secrets
 }
 

@@ -3,7 +3,9 @@
 import math
 
 SECURE = "secure-aggregation"  # the record of every message of the protocol
-KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"  # kinds of queries
+KEYS, SHARES, CONFIRM, UNMASK = (  # kinds of queries
+    f"secure_{step}" for step in ("keys", "shares", "confirm", "unmask")
+)
 FEWEST = 3  # parties: with two, each would learn the other's update from the sum
 
 

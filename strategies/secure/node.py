@@ -1,8 +1,10 @@
-"""A node's side of secure aggregation (Bonawitz et al. 2017, CCS, figure 4, semi-honest).
+"""A node's side of secure aggregation (Bonawitz et al. 2017, CCS, figure 4).
 
 The party is the node: it masks the exact sum of the clients that it hosts. Its secrets live in the
 context that Flower keeps for it between messages, on the node only, and are deleted when the round
 is opened. A node takes each step once per session, so a repeated message reveals nothing more.
+Without an identity the protocol is that for servers which follow it; with one, nodes also sign
+their keys and who has stayed.
 """
 
 from collections.abc import Mapping
@@ -25,11 +27,18 @@ from strategies.secure.primitives import (
     split,
     unseal,
 )
-from strategies.secure.signatures import Identity
+from strategies.secure.signatures import (
+    SIGNATURE,
+    SIGNER,
+    Identity,
+    check_confirmed,
+    digest,
+    stayed,
+)
 
 Fields = Mapping[str, Any]
 
-_ADVERTISED, _SHARED, _MASKED = 1, 2, 3  # the last step taken
+_ADVERTISED, _SHARED, _MASKED, _CONFIRMED = 1, 2, 3, 4  # the last step taken
 _SEAL, MASK_PURPOSE = "sealing", "pair mask"
 
 
@@ -44,7 +53,14 @@ class SecureNode:
         self.records, self.share, self.identity = records, share, identity
 
     def advertise(self, asked: Fields) -> dict[str, Any]:
-        """Begin a session with fresh keys; secrets of an unfinished session are deleted."""
+        """Begin a session with fresh keys; secrets of another, unfinished session are deleted.
+
+        Raises:
+            ProtocolBroken: the session has begun.
+        """
+        begun = self.records.config_records.get(SECURE)
+        if begun is not None and begun["session"] == bytes(asked["session"]):
+            raise ProtocolBroken("the message begins its session a second time")
         sealing, masking = new_secret(), new_secret()
         self._store(
             session=bytes(asked["session"]), party=int(asked["party"]), step=_ADVERTISED,
@@ -67,8 +83,11 @@ class SecureNode:
         self._check_parties(parties, keys, state)
         cohort = max(int(asked["cohort"]), len(parties))
         threshold, own = threshold_of(cohort, self.share), new_secret()
+        signed: dict[str, Any] = {}
         if self.identity is not None:
             self.identity.check(state["session"], parties, asked, threshold)
+            signers = list(asked[f"{SIGNER}s"])
+            signed = {"signers": signers, "listed": digest(state["session"], asked)}
         self._require(parties, threshold)
         pairs = zip(
             split(own, threshold, len(parties)),
@@ -83,7 +102,7 @@ class SecureNode:
             for party, key, shares in zip(parties, keys["sealing"], pairs, strict=True)
         ]  # fmt: skip
         shared = {"step": _SHARED, "own": own, "parties": parties, "threshold": threshold}
-        self._store(**state | shared, **_public(keys))
+        self._store(**state | shared | signed, **_public(keys))
         return {"sealed": sealed, "commitment": commitment(own, state["session"])}
 
     def mask(self, groups: Mapping[str, Arrays], asked: Fields) -> None:
@@ -116,18 +135,43 @@ class SecureNode:
                 add_mask(flat, agree(state["masking"], keys[party][1], MASK_PURPOSE), sign)
         self._store(
             session=state["session"], party=state["party"], step=_MASKED,
-            threshold=state["threshold"], senders=senders, shares=shares,
+            threshold=state["threshold"], parties=state["parties"], senders=senders, shares=shares,
+            **{name: state[name] for name in ("signers", "listed") if name in state},
         )  # fmt: skip
+
+    def confirm(self, asked: Fields) -> dict[str, Any]:
+        """Sign the list of parties and which of them have stayed, once per session.
+
+        Raises:
+            ProtocolBroken: too few have stayed, or this node has no key to sign with.
+        """
+        state = self._state(asked, _MASKED)
+        survivors = [int(party) for party in asked["survivors"]]
+        self._check_group(survivors, state["senders"], state)
+        if self.identity is None:
+            raise ProtocolBroken("this node has no key to sign with")
+        self._store(**state | {"step": _CONFIRMED, "survivors": survivors})
+        return {SIGNATURE: self.identity.confirm(stayed(state["listed"], survivors))}
 
     def unmask(self, asked: Fields) -> dict[str, Any]:
         """Return one share of each party's secrets, and delete all secrets of the session.
 
         Of a survivor it is a share of the seed of its own mask, of a lost party one of the seed of
         its pair masks; never both, because with both the server could remove all masks.
+
+        Raises:
+            ProtocolBroken: too few have stayed, or too few confirm the same survivors.
         """
-        state = self._state(asked, _MASKED)
+        state = self._state(asked, _MASKED if self.identity is None else _CONFIRMED)
         survivors = [int(party) for party in asked["survivors"]]
         self._check_group(survivors, state["senders"], state)
+        if self.identity is not None:
+            if survivors != state["survivors"]:
+                raise ProtocolBroken("the server names other survivors than this node has signed")
+            known = dict(zip(state["parties"], state["signers"], strict=True))
+            signers = {party: known[party] for party in survivors}
+            statement = stayed(state["listed"], survivors)
+            check_confirmed(statement, signers, asked, state["threshold"])
         self.records.pop(SECURE, None)
         halves = [
             share[:SECRET_BYTES] if party in survivors else share[SECRET_BYTES:]

@@ -1,4 +1,4 @@
-"""The server's side of secure aggregation (Bonawitz et al. 2017, CCS, figure 4, semi-honest).
+"""The server's side of secure aggregation (Bonawitz et al. 2017, CCS, figure 4).
 
 It passes keys and sealed shares between the nodes, adds masked sums, and removes the masks of the
 whole sum with the shares that the surviving nodes reveal. Sums are integers modulo 2^64, so the
@@ -17,7 +17,7 @@ from strategies.aggregate import Arrays
 from strategies.rounds.records import ERROR, LATE, LATE_REASON
 from strategies.rounds.report import RoundFailed
 from strategies.rounds.transport import exchange, payload_bytes
-from strategies.secure.messages import KEYS, SECURE, SHARES, UNMASK, threshold_of
+from strategies.secure.messages import CONFIRM, KEYS, SECURE, SHARES, UNMASK, threshold_of
 from strategies.secure.node import MASK_PURPOSE, flattened
 from strategies.secure.primitives import (
     SECRET_BYTES,
@@ -29,7 +29,15 @@ from strategies.secure.primitives import (
     mask_key,
     public_key,
 )
-from strategies.secure.signatures import LONGEST, SIGNATURE, SIGNER, verify
+from strategies.secure.signatures import (
+    LONGEST,
+    SIGNATURE,
+    SIGNER,
+    digest,
+    stayed,
+    verify,
+    verify_confirmed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +59,7 @@ class SecureSession:
         self.bytes_down = self.bytes_up = 0
         self._keys: dict[int, _Reply] = {}  # by party, in ascending order
         self._sealed: dict[int, _Reply] = {}
+        self._listed = b""  # the hash of the parties and their keys, if these are signed
         self._liars: set[int] = set()  # positions of parties whose shares were false
 
     def prepare(self) -> dict[int, ConfigRecord]:
@@ -74,6 +83,7 @@ class SecureSession:
                 f"{name}s": [self._keys[party][name] for party in parties]
                 for name in (SIGNER, SIGNATURE)
             }
+            self._listed = digest(self.session, listed)
         fields = ("sealed", "commitment")
         self._sealed = self._ask(SHARES, dict.fromkeys(parties, listed), fields)
         senders = list(self._sealed)
@@ -101,7 +111,9 @@ class SecureSession:
         """
         survivors = sorted(self.party[node] for node in nodes)
         self._require(survivors, lost)
-        asked = {party: {"survivors": survivors} for party in survivors}
+        asked: dict[int, dict[str, Any]] = {party: {"survivors": survivors} for party in survivors}
+        if self._listed:
+            asked = self._confirmed(asked, survivors)
         answers = self._ask(UNMASK, asked, ("shares",))
         self._require(list(answers))
         flat = flattened(groups)
@@ -118,6 +130,27 @@ class SecureSession:
                 for other in survivors:  # their masks with the lost party did not cancel
                     key = agree(seed, self._keys[other]["masking"], MASK_PURPOSE)
                     add_mask(flat, key, -1 if other < party else 1)
+
+    def _confirmed(
+        self, asked: Mapping[int, Mapping[str, Any]], survivors: list[int]
+    ) -> dict[int, dict[str, Any]]:
+        """Let the survivors sign who has stayed; return the next question to those that have.
+
+        Raises:
+            RoundFailed: too few have signed.
+        """
+        statement, signed = stayed(self._listed, survivors), {}
+        for party, reply in self._ask(CONFIRM, asked, (SIGNATURE,)).items():
+            try:
+                verify_confirmed(statement, party, self._keys[party][SIGNER], reply[SIGNATURE])
+            except ProtocolBroken as reason:  # the other nodes would refuse it, too
+                refused = f"its part in secure aggregation was refused: {reason}"
+                self.lost[self.node[party]] = refused, ERROR
+            else:
+                signed[party] = reply[SIGNATURE]
+        self._require(list(signed))
+        proof = {"confirmed": list(signed), f"{SIGNATURE}s": list(signed.values())}
+        return {party: {"survivors": survivors, **proof} for party in signed}
 
     def _seed(self, party: int, survived: bool, shares: list[tuple[int, bytes]]) -> bytes:
         """Return the seed that fits what the party has published; one share may be false.
@@ -221,7 +254,7 @@ def _fields(reply: Message, fields: Sequence[str], parties: int, senders: int) -
     if record is None or "error" in record:
         raise ProtocolBroken(str(record["error"]) if record else "it has sent nothing")
     for name in (SIGNER, SIGNATURE):
-        text = record.get(name, b"")
+        text = record.get(name, None if name in fields else b"")
         if not isinstance(text, bytes) or len(text) > LONGEST:
             raise ProtocolBroken(f"its '{name}' is not at most {LONGEST} bytes")
     sizes = {"sealing": 32, "masking": 32, "commitment": 32}

@@ -1,12 +1,15 @@
-"""Signed public keys: no server can put its own keys between the nodes.
+"""What nodes sign: no server can put its own keys between them, or tell them different things.
 
 A node signs the public keys of its session with the key pair that it has in the deployment (ECDSA
 on curve P-384 with SHA-384). It accepts only lists in which every party's keys are signed by a node
-whose public key its own operator has given it, each node once.
+whose public key its own operator has given it, each node once. Before it reveals a share, as many
+parties as must stay have signed the same list and the same survivors (the consistency check of
+Bonawitz et al. 2017, CCS, figure 4).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -25,6 +28,7 @@ from strategies.secure.primitives import ProtocolBroken
 SIGNER, SIGNATURE = "signer", "signature"  # fields of a node's answer; lists of them add an "s"
 LONGEST = 128  # bytes of either field
 _PURPOSE = b"fedapp secure aggregation: public keys of a session\0"
+_STAYED = b"fedapp secure aggregation: who has stayed in a session\0"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ class Identity:
         statement = _statement(session, party, keys["sealing"], keys["masking"])
         signature = self.key.sign(statement, ECDSA(SHA384()))
         return {SIGNER: encoded(self.key.public_key()), SIGNATURE: signature}
+
+    def confirm(self, statement: bytes) -> bytes:
+        """Return this node's signature of a statement of `stayed`."""
+        return self.key.sign(statement, ECDSA(SHA384()))
 
     def check(
         self, session: bytes, parties: Sequence[int], listed: Mapping[str, Any], threshold: int
@@ -75,16 +83,57 @@ class Identity:
             verify(session, party, {"sealing": sealing, "masking": masking}, signer, signature)
 
 
+def check_confirmed(
+    statement: bytes, signers: Mapping[int, bytes], asked: Mapping[str, Any], least: int
+) -> None:
+    """Raise `ProtocolBroken` unless `least` parties have signed a statement of `stayed`.
+
+    `signers` has the public keys of the parties that may sign, by party; `asked` has the fields
+    "confirmed", parties, and "signatures".
+    """
+    confirmed = [int(party) for party in asked.get("confirmed", ())]
+    signatures = list(asked.get("signatures", ()))
+    different = len(set(confirmed)) == len(confirmed) == len(signatures)
+    if not different or not set(confirmed) <= signers.keys():
+        raise ProtocolBroken("the confirmations name a party twice, or one that has not stayed")
+    if len(confirmed) < least:
+        raise ProtocolBroken(f"{len(confirmed)} of {least} parties have confirmed who has stayed")
+    for party, signature in zip(confirmed, signatures, strict=True):
+        verify_confirmed(statement, party, signers[party], signature)
+
+
+def verify_confirmed(statement: bytes, party: int, signer: bytes, signature: bytes) -> None:
+    """Raise `ProtocolBroken` unless `signer` has signed a statement of `stayed`."""
+    _verify(statement, signer, signature, f"party {party} has confirmed other parties or keys")
+
+
 def verify(
     session: bytes, party: int, keys: Mapping[str, bytes], signer: bytes, signature: bytes
 ) -> None:
     """Raise `ProtocolBroken` unless `signer` has signed a party's keys for this session."""
     statement = _statement(session, party, keys["sealing"], keys["masking"])
+    _verify(statement, signer, signature, f"the signature of party {party}'s keys is false")
+
+
+def _verify(statement: bytes, signer: bytes, signature: bytes, otherwise: str) -> None:
     try:
         public = EllipticCurvePublicKey.from_encoded_point(SECP384R1(), signer)
         public.verify(signature, statement, ECDSA(SHA384()))
     except (InvalidSignature, ValueError):
-        raise ProtocolBroken(f"the signature of party {party}'s keys is false") from None
+        raise ProtocolBroken(otherwise) from None
+
+
+def digest(session: bytes, listed: Mapping[str, Any]) -> bytes:
+    """Return a hash of a session, its parties and all their keys, in the order of the list."""
+    numbers = [int(party).to_bytes(8, "big") for party in listed["parties"]]
+    columns = (numbers, listed["sealing"], listed["masking"], listed[f"{SIGNER}s"])
+    parts = [session, *(bytes(value) for column in columns for value in column)]
+    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+
+def stayed(listed: bytes, survivors: Sequence[int]) -> bytes:
+    """Return what a node signs: the `digest` of the list, and the parties that have stayed."""
+    return _STAYED + listed + b"".join(party.to_bytes(8, "big") for party in sorted(survivors))
 
 
 def encoded(key: EllipticCurvePublicKey) -> bytes:

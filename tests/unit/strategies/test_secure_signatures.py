@@ -121,6 +121,19 @@ def test_a_node_that_does_not_sign_is_left_out_by_name(credentials):
     assert {failure.client for failure in strategy.report.failures} == {4, 9}
 
 
+def test_a_node_that_confirms_something_else_is_left_out(credentials, monkeypatch):
+    expected = federate(RUN, nodes=5)[0]
+    confirm = Identity.confirm
+    liar = identity_of(credentials[1]).key.private_numbers()
+
+    def lying(self, statement):
+        false = self.key.private_numbers() == liar
+        return confirm(self, b"other survivors" if false else statement)
+
+    monkeypatch.setattr(Identity, "confirm", lying)
+    assert_same(expected, federate(SECURE, nodes=5, node_configs=credentials)[0])
+
+
 def test_a_node_with_a_changed_signature_is_left_out(credentials, monkeypatch):
     def forged(self, session, party, keys):
         fields = sign(self, session, party, keys)
