@@ -221,7 +221,12 @@ class LocalClient(NumPyClient):
         return {name: tensor for name, tensor in self.shared.items() if tensor.requires_grad}
 
     def trained_gradients(self) -> list[Tensor]:
-        """Return the gradients of the current batch, in the order of `trained`."""
+        """Return the gradients of the current batch, in the order of `trained`.
+
+        A parameter that the loss does not depend on gets a gradient of zeros.
+        """
+        for tensor in self.trained.values():
+            tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
         return [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
 
     def on_device(self, arrays: Arrays) -> list[Tensor]:

@@ -85,7 +85,7 @@ class PrototypeClient(PersonalClient):
     @torch.no_grad()
     def collect(self) -> Arrays:
         """Return the means of the present classes, their ids and, with `counted`, their counts."""
-        seen = self.seen or self._of_all_examples()  # empty without a whole batch
+        seen = self.seen or self._of_all_examples()  # empty for a client with a single image
         rows, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         means, counts = class_means(rows, labels, self.num_classes, self.kind)
         present = counts.nonzero().squeeze(1)

@@ -24,7 +24,7 @@ def fine_tune(
 
     Several tunings act on the copy in turn. The copy belongs to the process, and the next client's
     call overwrites it. Raises `LossDiverged`.
-    Source: FedDr+ (Kim S. et al., TMLR 2025), algorithm 1, personalisation; FedBABU section 4.
+    Source: FedDr+ (Kim S. et al., TMLR 2025), algorithm 1, personalisation; FedBABU section 5.
     """
     own = slot.copy("own")
     copy_weights(slot.model, own)

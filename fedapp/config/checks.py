@@ -228,7 +228,7 @@ def _check_aggregation(config: RunConfig, row: Method) -> None:
     rule = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
     if row.server.kind not in (FedAvg, FedAvgM, FedOpt) or row.exchange.sends == "nothing":
         raise UserError(
-            f"{rule} works with methods whose server averages whole models, and method "
+            f"{rule} works with methods whose server just averages models, and method "
             f"'{config.method}' does more than that ({row.server.kind.__name__})"
         )
     if config.dp_clip and config.weights != "uniform":

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.core.files import safetensors_bytes, write_atomically
+from fedapp.core.files import safetensors_bytes, sync_folder, write_atomically
 
 _MODEL, _STATE = "model/", "strategy/"
 _FORMAT = 2
@@ -38,6 +38,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         "configuration": checkpoint.fingerprint,
     }  # fmt: skip
     write_atomically(path, safetensors_bytes(tensors, {"checkpoint": json.dumps(header)}))
+    sync_folder(folder)  # clients on other hosts may have stored the next round
     for old in list(by_round(folder).values())[:-keep] if keep else ():
         old.unlink()
     return path
@@ -87,7 +88,8 @@ def load(path: Path, fingerprint: str) -> Checkpoint:
         raise UserError(
             f"resume: {file_path.absolute()} was made with another configuration "
             f"({configuration}, not {fingerprint}); resume with the run's own "
-            "config.toml and, for a method of your own, with the same file"
+            "config.toml and, for a method of your own, with the same file; a version of fedapp "
+            "with other keys makes another configuration, too"
         )
     return Checkpoint(last, fingerprint, _part(tensors, _MODEL), _part(tensors, _STATE))
 

@@ -38,6 +38,14 @@ def test_with_momentum_the_displacement_is_divided_by_the_effective_steps():
     assert effective_steps(steps, 0.9) == pytest.approx(position, rel=1e-12)
 
 
+def test_a_parameter_without_a_gradient_gets_one_of_zeros():
+    client = VectorClient(ScaffoldClient, CASE["w0"], state={"w": CASE["c_i"]},
+                          extras={CONTROL: {"w": CASE["c"]}})  # fmt: skip
+    for tensor in client.client.trained.values():
+        tensor.grad = None
+    assert [float(g.abs().sum()) for g in client.client.trained_gradients()] == [0.0]
+
+
 def test_the_server_moves_c_by_the_share_of_the_clients_that_took_part():
     strategy = strategy_of(Scaffold, clients=10)
     strategy.load_state({"w": np.array(CASE["c"], np.float32)})
