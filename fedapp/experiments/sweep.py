@@ -162,6 +162,7 @@ def execute(
         for index, problem in run_reported(jobs, one, waiting, lambda i: runs[i].directory.name):
             rows[index] = _row_after(runs[index], problem)
             unknown.discard(index)
+            _take_over(rows, runs)
             _save(rows, table)
     except KeyboardInterrupt:
         for index in unknown:
@@ -185,6 +186,13 @@ def _row_after(each: SweepRun, problem: str) -> dict[str, Any]:
         return result_row(each)
     status, reason = (STOPPED, "") if problem == STOPPED else ("failed", problem)
     return {**result_row(each), "status": status, "reason": reason}
+
+
+def _take_over(rows: list[dict[str, Any]], runs: Sequence[SweepRun]) -> None:
+    """Put in the results of runs that another process has completed in the meantime."""
+    for index, each in enumerate(runs):
+        if rows[index]["status"] != "completed" and each.outcome == "completed":
+            rows[index] = result_row(each)
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -46,6 +46,11 @@ class Group:
                 values.setdefault(int(summary["seed"]), []).append(float(summary[measure]))
         return {seed: statistics.fmean(group) for seed, group in sorted(values.items())}
 
+    @property
+    def accuracy_of(self) -> str:
+        """Which models were tested on which images; "" if no run says so."""
+        return max((str(run.summary().get("accuracy_of") or "") for run in self.runs), default="")
+
 
 def variable_keys(config: Mapping[str, Scalar]) -> frozenset[str]:
     """Return the keys in which runs of one experiment may differ: those of recording and machine.
@@ -134,7 +139,8 @@ def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None)
     Returns:
         "runs": one row of numbers per run. "groups": mean and deviation over the seeds of the
             completed runs. "pairs": for two groups with at least two common seeds, the paired
-            difference of the final accuracy, its standard error and its p value, raw and adjusted.
+            difference of the final accuracy, its standard error and its p value, raw and adjusted;
+            not for a global model and personal ones, whose accuracies are of different images.
     """
     groups = group_runs(runs) if groups is None else groups
     names = labels(groups)
@@ -147,7 +153,8 @@ def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None)
 
 def _group_row(name: str, group: Group) -> dict[str, Any]:
     final = group.by_seed("accuracy_final")
-    row = {"group": name, "runs": len(group.runs), "seeds": list(final)}
+    row = {"group": name, "runs": len(group.runs), "accuracy_of": group.accuracy_of}
+    row["seeds"] = list(final)
     return row | spread_columns({name: group.by_seed(name).values() for name in FIGURES})
 
 
@@ -155,6 +162,8 @@ def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, 
     finals = [group.by_seed("accuracy_final") for group in groups]
     rows: list[dict[str, Any]] = []
     for one, other in combinations(range(len(groups)), 2):
+        if len({groups[one].accuracy_of, groups[other].accuracy_of} - {""}) > 1:
+            continue
         pair = paired_difference(finals[one], finals[other])
         if pair is not None:
             rows.append(
@@ -174,10 +183,11 @@ def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, 
 
 def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tables:
     """Return a comparison as formatted tables by title; a table without rows is left out."""
+    several = len({row["accuracy_of"] for row in compared["groups"]}) > 1
     titled = {
         "Runs": [_run_text(row) for row in compared["runs"]],
         "Groups: mean ± standard deviation over seeds": [
-            _group_text(row) for row in compared["groups"]
+            _group_text(row, several) for row in compared["groups"]
         ],
         "Final accuracy, paired by seed: difference ± standard error in points": [
             _pair_text(row) for row in compared["pairs"]
@@ -210,8 +220,9 @@ def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
     return {words.get(key, key): value for key, value in shown.items() if key != "reason"}
 
 
-def _group_text(row: Mapping[str, Any]) -> dict[str, Any]:
+def _group_text(row: Mapping[str, Any], with_models: bool) -> dict[str, Any]:
     columns = {"group": row["group"], "runs": row["runs"], "seeds": _joined(row["seeds"])}
+    columns |= {"accuracy of": row["accuracy_of"]} if with_models else {}
     return {**columns, **accuracy_texts(row), "seconds": row["seconds"]}
 
 

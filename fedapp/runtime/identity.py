@@ -6,6 +6,7 @@ another configuration, another frozen head or another copy of the data.
 
 import os
 import platform
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,14 +105,17 @@ def shared_properties(process: ProcessContext) -> dict[str, str]:
 
 def _partition_of(node_config: Mapping[str, Any]) -> tuple[int, int]:
     """Return partition-id and num-partitions; raises UserError that names a missing or bad key."""
+    numbers = []
     for key in ("partition-id", "num-partitions"):
-        if type(value := node_config.get(key)) is not int:
+        value = node_config.get(key)
+        if not re.fullmatch(r"-?[0-9]{1,9}", str(value)):
             problem = "is missing" if value is None else f"is {value!r}, not a whole number"
             raise UserError(
                 f"this node has no partition: start the SuperNode with --node-config "
                 f"\"partition-id=0 num-partitions=4\" ('{key}' {problem})"
             )
-    partition_id, num_partitions = node_config["partition-id"], node_config["num-partitions"]
+        numbers.append(int(str(value)))  # also of the text '0'
+    partition_id, num_partitions = numbers
     if not 0 <= partition_id < num_partitions:
         raise UserError(
             f"partition-id is {partition_id} but must be from 0 to {num_partitions - 1} "

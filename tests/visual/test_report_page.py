@@ -104,7 +104,7 @@ def table(tmp_path_factory):
         "changes": "rounds x 0.1", "metric": "accuracy_percent", "published mean": 40.14,
         "published std": 1.15, "published failed": False, "mean": 38.2, "std": 0.9,
         "difference": -1.94, "seeds": "0 1", "at-chance seeds": "", "diverged seeds": "",
-        "unfinished seeds": "",
+        "unfinished seeds": "", "unmeasured seeds": "",
         "final accuracy %": 38.2, "best accuracy %": 39.1, "best round": "18 19",
         "rounds": 20, "seconds": 412.5, "device": "cpu",
         "note": "a value that is ours", "command": "fedapp run -c ... " * 20,

@@ -52,6 +52,22 @@ def test_a_run_that_another_process_completed_meanwhile_is_no_failure(tmp_path):
     assert len(runner.started) == len(runs) - 1
 
 
+def test_a_run_that_another_process_was_training_is_read_when_it_has_ended(tmp_path):
+    runs = make_plan(tmp_path)
+    runner, other = FakeRunner(), FakeRunner()
+
+    def busy(project, values, resources):
+        if values["run-name"] == runs[0].directory.name:
+            raise UserError("another process is running this run")
+        if not runs[0].outcome:
+            other(project, runs[0].config, resources)
+        return runner(project, values, resources)
+
+    rows = sweep.execute(ROOT, runs, Resources(), busy)
+    assert {row["status"] for row in rows} == {"completed"}
+    assert rows[0]["accuracy_final"] is not None
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_interrupted_run_is_not_called_failed(tmp_path, caplog, begun):
     [run] = make_plan(tmp_path, vary={}, seeds=(0,))

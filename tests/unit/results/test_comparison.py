@@ -33,14 +33,14 @@ accuracies = st.floats(0, 1)
 def make_run(tmp_path):
     """Return a function that writes a finished run with a final accuracy."""
 
-    def make(accuracy, status="completed", **changes):
+    def make(accuracy, status="completed", of="", **changes):
         values = {key.replace("_", "-"): value for key, value in changes.items()}
         config = parse_config(values).flat()
         name = f"run{len(list(tmp_path.iterdir()))}"
         run = RunDirectory.create(tmp_path, name, {**config, "run-name": name})
         summary = {"method": config["method"], "seed": config["seed"], "status": status}
         summary |= {"accuracy_final": accuracy, "accuracy_best": accuracy, "seconds": 2.0}
-        run.write_summary(summary)
+        run.write_summary(summary | ({"accuracy_of": of} if of else {}))
         return run
 
     return make
@@ -158,6 +158,22 @@ def test_what_follows_from_the_method_is_not_in_a_label_but_data_and_model_are(m
     assert labels(group_runs(runs)) == ["fedavg", "feddr+"]
     runs += [make_run(0.5, method="fedntd", dataset="mnist")]
     assert labels(group_runs(runs))[2] == "fedntd dataset=mnist"
+
+
+def test_personal_models_are_not_tested_against_a_global_one(make_run):
+    kinds = {"fedavg": "global model", "fedbabu": "global model", "fedper": "personal models"}
+    accuracies = {"fedavg": (0.5, 0.52), "fedbabu": (0.6, 0.65), "fedper": (0.8, 0.84)}
+    runs = [
+        make_run(accuracy, of=kind, method=method, seed=seed)
+        for method, kind in kinds.items()
+        for seed, accuracy in enumerate(accuracies[method])
+    ]
+    compared = compare(runs)
+    assert [(row["group"], row["minus"]) for row in compared["pairs"]] == [("fedavg", "fedbabu")]
+    groups = next(rows for title, rows in tables(compared).items() if title.startswith("Groups"))
+    assert [row["accuracy of"] for row in groups] == list(kinds.values())
+    same = next(rows for t, rows in tables(compare(runs[:4])).items() if t.startswith("Groups"))
+    assert "accuracy of" not in same[0]
 
 
 def test_failed_runs_count_as_runs_but_not_in_the_mean(make_run):
