@@ -150,8 +150,7 @@ class ClientStrategy(RoundLoop):
     ) -> list[Message]:
         """Return one message per node that hosts clients of this round's cohort."""
         self.server_round, self.report = server_round, RoundReport(server_round)
-        if self.federation.pool:
-            self.federation.set_connected(grid.get_node_ids())
+        self._note_connected(grid)
         cohort = self.cohort(server_round)
         total = sum(weight_of(self.weights, self.federation.examples[c]) for c in cohort)
         self._global = from_array_record(arrays)
@@ -204,8 +203,7 @@ class ClientStrategy(RoundLoop):
         every = self.client_evaluation_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
-        if self.federation.pool:
-            self.federation.set_connected(grid.get_node_ids())
+        self._note_connected(grid)
         arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
         self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
         messages = self._messages(MessageType.EVALUATE, tasks, arrays, self.evaluation_extras)
@@ -244,6 +242,11 @@ class ClientStrategy(RoundLoop):
         """Print nothing, because the ServerApp prints the configuration itself."""
 
     # -- messages and replies -------------------------------------------------------------------
+
+    def _note_connected(self, grid: Grid) -> None:
+        """Let only the nodes of a pool that are connected now get clients."""
+        if self.federation.pool:
+            self.federation.set_connected(grid.get_node_ids())
 
     def _tasks(self, clients: list[int], total_weight: int) -> dict[int, Task]:
         """Return each node's task for the clients that it hosts."""
