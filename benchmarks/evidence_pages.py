@@ -115,7 +115,7 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
     in_order = sorted(lines, key=lambda line: (_scale(line), order.index(line["cell"])))
     forgotten = _published_forgetting(paper, table)
     compared = _compared(paper, table)
-    results = _results(paper, table)
+    results = _results(set(compared.values()))
     first, second = results
     ours = [first, "difference", second, *(["last ten rounds"] if late else [])]
     columns = ["cell", "published", *ours, "seeds", "rounds", "hours"]
@@ -149,12 +149,11 @@ def _compared(paper: str, table: str) -> dict[str, str]:
     return {cell.name: OWN if cell.measure.endswith(OWN_IMAGES) else usual for cell in cells}
 
 
-def _results(paper: str, table: str) -> dict[str, str]:
-    """Return two results of a table with their columns in runs.csv."""
-    columns = set(_compared(paper, table).values())
-    if OWN in columns:
+def _results(compared: set[str]) -> dict[str, str]:
+    """Return two results of a table, given its compared columns, with their columns in runs.csv."""
+    if OWN in compared:
         return {"own images": OWN, "mixed batches": FINAL}
-    if BEST in columns:
+    if BEST in compared:
         return {"ours, best round": BEST, "final": FINAL}
     return {"ours": FINAL, "best": BEST}
 

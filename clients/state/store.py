@@ -189,7 +189,7 @@ class ClientState:
                 with suppress(FileNotFoundError):
                     os.replace(current, self._folder / PREVIOUS)
             os.replace(temporary, current)
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise StateError(
                 f"the state of {self._name} cannot be written to {self._folder}: {error}; "
@@ -266,7 +266,7 @@ def _make_private(folder: Path) -> None:
         each.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make renames survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -45,15 +45,6 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a folder's new names survive a power failure, as the files' contents already do."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_named(path: Path, content: bytes, kind: str) -> None:
     """Write a file that the user has named, and make its folder if needed; `kind` is "a PNG file".
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from clients.state.store import sync_folder
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.core.files import safetensors_bytes, sync_folder, write_atomically
+from fedapp.core.files import safetensors_bytes, write_atomically
 
 _MODEL, _STATE = "model/", "strategy/"
 _FORMAT = 2
