@@ -2,12 +2,14 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
+from fedapp.core.locks import lock_file
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
@@ -19,6 +21,13 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence
     writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.getvalue().encode())
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Keep other processes from changing a table while this one reads it and writes it anew."""
+    with lock_file(path.with_name(f".{path.stem}.lock")):
+        yield
 
 
 def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:

@@ -19,7 +19,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import try_write
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
-from fedapp.experiments.csv_table import read_table, write_table
+from fedapp.experiments.csv_table import changing, read_table, write_table
 from fedapp.experiments.jobs import STOPPED, Runner, problem_of, run_reported, runner_for
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
@@ -222,7 +222,8 @@ def _save(rows: Sequence[Mapping[str, Any]], table: Path) -> None:
 
     A full disk is logged, and does not end the runs.
     """
-    try_write(table.name, lambda: write_table(table, [*_other_runs(table, rows), *rows]))
+    with changing(table):
+        try_write(table.name, lambda: write_table(table, [*_other_runs(table, rows), *rows]))
 
 
 def _other_runs(table: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.engines.resources import Resources
-from fedapp.experiments.csv_table import changed_table, read_table, write_table
+from fedapp.experiments.csv_table import changed_table, changing, read_table, write_table
 from fedapp.experiments.jobs import (
     problem_of,
     run_attached,
@@ -137,8 +137,8 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     summaries = [(run, finished(run)) for run in runs]
     ended = [(run, summary) for run, summary in summaries if summary is not None]
     done = [(run, summary) for run, summary in ended if summary["status"] == "completed"]
-    measured = [(run, value) for run, s in done if (value := measure.read(s)) is not None]
-    values = [value for _, value in measured]
+    read = [(run, measure.read(summary)) for run, summary in done]
+    values = [value for _, value in read if value is not None]
     mean = statistics.mean(values) if values else None
     published = cell.row.mean
     return {
@@ -153,8 +153,8 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "mean": mean,
         "std": _over_clients(done) if cell.spread_of_clients else _over_seeds(measure, values),
         "difference": None if mean is None or published is None else mean - published,
-        "seeds": _seeds(run for run, _ in measured),
-        "unmeasured seeds": _seeds(run for run, s in done if measure.read(s) is None),
+        "seeds": _seeds(run for run, value in read if value is not None),
+        "unmeasured seeds": _seeds(run for run, value in read if value is None),
         "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),
         "diverged seeds": _seeds(run for run, summary in ended if summary["status"] != "completed"),
         "unfinished seeds": _seeds(run for run, summary in summaries if summary is None),
@@ -198,7 +198,8 @@ def _accuracies(summaries: Sequence[Summary]) -> dict[str, Any]:
 def write_results(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write results.csv: these rows, and the file's earlier rows of other cells."""
     path = folder / RESULTS
-    write_table(path, [*earlier_results(folder, rows), *rows], list(rows[0]))
+    with changing(path):
+        write_table(path, [*earlier_results(folder, rows), *rows], list(rows[0]))
     return path
 
 

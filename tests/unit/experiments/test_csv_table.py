@@ -1,5 +1,7 @@
 """Tables that commands continue: what another program saved in their place is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fedapp.core.errors import UserError
@@ -25,6 +27,13 @@ def test_earlier_results_have_the_types_of_new_ones(tmp_path):
     (row,) = earlier_results(tmp_path, [])
     assert {name: row[name] for name in ROW} == ROW
     assert earlier_results(tmp_path, [ROW]) == []
+
+
+def test_processes_that_write_at_the_same_time_keep_each_others_rows(tmp_path):
+    cells = [f"fedavg lr={rate}" for rate in range(8)]
+    with ThreadPoolExecutor(len(cells)) as pool:
+        list(pool.map(lambda cell: write_results(tmp_path, [{**ROW, "cell": cell}]), cells))
+    assert sorted(row["cell"] for row in earlier_results(tmp_path, [])) == cells
 
 
 @pytest.mark.parametrize(
