@@ -21,6 +21,7 @@ _HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest val
 _BUFFER_HEADROOM_BITS = 20  # running statistics change with the activations
 _BUFFERS = ("running_mean", "running_var")
 _SMALLEST_SCALE = 2.0**-4  # the scale of a tensor of zeros, such as a new bias
+SMALLEST_RANGE = _SMALLEST_SCALE * 2**_HEADROOM_BITS  # the least limit of a client's values
 _CHUNK = 1 << 15  # values per step of a long sum; intermediate results fit the CPU cache
 _EXTRA_SCALE = 4.0  # of groups without a reference: allows values up to 4096
 _SHIFTABLE = 2.0**51  # a smaller float64 plus _SHIFT has its nearest integer in the last bits
@@ -65,7 +66,7 @@ class ExactSum:
         self._dtypes = {name: array.dtype for name, array in reference.items()}
         self._bounds = {name: _bound(name, array, smallest) for name, array in reference.items()}
         weight_bits = int(total_weight).bit_length()
-        self._exponents = {
+        self.exponents = {
             name: _SUM_BITS - weight_bits - int(np.log2(bound))
             for name, bound in self._bounds.items()
         }
@@ -82,7 +83,7 @@ class ExactSum:
         """Add one model that has passed `check`."""
         for name, array in checked.arrays.items():
             # weight * value has at most 24 + 29 significant bits: exact in float64
-            scale = float(weight) * 2.0 ** self._exponents[name]
+            scale = float(weight) * 2.0 ** self.exponents[name]
             _add_scaled(self.sums[name], array, scale, checked.peaks[name])
         self.weight += int(weight)
 
@@ -114,7 +115,7 @@ class ExactSum:
         """Raise `UpdateRefused` unless `merge` accepts this partial sum."""
         self._check_shapes(sums)
         for name, array in sums.items():
-            limit = int(weight) * int(self._bounds[name]) << max(self._exponents[name], 0)
+            limit = int(weight) * int(self._bounds[name]) << max(self.exponents[name], 0)
             if array.dtype != np.int64 or int(_peak(array)) > limit:
                 raise UpdateRefused(f"the partial sum of '{name}' is out of range")
 
@@ -142,7 +143,7 @@ class ExactSum:
             raise ValueError("no model was added, so there is no mean")
         return {
             name: np.asarray(
-                total / (self.weight * 2.0 ** self._exponents[name]), self._dtypes[name]
+                total / (self.weight * 2.0 ** self.exponents[name]), self._dtypes[name]
             )
             for name, total in self.sums.items()
         }

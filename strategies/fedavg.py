@@ -6,9 +6,11 @@ changes a bit of the model, and the server's memory does not grow with the cohor
 
 from typing import Any
 
+import numpy as np
 from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, GroupSums
+from strategies.rounds.private import moved
 from strategies.rounds.records import (
     ARRAYS,
     UPLOADS,
@@ -31,11 +33,13 @@ class FedAvg(SecureRounds):
     def __init__(self, *args: Any, rule: Rule | None = None, **kwargs: Any) -> None:
         """Prepare a strategy; `rule` is a robust or private mean instead of the exact one.
 
-        Other arguments as `SecureRounds`.
+        With secure aggregation the nodes clip updates and add the noise of a private mean. Other
+        arguments as `SecureRounds`.
         """
         super().__init__(*args, **kwargs)
         self.rule = rule or Rule()
-        self.separate = self.rule.needed
+        self.private = self.rule.clip > 0 and self.secure_share > 0  # sums of clipped updates
+        self.separate = self.rule.needed and not self.private
 
     def averaged(self) -> dict[str, Arrays]:
         """Return zeros in the shapes of the further groups that are averaged with equal weights."""
@@ -53,7 +57,10 @@ class FedAvg(SecureRounds):
         if self.separate:
             self._separate = SeparateModels(received, cohort)
         else:
-            self._sums = GroupSums(received, self.averaged(), total_weight, cohort)
+            model = received  # whose types the mean has
+            if self.private:
+                model = {name: array.astype(np.float64) for name, array in received.items()}
+            self._sums = GroupSums(model, self.averaged(), total_weight, cohort)
 
     def add_reply(
         self, content: RecordDict, task: Task, results: list[ClientResult]
@@ -94,6 +101,8 @@ class FedAvg(SecureRounds):
         else:
             self.use_means({name: group.mean() for name, group in self._sums.groups.items()})
             mean = self._sums.model.mean()
+        if self.private:  # as with noise of the server, a missing update counts as zero
+            mean = moved(received, mean, self._sums.model.weight / self.report.asked)
         return self.server_update(received, mean)
 
     def after_replies(self) -> None:

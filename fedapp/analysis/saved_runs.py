@@ -92,8 +92,8 @@ class SavedRun:
             )
         if float(self.config.dp_noise):
             raise UserError(
-                f"the rounds of {self.run.path} cannot be measured: the cohorts of a run with "
-                "dp-noise are secret, so its local models cannot be trained again"
+                f"the rounds of {self.run.path} cannot be measured: dp-noise hides the local "
+                "models of a run"
             )
         lr = self._lr(server_round, words)
         result = self.starts.get(server_round)

@@ -37,6 +37,7 @@ from fedapp.models.model import ALL_BUT_NORMS
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
 from strategies.fedopt import FedOpt
+from strategies.rounds.private import largest_noise
 from strategies.rounds.robust import Rule
 from strategies.secure.messages import FEWEST
 
@@ -196,12 +197,19 @@ def _check_secure(config: RunConfig, row: Method) -> None:
     """Raise UserError if secure aggregation would hide what the server needs."""
     if config.secure_aggregation == "off":
         return
-    if config.aggregation != "mean" or config.dp_clip:
-        rule = "dp-clip" if config.dp_clip else f"aggregation '{config.aggregation}'"
+    if config.aggregation != "mean":
         raise UserError(
-            f"{rule} needs every client's own model, which secure-aggregation hides: choose one"
+            f"aggregation '{config.aggregation}' needs every client's own model, which "
+            "secure-aggregation hides: choose one"
         )
-    if (cohort := cohort_size(config.num_clients, config.participation)) < FEWEST:
+    cohort = cohort_size(config.num_clients, config.participation)
+    deviation, most = float(config.dp_noise) * config.dp_clip, largest_noise(cohort)
+    if deviation > most:
+        raise UserError(
+            f"dp-noise * dp-clip is {deviation:g}, but the masked sums of {cohort} clients hold "
+            f"noise of at most {most:g}: set a smaller dp-clip, or sample more clients"
+        )
+    if cohort < FEWEST:
         raise UserError(
             f"secure-aggregation needs at least {FEWEST} clients per round, but {cohort} are "
             "sampled: raise participation"

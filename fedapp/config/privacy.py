@@ -4,8 +4,10 @@ Client-level differential privacy: neighbouring federations differ in all data o
 another client's replace. Cohorts have a fixed size n and are drawn without replacement. The sum of
 updates clipped to norm C then changes by at most 2 C, and its noise has a standard deviation of
 `dp-noise` C. An attacker may be a client, which knows whether it takes part, so the cohort counts
-as drawn from the other clients. The accountant is that of dp-accounting (Renyi differential
-privacy; Wang, Balle and Kasiviswanathan 2019, AISTATS, for sampling; Mironov 2017).
+as drawn from the other clients. With secure aggregation the server is an attacker too, and knows
+who takes part, as do the nodes of a round: then every round counts as if all clients took part.
+The accountant is that of dp-accounting (Renyi differential privacy; Wang, Balle and
+Kasiviswanathan 2019, AISTATS, for sampling; Mironov 2017).
 """
 
 from dataclasses import dataclass
@@ -39,10 +41,10 @@ class Budget:
         """Return the budget of a configuration, or None if it has none to count."""
         if not float(config.dp_noise) or config.aggregation != "mean":
             return None
-        cohort = cohort_size(config.num_clients, config.participation)
         return cls(
-            float(config.dp_noise), config.num_clients, cohort, config.dp_delta, config.dp_epsilon
-        )
+            float(config.dp_noise), config.num_clients, _cohort(config), config.dp_delta,
+            config.dp_epsilon,
+        )  # fmt: skip
 
     def terms(self) -> dict[str, float]:
         """Return what every round of a run must share, so that rounds can be counted."""
@@ -85,8 +87,8 @@ def check_privacy(config: RunConfig) -> None:
         )
     if noise and (words := measures_of_models(config.analyses)):
         raise UserError(
-            f"measure '{words[0]}' shows local models, but the cohorts of a run with dp-noise are "
-            "secret: remove it from analyses"
+            f"measure '{words[0]}' shows local models, which dp-noise is to hide: remove it from "
+            "analyses"
         )
 
 
@@ -94,12 +96,19 @@ def privacy_settings(config: RunConfig) -> dict[str, Any]:
     """Return the noise that "auto" means: what spends `dp-epsilon` in all rounds; else none."""
     if config.dp_noise != "auto" or not config.dp_epsilon:
         return {"dp_noise": 0.0}
-    cohort = cohort_size(config.num_clients, config.participation)
     return {
         "dp_noise": _noise_for(
-            config.dp_epsilon, config.dp_delta, config.num_rounds, config.num_clients, cohort
+            config.dp_epsilon, config.dp_delta, config.num_rounds, config.num_clients,
+            _cohort(config),
         )
-    }
+    }  # fmt: skip
+
+
+def _cohort(config: RunConfig) -> int:
+    """Return the size of a round's cohort, or the number of clients if cohorts are known."""
+    if config.secure_aggregation != "off":
+        return config.num_clients
+    return cohort_size(config.num_clients, config.participation)
 
 
 @cache

@@ -5,10 +5,10 @@ c mod P = p. The handlers build the NumPyClient of each client that a message na
 pack its results in named records. Simulations and real hosts use the same handlers.
 """
 
+import math
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -21,15 +21,16 @@ from clients.state.memory import Memory
 from clients.state.store import StateError
 from clients.training.local_training import LossDiverged
 from clients.training.objective import NotScalarError
-from clients.update import Update
 from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
 from fedapp.core.extension_files import own_mistake
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
+from fedapp.runtime.node_reply import NodeReply, private_of
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import answer_steps, check_masked, secure_node
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused, WrongForm
 from strategies.rounds.client_evaluation import REINITIALISED
+from strategies.rounds.private import add_noise
 from strategies.rounds.records import (
     ARRAYS,
     DIVERGED,
@@ -38,14 +39,12 @@ from strategies.rounds.records import (
     TASK,
     UPLOADS,
     ClientFailure,
-    ClientResult,
     Task,
     extra_records,
     failures_of,
     from_array_record,
     pack_report,
     pack_uploads,
-    to_array_record,
 )
 from strategies.secure.messages import SECURE
 from strategies.secure.primitives import ProtocolBroken
@@ -71,7 +70,7 @@ def train(message: Message, context: Context) -> Message:
     process, task, received, extras = _unpack(message, context)
     if refused := _refused(message, process, task):
         return refused
-    node_reply = NodeReply(received, task)
+    node_reply = NodeReply(received, task, private_of(process.config, task))
     for client in task.clients:
         try:
             masked = SECURE in message.content and task.summed and not task.separate
@@ -86,8 +85,8 @@ def train(message: Message, context: Context) -> Message:
         except Exception as error:
             node_reply.failures.append(_failure(client, error))
     try:
-        content = node_reply.content(_mask(message, context))
-    except (ProtocolBroken, UserError) as reason:
+        content = node_reply.content(_hide(message, context, node_reply.privacy.deviation))
+    except (ProtocolBroken, UpdateRefused, UserError) as reason:
         sentence = f"secure aggregation was refused: {reason}"
         content = pack_report([], failures_of(task.clients, sentence))
     return Message(content, reply_to=message)
@@ -151,11 +150,25 @@ def forget(message: Message, context: Context) -> Message:
     return Message(RecordDict({"forgotten": ConfigRecord(outcome)}), reply_to=message)
 
 
-def _mask(message: Message, context: Context) -> Callable[[dict[str, Arrays]], None] | None:
-    """Return what masks a node's sums in place, or None in a run without secure aggregation."""
+def _hide(
+    message: Message, context: Context, deviation: float
+) -> Callable[[GroupSums], None] | None:
+    """Return what hides a node's sums in place, or None in a run without secure aggregation.
+
+    Masks hide them from the server. Noise, whose sum over the nodes that must stay has a standard
+    deviation of `deviation`, hides single clients in the opened sum.
+    """
     if SECURE not in message.content:
         return None
-    return partial(secure_node(context).mask, asked=message.content.config_records[SECURE])
+    node, asked = secure_node(context), message.content.config_records[SECURE]
+
+    def hide(sums: GroupSums) -> None:
+        if deviation:
+            add_noise(sums.model, deviation / math.sqrt(node.fewest(asked)))
+        groups = {name: group.sums for name, group in sums.groups.items()}
+        node.mask({ARRAYS: sums.model.sums, **groups}, asked)
+
+    return hide
 
 
 def _unpack(
@@ -190,88 +203,6 @@ def _refused(message: Message, process: ProcessContext, task: Task) -> Message |
         "restore the file there, and resume the run"
     )
     return Message(pack_report([], failures_of(task.clients, reason)), reply_to=message)
-
-
-class NodeReply:
-    """Collects the results of one node's clients into its reply, one client after the other."""
-
-    def __init__(self, received: Arrays, task: Task) -> None:
-        self.received, self.task = received, task
-        self.results: list[ClientResult] = []
-        self.failures: list[ClientFailure] = []
-        self._sums: GroupSums | None = None
-        self._last: dict[str, Arrays] = {}
-        self._uploads: dict[int, Arrays] = {}
-
-    def add_update(self, client: LocalClient, update: Update) -> None:
-        """Store a client's state and add its update to the reply.
-
-        Raises:
-            UpdateRefused: the update cannot be averaged; reply and state are unchanged.
-            StateError: the state cannot be stored; reply and state are unchanged.
-            UserError: the client has a state and its method's row names none, or the reverse; or it
-                uploads under masks.
-        """
-        task, model = self.task, update.shared
-        if update.state and client.memory is None:
-            raise UserError(
-                f"{type(client).__name__} has a state to keep, but its method's row names none: "
-                "give the row exchange=Exchange(keeps='what it is')"
-            )
-        if client.memory is not None and not update.state:
-            raise UserError(
-                f"{type(client).__name__} has no state to keep, but its method's row names one: "
-                "leave `keeps` out of the row's exchange"
-            )
-        if task.summed and update.uploads:
-            raise UserError("masks hide sums only, and this method uploads more")
-        if self._sums is None:
-            self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
-        checked = self._sums.check(model, update.groups)
-        client.save_state(update)
-        if task.separate:
-            self._uploads[client.client] = model
-        elif len(task.clients) == 1 and not task.summed:
-            self._last = {ARRAYS: model, **update.groups}
-        else:
-            self._sums.add_checked(*checked, task.weight(update.examples))
-        if update.uploads:
-            self._uploads[client.client] = update.uploads
-        self.results.append(_report_line(client.client, update))
-
-    def content(self, mask: Callable[[dict[str, Arrays]], None] | None = None) -> RecordDict:
-        """Return the reply's records: report, model or partial sums, and uploads.
-
-        `mask` hides the sums, in place.
-        """
-        content = pack_report(self.results, self.failures)
-        if self.results and self._sums is not None and not self.task.separate:
-            sums = {name: group.sums for name, group in self._sums.groups.items()}
-            groups = self._last or {ARRAYS: self._sums.model.sums, **sums}
-            if mask is not None:
-                mask(groups)
-            for name, arrays in groups.items():
-                content[name] = to_array_record(arrays)
-        if self._uploads:
-            content[UPLOADS] = pack_uploads(self._uploads)
-        return content
-
-
-def _report_line(client: int, update: Update) -> ClientResult:
-    """Return the line of the report about one client's training."""
-    training = update.training
-    return ClientResult(
-        client=client,
-        examples=update.examples,
-        steps=training.steps,
-        loss=training.loss,
-        seconds=training.seconds,
-        payload=update.bytes_sent(),
-        squared_distance=update.squared_distance,
-        effective_steps=update.effective_steps,
-        images=training.images,
-        reinitialised=int(update.reinitialised),
-    )
 
 
 def _ordered(received: Arrays, client: LocalClient) -> Arrays:

@@ -1,5 +1,6 @@
 """Calls the callbacks at the start of a run, after every round and at the end of the run."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -122,14 +123,14 @@ class Recorder:
 
 def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
     """Return a round's line of metrics.jsonl, without the results of its evaluation."""
-    report = strategy.report
+    report, loss = strategy.report, strategy.report.train_loss
     row: dict[str, Any] = {
         "round": server_round,
         "seconds": 0.0,
         "asked": report.asked,
         "clients": len(report.results),
         "failed": len(report.failures),
-        "train_loss": report.train_loss,
+        "train_loss": None if math.isnan(loss) else loss,  # no client took or reported a step
         "accuracy": None,
         "loss": None,
         "bytes_down": report.bytes_down,

@@ -74,10 +74,11 @@ def _cohorts(config: RunConfig) -> Callable[[int], list[int]]:
     """Return the sampling of clients: from the seed, or secret where sampling adds privacy.
 
     Every node knows the run's seed. Whoever knows that a client took part in a round learns more
-    about it from the noisy mean than the privacy budget counts.
+    about it from the noisy mean than the privacy budget counts. With secure aggregation the nodes
+    of a round know each other, and the budget counts no sampling.
     """
     clients, share = config.num_clients, config.participation
-    if float(config.dp_noise):
+    if float(config.dp_noise) and config.secure_aggregation == "off":
         return lambda server_round: sample_secretly(clients, share)
     return lambda server_round: sample_clients(config.seed, server_round, clients, share)
 

@@ -16,7 +16,7 @@ from strategies.aggregate import Arrays
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"

@@ -1,4 +1,4 @@
-"""Robust means, by Flower's strategies, and differential privacy, on separate client models.
+"""Robust means, by Flower's strategies, and private ones, on separate client models.
 
 A sum does not show single clients, so these rules need each client's model. Nodes then send the
 models separately, and the server keeps a cohort's models until the end of the round. Only methods
@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import (
@@ -20,7 +19,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from strategies.aggregate import Arrays, ExactSum, UpdateRefused, squared_norm
+from strategies.aggregate import Arrays, ExactSum, UpdateRefused
+from strategies.rounds.private import clipped, difference, moved, with_noise
 from strategies.rounds.records import ARRAYS, from_array_record, to_array_record
 from strategies.rounds.report import RoundFailed
 
@@ -78,8 +78,8 @@ class Rule:
         if self.clip > 0:
             share = len(replies) / models.cohort if self.name == "mean" else 1.0
             deviation = self.noise * self.clip / models.cohort
-            update = _with_noise(update, share, deviation)
-        return {name: (old + update[name]).astype(old.dtype) for name, old in received.items()}
+            update = with_noise(update, share, deviation)
+        return moved(received, update)
 
 
 RULES: dict[str, Callable[[Rule, int], Strategy]] = {
@@ -120,10 +120,8 @@ class SeparateModels:
         """
         replies = []
         for client, (model, weight) in sorted(self._models.items()):
-            update = {
-                name: model[name].astype(np.float64) - a for name, a in self._received.items()
-            }
-            replies.append(_reply(client, _clipped(update, clip) if clip else update, weight))
+            update = difference(model, self._received)
+            replies.append(_reply(client, clipped(update, clip) if clip else update, weight))
         return replies
 
 
@@ -131,24 +129,3 @@ def _reply(client: int, arrays: Arrays, weight: int) -> Message:
     record: ArrayRecord = to_array_record(arrays)
     content = RecordDict({ARRAYS: record, "metrics": MetricRecord({_WEIGHT: weight})})
     return Message(content, dst_node_id=client + 1, message_type=MessageType.TRAIN)
-
-
-def _clipped(update: Arrays, norm: float) -> Arrays:
-    """Return the update, shortened to at most this norm."""
-    length = math.sqrt(squared_norm(update))
-    factor = min(1.0, norm / length) if length else 1.0
-    return {name: factor * array for name, array in update.items()}
-
-
-def _with_noise(update: Arrays, share: float, deviation: float) -> Arrays:
-    """Return the mean update times `share`, with Gaussian noise.
-
-    The mean is over the whole cohort: a client that gave no update counts as zero. Otherwise the
-    scale of the noise would tell how many failed, which may depend on one client's data. The noise
-    is seeded by the operating system, not by the run's seed, so that nobody can subtract it.
-    """
-    random = np.random.default_rng()
-    return {
-        name: share * array + random.normal(0.0, deviation, array.shape)
-        for name, array in update.items()
-    }

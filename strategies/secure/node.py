@@ -105,6 +105,14 @@ class SecureNode:
         self._store(**state | shared | signed, **_public(keys))
         return {"sealed": sealed, "commitment": commitment(own, state["session"])}
 
+    def fewest(self, asked: Fields) -> int:
+        """Return how many parties of a session stay at least, if it gives a sum.
+
+        Raises:
+            ProtocolBroken: the node has not shared its secrets, or has sent its masked sum.
+        """
+        return int(self._state(asked, _SHARED)["threshold"])
+
     def mask(self, groups: Mapping[str, Arrays], asked: Fields) -> None:
         """Mask the node's sums in place, with its own mask and one per pair.
 

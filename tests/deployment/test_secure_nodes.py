@@ -1,7 +1,9 @@
-"""Secure aggregation on real SuperNodes: the bits of plain calls without it."""
+"""Secure aggregation on real SuperNodes: the bits of plain calls without it, or their noise."""
 
 import shutil
 
+import numpy as np
+import pytest
 from in_process import assert_same, federate, settings
 
 from deployment.federation import WARM
@@ -12,6 +14,29 @@ KEYS = {
     "method": "feddr+", "num_rounds": 1, "num_clients": 3, "partition": "iid", "shards": 5,
     "participation": 1.0, "local_epochs": 1,
 }  # fmt: skip
+
+
+HIDDEN = {**KEYS, "secure_aggregation": "pairwise"}
+PRIVATE = {**HIDDEN, "weights": "uniform", "dp_clip": 0.01}
+
+
+def final(made, name, **keys):
+    """Return the last checkpoint of a run."""
+    run = parse_config(settings(batch_size="auto", **keys))
+    return checkpoint.load(made.directory(name), run.fingerprint())
+
+
+def check_noise(made):
+    """Train with noise of the nodes, and assert that it has the counted deviation."""
+    log = made.run("private", **PRIVATE, dp_noise=3.0, checkpoint_every=1)
+    assert made.status() == "finished:completed", log
+    arrays = final(made, "private", **PRIVATE, dp_noise=3.0).arrays
+    quiet, _, _ = federate(settings(batch_size="auto", **PRIVATE), nodes=3)
+    noise = np.concatenate([(arrays[name] - array).ravel() for name, array in quiet.items()])
+    assert np.std(noise) == pytest.approx(3.0 * 0.01 / 3, rel=0.05)
+    (row,) = made.rows("private")
+    assert (row["clients"], row["train_loss"]) == (3, None)
+    assert row["epsilon"] > 0
 
 
 def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
@@ -26,14 +51,13 @@ def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
     for number, worker in enumerate(("", WARM, WARM)):
         key = made.certificates / f"node-{number}"
         made.restart_node(number, 3, f"{worker} secure-key='{key}' secure-peers='{tmp_path}'")
-    hidden = {**KEYS, "secure_aggregation": "pairwise"}
-    log = made.run("secure", **hidden, checkpoint_every=1)
+    log = made.run("secure", **HIDDEN, checkpoint_every=1)
     assert made.status() == "finished:completed", log
-    run = parse_config(settings(batch_size="auto", **hidden))
-    saved = checkpoint.load(made.directory("secure"), run.fingerprint())
+    saved = final(made, "secure", **HIDDEN)
     arrays, strategy, _ = federate(settings(batch_size="auto", **KEYS), nodes=1)
     assert_same(arrays, {name: saved.arrays[name] for name in arrays})
     expected = strategy.save()
     assert_same(expected, {name: saved.strategy[name] for name in expected})
     assert [row["clients"] for row in made.rows("secure")] == [3]
     assert made.rows("secure")[0]["bytes_up"] > 2 * sum(a.nbytes for a in arrays.values()) * 3
+    check_noise(made)

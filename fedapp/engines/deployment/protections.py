@@ -44,13 +44,19 @@ def _privacy(config: RunConfig) -> str:
         limit = f" (limit {budget.limit:g})" if budget.limit else ""
         return (
             f"on: noise {budget.noise:g} at norm {config.dp_clip:g}; after {rounds} rounds epsilon "
-            f"{budget.epsilon(rounds):.3g}{limit} at delta {budget.delta:g}"
+            f"{budget.epsilon(rounds):.3g}{limit} at delta {budget.delta:g}{_whose(config)}"
         )
     if not config.dp_clip:
         return "off: models can tell about single clients (dp-clip, dp-epsilon)"
     if not float(config.dp_noise):
         return f"no noise: updates are cut to norm {config.dp_clip:g}, which hides nobody"
     return f"not counted: noise with aggregation '{config.aggregation}' has no proven budget"
+
+
+def _whose(config: RunConfig) -> str:
+    """Return who adds the noise, if it is not the server."""
+    hidden = config.secure_aggregation != "off"
+    return ", also against the server: the nodes add it" if hidden else ""
 
 
 def _robust(config: RunConfig) -> str:

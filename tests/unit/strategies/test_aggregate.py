@@ -158,7 +158,7 @@ def test_a_sum_in_pieces_has_the_bits_of_one_expression():
     for weight, model in zip((100, 200, 300), models, strict=True):
         total.add(model, weight)
     for name in reference:
-        scale = 2.0 ** total._exponents[name]
+        scale = 2.0 ** total.exponents[name]
         expected = sum(
             np.rint(np.multiply(m[name], w * scale, dtype=np.float64)).astype(np.int64)
             for w, m in zip((100, 200, 300), models, strict=True)
@@ -176,7 +176,7 @@ def test_large_and_small_values_are_rounded_half_to_even(largest):
     values = rng.normal(scale=0.02, size=1000).astype(np.float32)
     values[:2] = largest, -largest
     total = ExactSum({"w": np.full(1000, 0.9, np.float32)}, 4)
-    scale = 2.0 ** total._exponents["w"]
+    scale = 2.0 ** total.exponents["w"]
     assert (largest * 4 * scale < 2**51) == (largest < 1)
     values[2:6] = np.array([0.5, 1.5, -0.5, -2.5]) / (4 * scale)
     total.add({"w": values}, 4)

@@ -179,7 +179,6 @@ def test_what_the_server_gets_from_a_node_is_uniform_and_differs_between_runs():
     ("changes", "words"),
     [
         ({"aggregation": "median"}, "aggregation 'median' needs every client's own model"),
-        ({"dp_clip": 1.0, "weights": "uniform"}, "dp-clip needs every client's own model"),
         ({"method": "fedproto"}, r"server of method 'fedproto' needs more \(FedProto\)"),
         ({"method": "fedgen"}, r"server of method 'fedgen' needs more \(FedGen\)"),
         ({"method": "local"}, r"server of method 'local' needs more"),

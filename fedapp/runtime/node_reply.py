@@ -1,0 +1,134 @@
+"""A node's reply to a training message: what its clients send, one client after the other."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.app import RecordDict
+
+from clients.base import LocalClient
+from clients.update import Update
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from strategies.aggregate import Arrays, GroupSums
+from strategies.rounds.private import clipped_for
+from strategies.rounds.records import (
+    ARRAYS,
+    UPLOADS,
+    ClientFailure,
+    ClientResult,
+    Task,
+    pack_report,
+    pack_uploads,
+    to_array_record,
+)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What a node does to the updates that masks hide from the server.
+
+    Attributes:
+        clip: largest norm of a client's update; infinity: clients send their models as they are.
+        deviation: standard deviation of the noise of the whole sum; 0: none.
+    """
+
+    clip: float = math.inf
+    deviation: float = 0.0
+
+
+def private_of(config: RunConfig, task: Task) -> Privacy:
+    """Return what a node does to its sums; without masks, clipping and noise are the server's."""
+    if not config.dp_clip or not task.summed:
+        return Privacy()
+    return Privacy(config.dp_clip, float(config.dp_noise) * config.dp_clip)
+
+
+class NodeReply:
+    """Collects the results of one node's clients into its reply, one client after the other."""
+
+    def __init__(self, received: Arrays, task: Task, privacy: Privacy = Privacy()) -> None:
+        self.received, self.task, self.privacy = received, task, privacy
+        self.results: list[ClientResult] = []
+        self.failures: list[ClientFailure] = []
+        self._sums: GroupSums | None = None
+        self._last: dict[str, Arrays] = {}
+        self._uploads: dict[int, Arrays] = {}
+
+    def add_update(self, client: LocalClient, update: Update) -> None:
+        """Store a client's state and add its update to the reply.
+
+        Raises:
+            UpdateRefused: the update cannot be averaged; reply and state are unchanged.
+            StateError: the state cannot be stored; reply and state are unchanged.
+            UserError: the client has a state and its method's row names none, or the reverse; or it
+                uploads under masks.
+        """
+        task, model, clip = self.task, update.shared, self.privacy.clip
+        self._check_kept(client, update)
+        if self._sums is None:
+            self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
+        checked, groups = self._sums.check(model, update.groups)
+        if clip < math.inf:
+            checked = clipped_for(self._sums.model, model, self.received, clip)
+        client.save_state(update)
+        if task.separate:
+            self._uploads[client.client] = model
+        elif len(task.clients) == 1 and not task.summed:
+            self._last = {ARRAYS: model, **update.groups}
+        else:
+            self._sums.add_checked(checked, groups, task.weight(update.examples))
+        if update.uploads:
+            self._uploads[client.client] = update.uploads
+        self.results.append(_report_line(client.client, update, bool(self.privacy.deviation)))
+
+    def content(self, hide: Callable[[GroupSums], None] | None = None) -> RecordDict:
+        """Return the reply's records: report, model or partial sums, and uploads.
+
+        `hide` masks the sums, in place.
+        """
+        content = pack_report(self.results, self.failures)
+        if self.results and self._sums is not None and not self.task.separate:
+            if hide is not None:
+                hide(self._sums)
+            sums = {name: group.sums for name, group in self._sums.groups.items()}
+            for name, arrays in (self._last or {ARRAYS: self._sums.model.sums, **sums}).items():
+                content[name] = to_array_record(arrays)
+        if self._uploads:
+            content[UPLOADS] = pack_uploads(self._uploads)
+        return content
+
+    def _check_kept(self, client: LocalClient, update: Update) -> None:
+        """Raise UserError if the update does not fit its method's row, or the masks."""
+        if update.state and client.memory is None:
+            raise UserError(
+                f"{type(client).__name__} has a state to keep, but its method's row names none: "
+                "give the row exchange=Exchange(keeps='what it is')"
+            )
+        if client.memory is not None and not update.state:
+            raise UserError(
+                f"{type(client).__name__} has no state to keep, but its method's row names one: "
+                "leave `keeps` out of the row's exchange"
+            )
+        if self.task.summed and update.uploads:
+            raise UserError("masks hide sums only, and this method uploads more")
+
+
+def _report_line(client: int, update: Update, private: bool) -> ClientResult:
+    """Return the line of the report about one client's training.
+
+    If the update is private, it has no loss and no distance, which depend on the images: 0 steps.
+    """
+    training = update.training
+    return ClientResult(
+        client=client,
+        examples=update.examples,
+        steps=0 if private else training.steps,
+        loss=0.0 if private else training.loss,
+        seconds=training.seconds,
+        payload=update.bytes_sent(),
+        squared_distance=0.0 if private else update.squared_distance,
+        effective_steps=0.0 if private else update.effective_steps,
+        images=training.images,
+        reinitialised=int(update.reinitialised),
+    )
