@@ -212,15 +212,15 @@ class GroupSums:
         for total, sums, count in parts:
             total.merge_checked(sums, count)
 
-    def check_opened(self) -> None:
-        """Raise `UpdateRefused` if the sums, without their masks, are out of range.
+    def check_opened(self, least: int = 0) -> None:
+        """Raise `UpdateRefused` if the sums, without masks, are out of range for a weight `least`.
 
         In range, they are the sums of a run without masks: each node's sum is at most weight *
         bound * 2^exponent, and the exponents are such that the cohort's total weight stays below
         2^62. So the true sum is an integer between -2^63 and 2^63, which is known modulo 2^64.
         """
         for total in (self.model, *self.groups.values()):
-            total.check_partial(total.sums, total.weight)
+            total.check_partial(total.sums, max(least, total.weight))
 
     def _check_names(self, groups: Mapping[str, Arrays]) -> None:
         if groups.keys() != self.groups.keys():

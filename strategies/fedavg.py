@@ -108,4 +108,4 @@ class FedAvg(SecureRounds):
     def after_replies(self) -> None:
         """Remove the masks of secure aggregation from the sums; raises `RoundFailed`."""
         if self.secure_share:
-            self.unmask(self._sums)
+            self.unmask(self._sums, self.report.asked if self.private else 0)  # room for noise

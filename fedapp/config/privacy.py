@@ -42,7 +42,7 @@ class Budget:
         if not float(config.dp_noise) or config.aggregation != "mean":
             return None
         return cls(
-            float(config.dp_noise), config.num_clients, _cohort(config), config.dp_delta,
+            float(config.dp_noise), config.num_clients, _counted_cohort(config), config.dp_delta,
             config.dp_epsilon,
         )  # fmt: skip
 
@@ -99,12 +99,12 @@ def privacy_settings(config: RunConfig) -> dict[str, Any]:
     return {
         "dp_noise": _noise_for(
             config.dp_epsilon, config.dp_delta, config.num_rounds, config.num_clients,
-            _cohort(config),
+            _counted_cohort(config),
         )
     }  # fmt: skip
 
 
-def _cohort(config: RunConfig) -> int:
+def _counted_cohort(config: RunConfig) -> int:
     """Return the size of a round's cohort, or the number of clients if cohorts are known."""
     if config.secure_aggregation != "off":
         return config.num_clients

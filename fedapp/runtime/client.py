@@ -5,7 +5,6 @@ c mod P = p. The handlers build the NumPyClient of each client that a message na
 pack its results in named records. Simulations and real hosts use the same handlers.
 """
 
-import math
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -155,8 +154,8 @@ def _hide(
 ) -> Callable[[GroupSums], None] | None:
     """Return what hides a node's sums in place, or None in a run without secure aggregation.
 
-    Masks hide them from the server. Noise, whose sum over the nodes that must stay has a standard
-    deviation of `deviation`, hides single clients in the opened sum.
+    Masks hide them from the server. Noise, of which the nodes that must stay add as much as has the
+    standard deviation `deviation`, hides single clients in the opened sum.
     """
     if SECURE not in message.content:
         return None
@@ -164,7 +163,7 @@ def _hide(
 
     def hide(sums: GroupSums) -> None:
         if deviation:
-            add_noise(sums.model, deviation / math.sqrt(node.fewest(asked)))
+            add_noise(sums.model, deviation, node.fewest(asked))
         groups = {name: group.sums for name, group in sums.groups.items()}
         node.mask({ARRAYS: sums.model.sums, **groups}, asked)
 
@@ -195,13 +194,21 @@ def _memory(
 
 
 def _refused(message: Message, process: ProcessContext, task: Task) -> Message | None:
-    """Return the reply if a file of the user's is another one than at the start of the run."""
-    if process.files_text == task.files:
+    """Return the reply to a task that this node must not do, or None.
+
+    A file of the user's is another one than at the start of the run, or the server would count a
+    client of a private run more than once.
+    """
+    once = task.weights == "uniform" and len(set(task.clients)) == len(task.clients)
+    if process.config.dp_clip and not once:
+        reason = "the server asks for a sum in which a client counts more than dp-clip allows"
+    elif process.files_text != task.files:
+        reason = (
+            f"its node has the files '{process.files_text}', but the run began with "
+            f"'{task.files}': restore the file there, and resume the run"
+        )
+    else:
         return None
-    reason = (
-        f"its node has the files '{process.files_text}', but the run began with '{task.files}': "
-        "restore the file there, and resume the run"
-    )
     return Message(pack_report([], failures_of(task.clients, reason)), reply_to=message)
 
 

@@ -11,7 +11,7 @@ from clients.update import Update
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from strategies.aggregate import Arrays, GroupSums
-from strategies.rounds.private import clipped_for
+from strategies.rounds.private import limited
 from strategies.rounds.records import (
     ARRAYS,
     UPLOADS,
@@ -64,20 +64,22 @@ class NodeReply:
             UserError: the client has a state and its method's row names none, or the reverse; or it
                 uploads under masks.
         """
-        task, model, clip = self.task, update.shared, self.privacy.clip
+        task, model = self.task, update.shared
         self._check_kept(client, update)
         if self._sums is None:
             self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
-        checked, groups = self._sums.check(model, update.groups)
-        if clip < math.inf:
-            checked = clipped_for(self._sums.model, model, self.received, clip)
+        if self.privacy.clip < math.inf:
+            model = limited(
+                self._sums.model, model, self.received, self.privacy.clip, self.privacy.deviation
+            )
+        checked = self._sums.check(model, update.groups)
         client.save_state(update)
         if task.separate:
             self._uploads[client.client] = model
         elif len(task.clients) == 1 and not task.summed:
             self._last = {ARRAYS: model, **update.groups}
         else:
-            self._sums.add_checked(checked, groups, task.weight(update.examples))
+            self._sums.add_checked(*checked, task.weight(update.examples))
         if update.uploads:
             self._uploads[client.client] = update.uploads
         self.results.append(_report_line(client.client, update, bool(self.privacy.deviation)))
@@ -117,7 +119,7 @@ class NodeReply:
 def _report_line(client: int, update: Update, private: bool) -> ClientResult:
     """Return the line of the report about one client's training.
 
-    If the update is private, it has no loss and no distance, which depend on the images: 0 steps.
+    That of a private update leaves out what depends on the images: loss and distance.
     """
     training = update.training
     return ClientResult(
@@ -128,7 +130,7 @@ def _report_line(client: int, update: Update, private: bool) -> ClientResult:
         seconds=training.seconds,
         payload=update.bytes_sent(),
         squared_distance=0.0 if private else update.squared_distance,
-        effective_steps=0.0 if private else update.effective_steps,
+        effective_steps=update.effective_steps,
         images=training.images,
         reinitialised=int(update.reinitialised),
     )

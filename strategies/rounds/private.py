@@ -13,13 +13,15 @@ import numpy as np
 from strategies.aggregate import (
     SMALLEST_RANGE,
     Arrays,
-    Checked,
     ExactSum,
     UpdateRefused,
+    WrongForm,
     squared_norm,
 )
+from strategies.form import misfit
 
-_FINEST = 2.0**10  # steps of the sum's grid that the noise must span, so that it is no coarser
+_STEP_BITS = 36  # a step of the sum is 2^-36 to 2^-37 of the noise's deviation, if not the grid's
+_FEWEST_STEPS = 2.0**10  # that the noise must span, so that its rounding changes nothing
 
 
 def difference(model: Arrays, received: Arrays) -> Arrays:
@@ -56,39 +58,56 @@ def moved(received: Arrays, update: Arrays, share: float = 1.0) -> Arrays:
 def largest_noise(clients: int) -> float:
     """Return the largest deviation of the noise in a sum of so many clients.
 
-    The sum holds values up to `SMALLEST_RANGE` per client, of which half may be lost. The largest
-    of 10^15 values of noise is below 8 deviations, each 1.4 times as large if no node is lost.
+    The sum holds values up to `SMALLEST_RANGE` per client, of which half are left for the noise. It
+    is hardly ever longer than 8 deviations, each 1.6 times as large if no node is lost.
     """
-    return SMALLEST_RANGE * (clients / 2) / (8 * 1.5)
+    return SMALLEST_RANGE * clients / 2 / (8 * 1.6)
 
 
-def clipped_for(total: ExactSum, model: Arrays, received: Arrays, norm: float) -> Checked:
-    """Return a client's update for a sum, in which it has at most this norm after rounding.
+def limited(
+    total: ExactSum, model: Arrays, received: Arrays, norm: float, deviation: float
+) -> Arrays:
+    """Return a client's update for a sum with noise: rounded, and at most `norm` long.
+
+    It is rounded to the steps of the sum's noise, of standard deviation `deviation`.
 
     Raises:
-        UpdateRefused: the norm is so small that the sum's grid cannot hold it.
+        WrongForm: its names or shapes are not the model's.
+        UpdateRefused: the norm is so small that the sum cannot hold it.
     """
-    grid = sum(array.size * 4.0 ** -total.exponents[name] for name, array in total.sums.items())
-    room = norm - math.sqrt(grid)  # twice the largest error of rounding to the nearest step
-    if room <= 0:
+    if wrong := misfit(model, received):
+        raise WrongForm(wrong)
+    steps = _steps(total, deviation)
+    room = norm - math.sqrt(sum(received[name].size * step**2 for name, step in steps.items()))
+    if room <= 0:  # `room` leaves twice the largest error of rounding
         raise UpdateRefused(f"an update of norm {norm:g} is too small for the sums of this model")
-    return total.check(clipped(difference(model, received), room))
+    update = clipped(difference(model, received), room)
+    return {name: np.rint(array / steps[name]) * steps[name] for name, array in update.items()}
 
 
-def add_noise(total: ExactSum, deviation: float) -> None:
-    """Add Gaussian noise of this standard deviation to a sum, rounded to its grid, in place.
+def add_noise(total: ExactSum, deviation: float, parties: int) -> None:
+    """Add one party's share of Gaussian noise to a sum of `limited` updates, in place.
 
-    The sum is of integers, so rounding the noise is the same as rounding the noisy sum, which tells
-    nothing more. Sums of several nodes' rounded noise are as good as one rounded noise, because
-    the deviation spans many steps (Kairouz, Liu and Steinke 2021, ICML, of discrete Gaussians).
+    The noise of `parties` - 1 parties has the standard deviation `deviation`, because each party
+    can subtract its own. The sum consists of whole steps, so noise that is rounded to steps is the
+    rounding of a noisy sum, and tells nothing more. A step is so large that float64 has bits enough
+    for a fraction of it, and so small that the sum of several roundings is as good as one (Kairouz,
+    Liu and Steinke 2021, ICML, of discrete Gaussians).
 
     Raises:
-        UpdateRefused: the deviation is too small for the sum's grid.
+        UpdateRefused: the deviation is too small for the sum.
     """
-    random = np.random.default_rng()
-    scales = {name: deviation * 2.0 ** total.exponents[name] for name in total.sums}
-    for name, scale in scales.items():
-        if scale < _FINEST:
+    random, own = np.random.default_rng(), deviation / math.sqrt(parties - 1)
+    steps = _steps(total, deviation)
+    for name, step in steps.items():
+        if own < _FEWEST_STEPS * step:
             raise UpdateRefused(f"noise of deviation {deviation:g} is too small for '{name}'")
     for name, values in total.sums.items():
-        values += np.rint(random.normal(0.0, scales[name], values.shape)).astype(np.int64)
+        whole = np.rint(random.normal(0.0, own / steps[name], values.shape)).astype(np.int64)
+        values += whole * int(steps[name] * 2.0 ** total.exponents[name])
+
+
+def _steps(total: ExactSum, deviation: float) -> dict[str, float]:
+    """Return the step of each tensor of a sum, a power of two: the grid's, or a coarser one."""
+    least = 2.0 ** (math.floor(math.log2(deviation)) - _STEP_BITS) if deviation else 0.0
+    return {name: max(2.0**-bits, least) for name, bits in total.exponents.items()}

@@ -83,7 +83,7 @@ class ClientResult:
 
     client: int
     examples: int  # the client's training examples
-    steps: int  # optimiser steps taken
+    steps: int  # optimiser steps taken; 0: none, or not reported, as the loss
     loss: float  # mean training loss over those steps
     seconds: float
     payload: int  # bytes of the arrays the client sent

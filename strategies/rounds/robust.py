@@ -39,7 +39,7 @@ class Rule:
 
     @property
     def needed(self) -> bool:
-        """Whether the rule needs separate models."""
+        """Whether the mean is not a plain one; without masks it then needs separate models."""
         return self.name != "mean" or self.clip > 0
 
     @property

@@ -63,8 +63,11 @@ class SecureRounds(ClientStrategy):
         """Note that the masked sums of the node with this task have been added."""
         self._masked += [node for node, each in self._tasks_sent.items() if each is task]
 
-    def unmask(self, sums: GroupSums) -> None:
-        """Remove the masks from the sums, if there are any; raises `RoundFailed`."""
+    def unmask(self, sums: GroupSums, least: int = 0) -> None:
+        """Remove the masks from the sums, if there are any; raises `RoundFailed`.
+
+        The sums may be as large as those of a weight `least`.
+        """
         if self._session is None:
             return
         groups = {name: group.sums for name, group in sums.groups.items()}
@@ -73,7 +76,7 @@ class SecureRounds(ClientStrategy):
         self.report.bytes_down += self._session.bytes_down
         self.report.bytes_up += self._session.bytes_up
         try:
-            sums.check_opened()
+            sums.check_opened(least)
         except UpdateRefused as error:
             raise RoundFailed(
                 f"secure aggregation gave a sum that no honest nodes can have sent: {error}"

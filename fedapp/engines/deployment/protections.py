@@ -55,8 +55,9 @@ def _privacy(config: RunConfig) -> str:
 
 def _whose(config: RunConfig) -> str:
     """Return who adds the noise, if it is not the server."""
-    hidden = config.secure_aggregation != "off"
-    return ", also against the server: the nodes add it" if hidden else ""
+    if config.secure_aggregation == "off":
+        return ""
+    return "; the nodes add it, so also against a server that follows the protocol"
 
 
 def _robust(config: RunConfig) -> str:
