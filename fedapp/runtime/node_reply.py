@@ -87,10 +87,13 @@ class NodeReply:
     def content(self, hide: Callable[[GroupSums], None] | None = None) -> RecordDict:
         """Return the reply's records: report, model or partial sums, and uploads.
 
-        `hide` masks the sums, in place.
+        `hide` masks the sums, in place. A node whose clients have all failed sends its share of the
+        noise, because the noise of the model would tell otherwise that they have.
         """
-        content = pack_report(self.results, self.failures)
-        if self.results and self._sums is not None and not self.task.separate:
+        content, noisy = pack_report(self.results, self.failures), self.privacy.deviation > 0
+        if noisy and self._sums is None:
+            self._sums = GroupSums(self.received, {}, self.task.total_weight, self.task.cohort)
+        if (self.results or noisy) and self._sums is not None and not self.task.separate:
             if hide is not None:
                 hide(self._sums)
             sums = {name: group.sums for name, group in self._sums.groups.items()}

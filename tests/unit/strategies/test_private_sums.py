@@ -18,6 +18,8 @@ from fedapp.results.run_directory import RunDirectory
 from strategies.aggregate import ExactSum, UpdateRefused
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.private import add_noise, largest_noise, limited
+from strategies.secure.node import SecureNode
+from strategies.secure.primitives import ProtocolBroken
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
@@ -40,11 +42,31 @@ def test_without_noise_the_model_is_that_of_a_server_that_clips(method):
     assert_same(ours, federate(run, nodes=10, seed=3)[0])
 
 
-@pytest.mark.parametrize(("lost", "parties"), [(set(), 5), ({2, 7}, 4)])
+def lose_node(monkeypatch):
+    """Let the third of five nodes fail before it has sent its masked sum."""
+    mask = SecureNode.mask
+
+    def failing(self, groups, asked):
+        if self.records.config_records["secure-aggregation"]["party"] == 3:
+            raise ProtocolBroken("power cut")
+        mask(self, groups, asked)
+
+    monkeypatch.setattr(SecureNode, "mask", failing)
+
+
+@pytest.mark.parametrize(("lost", "parties"), [("nobody", 5), ("its clients", 5), ("a node", 4)])
 def test_the_noise_of_the_nodes_that_must_stay_is_that_of_the_budget(lost, parties, monkeypatch):
-    """Of five nodes four must stay, and the noise of three of them is what is counted."""
-    break_client(monkeypatch, lost, RuntimeError("power cut"))
-    noise = flat(federate(NOISY, nodes=5)[0]) - flat(federate(QUIET, nodes=5)[0])
+    """Of five nodes four must stay, and the noise of three of them is what is counted.
+
+    The noise must not tell that a node's clients have failed, which their images may cause.
+    """
+    if lost == "its clients":
+        break_client(monkeypatch, {2, 7}, RuntimeError("power cut"))
+    elif lost == "a node":
+        lose_node(monkeypatch)
+    model, strategy, _ = federate(NOISY, nodes=5)
+    assert len(strategy.report.failures) == (0 if lost == "nobody" else 2)
+    noise = flat(model) - flat(federate(QUIET, nodes=5)[0])
     expected = NOISE * CLIP / 10 * math.sqrt(parties / 3)
     assert len(noise) > 100_000
     assert np.std(noise) == pytest.approx(expected, rel=0.015)
