@@ -8,6 +8,7 @@ nodes or a resumed run give the same model, bit for bit.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from random import SystemRandom
 
 import numpy as np
 import torch
@@ -72,8 +73,7 @@ def cohort_size(num_clients: int, participation: float) -> int:
 def sample_secretly(num_clients: int, participation: float) -> list[int]:
     """Draw a cohort as `sample_clients`, but from the operating system: nobody can repeat it."""
     size = cohort_size(num_clients, participation)
-    drawn = np.random.default_rng().choice(num_clients, size=size, replace=False)
-    return sorted(int(client) for client in drawn)
+    return sorted(SystemRandom().sample(range(num_clients), size))
 
 
 def sample_clients(

@@ -7,6 +7,7 @@ hide the updates from it, each node clips its clients' updates and adds a share 
 """
 
 import math
+import os
 
 import numpy as np
 
@@ -40,13 +41,10 @@ def with_noise(update: Arrays, share: float, deviation: float) -> Arrays:
     """Return the mean update times `share`, with Gaussian noise.
 
     The mean is over the whole cohort: a client that gave no update counts as zero. Otherwise the
-    scale of the noise would tell how many failed, which may depend on one client's data. The noise
-    is seeded by the operating system, not by the run's seed, so that nobody can subtract it.
+    scale of the noise would tell how many failed, which may depend on one client's data.
     """
-    random = np.random.default_rng()
     return {
-        name: share * array + random.normal(0.0, deviation, array.shape)
-        for name, array in update.items()
+        name: share * array + _gaussian(array.shape, deviation) for name, array in update.items()
     }
 
 
@@ -97,14 +95,28 @@ def add_noise(total: ExactSum, deviation: float, parties: int) -> None:
     Raises:
         UpdateRefused: the deviation is too small for the sum.
     """
-    random, own = np.random.default_rng(), deviation / math.sqrt(parties - 1)
-    steps = _steps(total, deviation)
+    own, steps = deviation / math.sqrt(parties - 1), _steps(total, deviation)
     for name, step in steps.items():
         if own < _FEWEST_STEPS * step:
             raise UpdateRefused(f"noise of deviation {deviation:g} is too small for '{name}'")
     for name, values in total.sums.items():
-        whole = np.rint(random.normal(0.0, own / steps[name], values.shape)).astype(np.int64)
+        whole = np.rint(_gaussian(values.shape, own / steps[name])).astype(np.int64)
         values += whole * int(steps[name] * 2.0 ** total.exponents[name])
+
+
+def _gaussian(shape: tuple[int, ...], deviation: float) -> np.ndarray:
+    """Return Gaussian values of random bits of the operating system (Box and Muller 1958).
+
+    They do not come from the run's seed, so that nobody can subtract them, nor from a generator
+    whose state some of them would tell.
+    """
+    count = math.prod(shape)
+    pairs = (count + 1) // 2
+    bits = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs)
+    radius = np.sqrt(-2.0 * np.log((bits[0].astype(np.float64) + 1.0) * 2.0**-64))
+    angle = bits[1] * (2.0 * math.pi * 2.0**-64)
+    values = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return deviation * values[:count].reshape(shape)
 
 
 def _steps(total: ExactSum, deviation: float) -> dict[str, float]:

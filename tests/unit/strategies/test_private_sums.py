@@ -17,7 +17,7 @@ from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 from strategies.aggregate import ExactSum, UpdateRefused
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.private import add_noise, largest_noise, limited
+from strategies.rounds.private import add_noise, largest_noise, limited, with_noise
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
 
@@ -150,6 +150,18 @@ def test_noise_has_its_deviation_for_every_tensor_and_another_value_each_time():
     assert np.std(both) == pytest.approx(0.5 / math.sqrt(2), rel=0.02)
     with pytest.raises(UpdateRefused, match="noise of deviation 1e-14 is too small for 'w'"):
         add_noise(total, 1e-14, 5)
+
+
+def test_the_noise_is_gaussian():
+    """Its distribution, tested against the normal one by Kolmogorov and Smirnov, p = 1e-9."""
+    quiet = {"w": np.zeros(200_000)}
+    values = np.sort(with_noise(quiet, 1.0, 2.0)["w"])
+    below = np.array([(1 + math.erf(value / math.sqrt(8))) / 2 for value in values])
+    places = np.arange(200_000) / 200_000
+    assert np.abs(below - places).max() < 3.3 / math.sqrt(200_000)
+    again = with_noise(quiet, 1.0, 2.0)["w"]
+    assert abs(np.corrcoef(again[:100_000], again[100_000:])[0, 1]) < 0.02  # of a pair's halves
+    assert not np.array_equal(np.sort(again), values)
 
 
 @pytest.mark.parametrize("deviation", [1e-6, 1.0, 15.0])
