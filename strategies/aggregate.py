@@ -82,7 +82,7 @@ class ExactSum:
     def add_checked(self, checked: Checked, weight: int) -> None:
         """Add one model that has passed `check`."""
         for name, array in checked.arrays.items():
-            # weight * value has at most 24 + 29 significant bits: exact in float64
+            # weight * value has at most 24 + 29 significant bits, or is one whole step: exact
             scale = float(weight) * 2.0 ** self.exponents[name]
             _add_scaled(self.sums[name], array, scale, checked.peaks[name])
         self.weight += int(weight)
@@ -213,7 +213,9 @@ class GroupSums:
             total.merge_checked(sums, count)
 
     def check_opened(self, least: int = 0) -> None:
-        """Raise `UpdateRefused` if the sums, without masks, are out of range for a weight `least`.
+        """Raise `UpdateRefused` if the sums, without masks, are out of the range of their weight.
+
+        `least` is a weight whose range they may use in any case, because they have noise.
 
         In range, they are the sums of a run without masks: each node's sum is at most weight *
         bound * 2^exponent, and the exponents are such that the cohort's total weight stays below

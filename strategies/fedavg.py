@@ -57,8 +57,8 @@ class FedAvg(SecureRounds):
         if self.separate:
             self._separate = SeparateModels(received, cohort)
         else:
-            model = received  # whose types the mean has
-            if self.private:
+            model = received
+            if self.private:  # whose mean update keeps float64 until it is added to the model
                 model = {name: array.astype(np.float64) for name, array in received.items()}
             self._sums = GroupSums(model, self.averaged(), total_weight, cohort)
 

@@ -194,7 +194,7 @@ def _check_run_name(config: RunConfig) -> None:
 
 
 def _check_secure(config: RunConfig, row: Method) -> None:
-    """Raise UserError if secure aggregation would hide what the server needs."""
+    """Raise UserError if secure aggregation would hide what the server needs, or nothing."""
     if config.secure_aggregation == "off":
         return
     if config.aggregation != "mean":

@@ -1,4 +1,4 @@
-"""The source of every random number of a run.
+"""The source of every random number of a run, but for secret ones: masks, and privacy's noise.
 
 A random number depends only on the seed, its purpose (the stream), the round and the client. It
 does not depend on the process, the worker or the node that draws it. Therefore two workers, ten

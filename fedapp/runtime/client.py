@@ -154,8 +154,8 @@ def _hide(
 ) -> Callable[[GroupSums], None] | None:
     """Return what hides a node's sums in place, or None in a run without secure aggregation.
 
-    Masks hide them from the server. Noise, of which the nodes that must stay add as much as has the
-    standard deviation `deviation`, hides single clients in the opened sum.
+    Masks hide them from the server. Noise hides single clients in the opened sum; that of all nodes
+    that must stay but one has the standard deviation `deviation`.
     """
     if SECURE not in message.content:
         return None

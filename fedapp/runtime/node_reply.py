@@ -30,7 +30,7 @@ class Privacy:
 
     Attributes:
         clip: largest norm of a client's update; infinity: clients send their models as they are.
-        deviation: standard deviation of the noise of the whole sum; 0: none.
+        deviation: standard deviation that the noise of the whole sum has at least; 0: none.
     """
 
     clip: float = math.inf
@@ -122,7 +122,8 @@ class NodeReply:
 def _report_line(client: int, update: Update, private: bool) -> ClientResult:
     """Return the line of the report about one client's training.
 
-    That of a private update leaves out what depends on the images: loss and distance.
+    That of a private update leaves out what depends on the images: loss and distance. It has no
+    steps, so that the mean training loss does not count it.
     """
     training = update.training
     return ClientResult(

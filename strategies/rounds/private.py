@@ -21,8 +21,8 @@ from strategies.aggregate import (
 )
 from strategies.form import misfit
 
-_STEP_BITS = 36  # a step of the sum is 2^-36 to 2^-37 of the noise's deviation, if not the grid's
-_FEWEST_STEPS = 2.0**10  # that the noise must span, so that its rounding changes nothing
+_STEP_BITS = 36  # between the deviation of a sum's noise and a step
+_FEWEST_STEPS = 2.0**10  # in the deviation of a party's noise, so that rounding changes nothing
 
 
 def difference(model: Arrays, received: Arrays) -> Arrays:
@@ -56,8 +56,9 @@ def moved(received: Arrays, update: Arrays, share: float = 1.0) -> Arrays:
 def largest_noise(clients: int) -> float:
     """Return the largest deviation of the noise in a sum of so many clients.
 
-    The sum holds values up to `SMALLEST_RANGE` per client, of which half are left for the noise. It
-    is hardly ever longer than 8 deviations, each 1.6 times as large if no node is lost.
+    The sum holds values up to `SMALLEST_RANGE` per client, of which half are left for the noise. A
+    value of it is hardly ever above 8 deviations. If no node is lost, the deviation is at most 1.6
+    times the counted one: sqrt(n / (T - 1)) with n = 5 and T = 3.
     """
     return SMALLEST_RANGE * clients / 2 / (8 * 1.6)
 
@@ -65,9 +66,9 @@ def largest_noise(clients: int) -> float:
 def limited(
     total: ExactSum, model: Arrays, received: Arrays, norm: float, deviation: float
 ) -> Arrays:
-    """Return a client's update for a sum with noise: rounded, and at most `norm` long.
+    """Return a client's update for a sum of such updates: whole steps, and at most `norm` long.
 
-    It is rounded to the steps of the sum's noise, of standard deviation `deviation`.
+    The steps depend on the standard deviation of the sum's noise; 0: it has none.
 
     Raises:
         WrongForm: its names or shapes are not the model's.
@@ -120,6 +121,9 @@ def _gaussian(shape: tuple[int, ...], deviation: float) -> np.ndarray:
 
 
 def _steps(total: ExactSum, deviation: float) -> dict[str, float]:
-    """Return the step of each tensor of a sum, a power of two: the grid's, or a coarser one."""
+    """Return the step of each tensor of a sum, a power of two.
+
+    It is the sum's own resolution, or 2^-36 to 2^-37 of the noise's deviation where that is more.
+    """
     least = 2.0 ** (math.floor(math.log2(deviation)) - _STEP_BITS) if deviation else 0.0
     return {name: max(2.0**-bits, least) for name, bits in total.exponents.items()}

@@ -66,7 +66,7 @@ class SecureRounds(ClientStrategy):
     def unmask(self, sums: GroupSums, least: int = 0) -> None:
         """Remove the masks from the sums, if there are any; raises `RoundFailed`.
 
-        The sums may be as large as those of a weight `least`.
+        `least` as in `GroupSums.check_opened`.
         """
         if self._session is None:
             return

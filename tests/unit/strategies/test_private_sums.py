@@ -74,7 +74,7 @@ def test_the_noise_of_the_nodes_that_must_stay_is_that_of_the_budget(lost, parti
 
 
 def test_a_lost_client_counts_as_an_update_of_zero(monkeypatch):
-    """Whose other clients' node stays: the scale of the mean must not tell."""
+    """Its node stays, with another client. The scale of the mean must not tell."""
     initial = flat(federate({**QUIET, "lr": 1e-30}, nodes=5)[0])
     all_ten = flat(federate(QUIET, nodes=5)[0]) - initial
     break_client(monkeypatch, {2}, RuntimeError("power cut"))
@@ -137,6 +137,7 @@ def test_the_largest_noise_stays_in_the_range_of_the_sum():
         add_noise(total, largest_noise(5), 3)
     total.check_partial(total.sums, 5)
     assert abs(total.sums["w"]).max() * 2.0 ** -total.exponents["w"] > 0.2 * 5 * 64
+    assert 8 * 1.6 * largest_noise(5) == pytest.approx(5 * 64 / 2)
 
 
 def test_noise_has_its_deviation_for_every_tensor_and_another_value_each_time():
@@ -166,7 +167,7 @@ def test_the_noise_is_gaussian():
 
 @pytest.mark.parametrize("deviation", [1e-6, 1.0, 15.0])
 def test_the_last_bits_of_a_noisy_sum_do_not_tell_those_of_the_updates(deviation):
-    """A float64 of 2^53 steps or more is even; so the sum would be odd where the updates are."""
+    """A float64 of 2^53 or more is even: with steps of 1 the sum would be odd where updates are."""
     received = {"w": np.zeros(100_000, np.float32)}
     total = ExactSum(received, 3)
     random = np.random.default_rng(0)
