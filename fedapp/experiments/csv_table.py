@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,9 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence
     write_atomically(path, text.getvalue().encode())
 
 
-@contextmanager
-def changing(path: Path) -> Iterator[None]:
+def changing(path: Path) -> AbstractContextManager[None]:
     """Keep other processes from changing a table while this one reads it and writes it anew."""
-    with lock_file(path.with_name(f".{path.stem}.lock")):
-        yield
+    return lock_file(path.with_name(f".{path.stem}.lock"))
 
 
 def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:

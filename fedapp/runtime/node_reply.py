@@ -1,6 +1,5 @@
 """A node's reply to a training message: what its clients send, one client after the other."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,11 +28,11 @@ class Privacy:
     """What a node does to the updates that masks hide from the server.
 
     Attributes:
-        clip: largest norm of a client's update; infinity: clients send their models as they are.
+        clip: largest norm of a client's update; 0: clients send their models as they are.
         deviation: standard deviation that the noise of the whole sum has at least; 0: none.
     """
 
-    clip: float = math.inf
+    clip: float = 0.0
     deviation: float = 0.0
 
 
@@ -68,7 +67,7 @@ class NodeReply:
         self._check_kept(client, update)
         if self._sums is None:
             self._sums = GroupSums(self.received, update.groups, task.total_weight, task.cohort)
-        if self.privacy.clip < math.inf:
+        if self.privacy.clip:
             model = limited(
                 self._sums.model, model, self.received, self.privacy.clip, self.privacy.deviation
             )
