@@ -108,4 +108,6 @@ class FedAvg(SecureRounds):
     def after_replies(self) -> None:
         """Remove the masks of secure aggregation from the sums; raises `RoundFailed`."""
         if self.secure_share:
-            self.unmask(self._sums, self.report.asked if self.private else 0)  # room for noise
+            least = self.report.asked if self.private else 0  # so that there is room for noise
+            clip = self.rule.clip if self.private else 0.0
+            self.unmask(self._sums, least, clip, self.rule.noise * clip)

@@ -10,6 +10,7 @@ The accountant is that of dp-accounting (Renyi differential privacy; Wang, Balle
 Kasiviswanathan 2019, AISTATS, for sampling; Mironov 2017).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -54,10 +55,8 @@ class Budget:
         """Return what the models of so many rounds have spent together."""
         if not rounds:
             return 0.0
-        from dp_accounting.rdp import compute_epsilon  # a second, which few runs need
-
-        spent = [rounds * each for each in _divergences(self.noise, self.clients, self.cohort)]
-        return float(compute_epsilon(_ORDERS, spent, self.delta)[0])
+        each = _divergences(self.noise, self.clients, self.cohort)
+        return _epsilon([rounds * divergence for divergence in each], self.delta)
 
     def affordable(self, planned: int) -> int:
         """Return how many of the planned rounds stay within the limit."""
@@ -68,6 +67,17 @@ class Budget:
             middle = (low + high) // 2
             low, high = (middle, high) if self.epsilon(middle) <= self.limit else (low, middle)
         return low
+
+
+def spent(rounds: Mapping[float, int], delta: float) -> float:
+    """Return the epsilon of rounds without sampling; their numbers are by noise multiplier."""
+    if not any(rounds.values()):
+        return 0.0
+    each = [
+        [count * divergence for divergence in _divergences(noise, 1, 1)]
+        for noise, count in rounds.items()
+    ]
+    return _epsilon([sum(column) for column in zip(*each, strict=True)], delta)
 
 
 def check_privacy(config: RunConfig) -> None:
@@ -109,6 +119,13 @@ def _counted_cohort(config: RunConfig) -> int:
     if config.secure_aggregation != "off":
         return config.num_clients
     return cohort_size(config.num_clients, config.participation)
+
+
+def _epsilon(divergences: Sequence[float], delta: float) -> float:
+    """Return epsilon of Renyi divergences at all orders."""
+    from dp_accounting.rdp import compute_epsilon  # a second, which few runs need
+
+    return float(compute_epsilon(_ORDERS, divergences, delta)[0])
 
 
 @cache

@@ -24,7 +24,8 @@ from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
 from fedapp.core.extension_files import own_mistake
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
-from fedapp.runtime.node_reply import NodeReply, private_of
+from fedapp.runtime.ledger import Ledger, check_evaluation, check_private
+from fedapp.runtime.node_reply import NodeReply, Privacy, private_of
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import answer_steps, check_masked, secure_node
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused, WrongForm
@@ -47,6 +48,7 @@ from strategies.rounds.records import (
 )
 from strategies.secure.messages import SECURE
 from strategies.secure.primitives import ProtocolBroken
+from strategies.secure.signatures import terms_of
 
 app = ClientApp()
 answer_steps(app)
@@ -67,7 +69,7 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
     process, task, received, extras = _unpack(message, context)
-    if refused := _refused(message, process, task):
+    if refused := _refused(message, process, task, context):
         return refused
     node_reply = NodeReply(received, task, private_of(process.config, task))
     for client in task.clients:
@@ -84,7 +86,7 @@ def train(message: Message, context: Context) -> Message:
         except Exception as error:
             node_reply.failures.append(_failure(client, error))
     try:
-        content = node_reply.content(_hide(message, context, node_reply.privacy.deviation))
+        content = node_reply.content(_hide(message, context, node_reply.privacy))
     except (ProtocolBroken, UpdateRefused, UserError) as reason:
         sentence = f"secure aggregation was refused: {reason}"
         content = pack_report([], failures_of(task.clients, sentence))
@@ -95,7 +97,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
     process, task, received, extras = _unpack(message, context)
-    if refused := _refused(message, process, task):
+    if refused := _refused(message, process, task, context, evaluation=True):
         return refused
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -150,22 +152,25 @@ def forget(message: Message, context: Context) -> Message:
 
 
 def _hide(
-    message: Message, context: Context, deviation: float
+    message: Message, context: Context, privacy: Privacy
 ) -> Callable[[GroupSums], None] | None:
     """Return what hides a node's sums in place, or None in a run without secure aggregation.
 
-    Masks hide them from the server. Noise hides single clients in the opened sum; that of all nodes
-    that must stay but one has the standard deviation `deviation`.
+    Masks hide them from the server. Noise hides single clients in the opened sum.
     """
     if SECURE not in message.content:
         return None
     node, asked = secure_node(context), message.content.config_records[SECURE]
+    ledger = Ledger.of(context.node_config)
 
     def hide(sums: GroupSums) -> None:
-        if deviation:
-            add_noise(sums.model, deviation, node.fewest(asked))
+        if privacy.deviation:
+            add_noise(sums.model, privacy.deviation, node.fewest(asked))
         groups = {name: group.sums for name, group in sums.groups.items()}
-        node.mask({ARRAYS: sums.model.sums, **groups}, asked)
+        terms = terms_of(sums.model, privacy.clip, privacy.deviation)
+        node.mask({ARRAYS: sums.model.sums, **groups}, asked, terms)
+        if ledger:
+            ledger.charge(privacy.noise)
 
     return hide
 
@@ -193,23 +198,38 @@ def _memory(
     return process.memory(client, task.state_key, server_round, accepted, state_dir)
 
 
-def _refused(message: Message, process: ProcessContext, task: Task) -> Message | None:
-    """Return the reply to a task that this node must not do, or None.
+def _refused(
+    message: Message,
+    process: ProcessContext,
+    task: Task,
+    context: Context,
+    evaluation: bool = False,
+) -> Message | None:
+    """Return the reply to a task that this node must not do, or None."""
+    try:
+        _check_task(process, task)
+        if evaluation:
+            check_evaluation(context.node_config)
+        else:
+            check_private(context.node_config, process.config)
+    except UserError as reason:
+        failures = failures_of(task.clients, str(reason))
+        return Message(pack_report([], failures), reply_to=message)
+    return None
 
-    A file of the user's is another one than at the start of the run, or the server would count a
-    client of a private run more than once.
-    """
+
+def _check_task(process: ProcessContext, task: Task) -> None:
+    """Raise UserError if the run's files have changed, or a client would count more than once."""
     once = task.weights == "uniform" and len(set(task.clients)) == len(task.clients)
     if process.config.dp_clip and not once:
-        reason = "the server asks for a sum in which a client counts more than dp-clip allows"
-    elif process.files_text != task.files:
-        reason = (
+        raise UserError(
+            "the server asks for a sum in which a client counts more than dp-clip allows"
+        )
+    if process.files_text != task.files:
+        raise UserError(
             f"its node has the files '{process.files_text}', but the run began with "
             f"'{task.files}': restore the file there, and resume the run"
         )
-    else:
-        return None
-    return Message(pack_report([], failures_of(task.clients, reason)), reply_to=message)
 
 
 def _ordered(received: Arrays, client: LocalClient) -> Arrays:

@@ -16,11 +16,14 @@ from flwr.app import Context
 
 import fedapp
 from fedapp.core.errors import UserError
+from fedapp.runtime.ledger import check_evaluation, check_private
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import check_masked, identity_of
+from fedapp.runtime.strategy import evaluation_on_clients
 from strategies.rounds.records import PROTOCOL_VERSION
 
 IMAGES = "set of images"  # the name of the data hash in an identity
+ROUNDS_LEFT = "rounds left"  # by the node's own limit of epsilon, if it has one
 
 
 def hosted_clients(context: Context, num_clients: int) -> list[int]:
@@ -57,6 +60,7 @@ def describe(context: Context) -> dict[str, Any]:
     process = open_process(context.run_config, context.node_config)
     check_masked(context.node_config, process.config.secure_aggregation != "off")
     identity_of(context.node_config)  # unreadable keys are reported before round 1
+    rounds_left = _rounds_left(context, process)
     clients = hosted_clients(context, process.config.num_clients)
     return {
         "partition-id": partition_id,
@@ -64,6 +68,7 @@ def describe(context: Context) -> dict[str, Any]:
         "clients": clients,
         "hosts-any": hosts_any(context),
         "examples": [len(process.data.partition.train[client]) for client in clients],
+        **({} if rounds_left is None else {ROUNDS_LEFT: rounds_left}),
         "protocol": PROTOCOL_VERSION,
         **shared_properties(process),
         "device": str(process.device),
@@ -71,6 +76,23 @@ def describe(context: Context) -> dict[str, Any]:
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}, "
         f"numpy {np.__version__}",
     }
+
+
+def _rounds_left(context: Context, process: ProcessContext) -> int | None:
+    """Return how many rounds of this run the node's ledger allows; None if it has none.
+
+    Raises UserError if it allows none, or if the run tells what the node does not count.
+    """
+    ledger = check_private(context.node_config, process.config)
+    if ledger is None:
+        return None
+    if evaluation_on_clients(process.config):
+        check_evaluation(context.node_config)
+    noise = float(process.config.dp_noise)
+    left = ledger.rounds_left(noise, process.config.num_rounds)
+    if not left:
+        raise UserError(ledger.exhausted(noise))
+    return left
 
 
 def _check_own(context: Context) -> None:

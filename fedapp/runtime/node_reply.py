@@ -29,18 +29,23 @@ class Privacy:
 
     Attributes:
         clip: largest norm of a client's update; 0: clients send their models as they are.
-        deviation: standard deviation that the noise of the whole sum has at least; 0: none.
+        noise: standard deviation that the noise of the whole sum has at least, over `clip`.
     """
 
     clip: float = 0.0
-    deviation: float = 0.0
+    noise: float = 0.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation that the noise of the whole sum has at least; 0: no noise."""
+        return self.noise * self.clip
 
 
 def private_of(config: RunConfig, task: Task) -> Privacy:
     """Return what a node does to its sums; without masks, clipping and noise are the server's."""
     if not config.dp_clip or not task.summed:
         return Privacy()
-    return Privacy(config.dp_clip, float(config.dp_noise) * config.dp_clip)
+    return Privacy(config.dp_clip, float(config.dp_noise))
 
 
 class NodeReply:

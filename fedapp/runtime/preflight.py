@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedapp.core.errors import UserError
-from fedapp.runtime.identity import IMAGES
+from fedapp.runtime.identity import IMAGES, ROUNDS_LEFT
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import PROTOCOL_VERSION, TASK
 from strategies.rounds.report import is_count
@@ -72,7 +72,8 @@ def wait_for_nodes(
     total = sum(answered.examples.values())
     log.info("%d nodes host %d clients with %d examples", len(answered.places), num_clients, total)
     pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
-    return Federation(answered.nodes, answered.examples, pool)
+    left = {n: each[ROUNDS_LEFT] for n, each in answered.places.items() if ROUNDS_LEFT in each}
+    return Federation(answered.nodes, answered.examples, pool, rounds_left=left)
 
 
 class _Answered:

@@ -7,6 +7,7 @@ from fedapp.config.privacy import Budget
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callback import ActiveRun, Callback
+from strategies.rounds.base import ClientStrategy
 
 log = logging.getLogger(__name__)
 
@@ -93,3 +94,26 @@ def last_round(
             budget.limit, last, planned,
         )  # fmt: skip
     return last
+
+
+def last_of_nodes(
+    strategy: ClientStrategy, first_round: int, planned: int, otherwise: str
+) -> tuple[int, str]:
+    """Return the last round in which no node exceeds its own limit, and which limit ends the run.
+
+    That is a node's, or the one named `otherwise` if no node's ends it before round `planned`. A
+    strategy that tolerates failures goes on without such a node.
+    """
+    left = {} if strategy.tolerate_failures else dict(strategy.federation.rounds_left)
+    for server_round in range(first_round, planned + 1) if left else ():
+        for node in strategy.federation.by_node(strategy.cohort(server_round)):
+            if left.get(node) == 0:
+                log.warning(
+                    "node %d has a limit (privacy-epsilon) that allows it %d rounds: the run ends "
+                    "after round %d of %d",
+                    node, strategy.federation.rounds_left[node], server_round - 1, planned,
+                )  # fmt: skip
+                return server_round - 1, "a node's privacy-epsilon"
+            if node in left:
+                left[node] -= 1
+    return planned, otherwise

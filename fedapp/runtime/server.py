@@ -15,7 +15,7 @@ from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.identity import shared_properties
 from fedapp.runtime.preflight import forget, wait_for_nodes
-from fedapp.runtime.privacy import last_round
+from fedapp.runtime.privacy import last_of_nodes, last_round
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
 from fedapp.runtime.strategy import build_strategy, restore
@@ -38,6 +38,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     last = last_round(Budget.of(config), recorder.directory, first_round, config.num_rounds)
     state_key = _state_key(grid, federation, recorder, saved)
     strategy = build_strategy(config, process, federation, state_key)
+    last, limit = last_of_nodes(strategy, first_round, last, f"dp-epsilon {config.dp_epsilon:g}")
     arrays = _starting_point(process, strategy, recorder.directory, saved)
     try:
         recorder.begin(strategy, first_round, arrays, last)
@@ -62,8 +63,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     except BaseException as error:  # Ctrl-C too: the model trained so far is kept
         recorder.finish("interrupted", "" if isinstance(error, KeyboardInterrupt) else repr(error))
         raise
-    spent = f"a further round would exceed dp-epsilon {config.dp_epsilon:g}"
-    if problem := recorder.finish("completed", spent if last < config.num_rounds else ""):
+    ended = f"a further round would exceed {limit}" if last < config.num_rounds else ""
+    if problem := recorder.finish("completed", ended):
         raise UserError(problem)
     _forget_states(grid, federation, strategy, config)  # last, because it may be interrupted
 

@@ -8,6 +8,7 @@ from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.rng import sample_clients, sample_secretly
 from fedapp.methods.row import GLOBAL
+from fedapp.methods.table import find_method
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.runtime.process import ProcessContext
 from strategies.form import misfit
@@ -20,8 +21,6 @@ def build_strategy(
     config: RunConfig, process: ProcessContext, federation: Federation, state_key: str = ""
 ) -> ClientStrategy:
     """Build the method's strategy; its clients store their states under `state_key`."""
-    every = config.eval_every if process.method.accuracy != GLOBAL else 0
-    every = config.num_rounds if config.finetune_epochs else every  # once, after the last round
     values = config.flat()
     return process.method.server.kind(
         federation,
@@ -31,13 +30,20 @@ def build_strategy(
         weights=config.weights,
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
-        client_evaluation_every=config.client_eval_every or every,
+        client_evaluation_every=evaluation_on_clients(config),
         state_key=state_key if process.keeps else "",
         files=process.files_text,
         **_rule(config),
         **{name: values[key] for name, key in process.method.server.options.items()},
         **process.method.server.parts(process.setup),
     )
+
+
+def evaluation_on_clients(config: RunConfig) -> int:
+    """Return the number of rounds between evaluations on clients; 0: never."""
+    every = config.eval_every if find_method(config.method).accuracy != GLOBAL else 0
+    every = config.num_rounds if config.finetune_epochs else every  # once, after the last round
+    return config.client_eval_every or every
 
 
 def restore(strategy: ClientStrategy, saved: Checkpoint, model: Arrays, source: object) -> None:

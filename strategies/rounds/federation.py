@@ -16,13 +16,15 @@ class Federation:
     """The node and the number of training examples of every client.
 
     Every node of a `pool` can host any client. With a pool, only the keys of `nodes` are used.
-    `architectures` names each client's, if they differ.
+    `architectures` names each client's, if they differ. `rounds_left` has the number of rounds in
+    which a node takes part at most, for the nodes that have set a limit.
     """
 
     nodes: Mapping[int, int]
     examples: Mapping[int, int]
     pool: Sequence[int] = ()
     architectures: Mapping[int, str] = field(default_factory=dict)
+    rounds_left: Mapping[int, int] = field(default_factory=dict)
     _pace: dict[str, float] = field(default_factory=dict)  # least seconds per image
     _connected: frozenset[int] = frozenset()  # nodes, at the start of a training or evaluation
 

@@ -113,8 +113,10 @@ class SecureNode:
         """
         return int(self._state(asked, _SHARED)["threshold"])
 
-    def mask(self, groups: Mapping[str, Arrays], asked: Fields) -> None:
+    def mask(self, groups: Mapping[str, Arrays], asked: Fields, terms: bytes = b"") -> None:
         """Mask the node's sums in place, with its own mask and one per pair.
+
+        `terms` is a hash of what all nodes must do equally with their sums, as `terms_of` returns.
 
         Raises:
             ProtocolBroken: too few parties are left, or a share was changed on its way.
@@ -144,6 +146,7 @@ class SecureNode:
         self._store(
             session=state["session"], party=state["party"], step=_MASKED,
             threshold=state["threshold"], parties=state["parties"], senders=senders, shares=shares,
+            terms=terms,
             **{name: state[name] for name in ("signers", "listed") if name in state},
         )  # fmt: skip
 
@@ -159,7 +162,7 @@ class SecureNode:
         if self.identity is None:
             raise ProtocolBroken("this node has no key to sign with")
         self._store(**state | {"step": _CONFIRMED, "survivors": survivors})
-        return {SIGNATURE: self.identity.confirm(stayed(state["listed"], survivors))}
+        return {SIGNATURE: self.identity.confirm(_statement(state, survivors))}
 
     def unmask(self, asked: Fields) -> dict[str, Any]:
         """Return one share of each party's secrets, and delete all secrets of the session.
@@ -178,7 +181,7 @@ class SecureNode:
                 raise ProtocolBroken("the server names other survivors than this node has signed")
             known = dict(zip(state["parties"], state["signers"], strict=True))
             signers = {party: known[party] for party in survivors}
-            statement = stayed(state["listed"], survivors)
+            statement = _statement(state, survivors)
             check_confirmed(statement, signers, asked, state["threshold"])
         self.records.pop(SECURE, None)
         halves = [
@@ -224,6 +227,11 @@ class SecureNode:
 
     def _store(self, **state: Any) -> None:
         self.records[SECURE] = ConfigRecord(state)
+
+
+def _statement(state: Fields, survivors: list[int]) -> bytes:
+    """Return what a node that has masked its sums signs."""
+    return stayed(state["listed"], survivors, int(state["threshold"]), bytes(state["terms"]))
 
 
 def flattened(groups: Mapping[str, Arrays]) -> Arrays:

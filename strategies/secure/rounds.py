@@ -12,6 +12,7 @@ from strategies.rounds.report import RoundFailed
 from strategies.rounds.transport import payload_bytes
 from strategies.secure.messages import FEWEST, SECURE
 from strategies.secure.server import SecureSession
+from strategies.secure.signatures import terms_of
 
 
 class SecureRounds(ClientStrategy):
@@ -63,16 +64,19 @@ class SecureRounds(ClientStrategy):
         """Note that the masked sums of the node with this task have been added."""
         self._masked += [node for node, each in self._tasks_sent.items() if each is task]
 
-    def unmask(self, sums: GroupSums, least: int = 0) -> None:
+    def unmask(
+        self, sums: GroupSums, least: int = 0, clip: float = 0.0, deviation: float = 0.0
+    ) -> None:
         """Remove the masks from the sums, if there are any; raises `RoundFailed`.
 
-        `least` as in `GroupSums.check_opened`.
+        `least` as in `GroupSums.check_opened`; `clip` and `deviation` are those of the nodes.
         """
         if self._session is None:
             return
         groups = {name: group.sums for name, group in sums.groups.items()}
         lost = self.report.failures[0].reason if self.report.failures else ""
-        self._session.open({ARRAYS: sums.model.sums, **groups}, self._masked, lost)
+        terms = terms_of(sums.model, clip, deviation)
+        self._session.open({ARRAYS: sums.model.sums, **groups}, self._masked, lost, terms)
         self.report.bytes_down += self._session.bytes_down
         self.report.bytes_up += self._session.bytes_up
         try:

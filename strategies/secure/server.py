@@ -101,10 +101,13 @@ class SecureSession:
             for party in senders
         }
 
-    def open(self, groups: Mapping[str, Arrays], nodes: Sequence[int], lost: str = "") -> None:
+    def open(
+        self, groups: Mapping[str, Arrays], nodes: Sequence[int], lost: str = "", terms: bytes = b""
+    ) -> None:
         """Remove all masks from the sum of the masked sums of `nodes`, in place.
 
-        `lost` says why other nodes have sent no masked sum.
+        `lost` says why other nodes have sent no masked sum. `terms` is what these nodes have done
+        equally, as `terms_of` returns.
 
         Raises:
             RoundFailed: too few nodes reveal their shares, or the shares do not fit.
@@ -113,7 +116,7 @@ class SecureSession:
         self._require(survivors, lost)
         asked: dict[int, dict[str, Any]] = {party: {"survivors": survivors} for party in survivors}
         if self._listed:
-            asked = self._confirmed(asked, survivors)
+            asked = self._confirmed(asked, survivors, terms)
         answers = self._ask(UNMASK, asked, ("shares",))
         self._require(list(answers))
         flat = flattened(groups)
@@ -132,14 +135,15 @@ class SecureSession:
                     add_mask(flat, key, -1 if other < party else 1)
 
     def _confirmed(
-        self, asked: Mapping[int, Mapping[str, Any]], survivors: list[int]
+        self, asked: Mapping[int, Mapping[str, Any]], survivors: list[int], terms: bytes
     ) -> dict[int, dict[str, Any]]:
         """Let the survivors sign who has stayed; return the next question to those that have.
 
         Raises:
             RoundFailed: too few have signed.
         """
-        statement, signed = stayed(self._listed, survivors), {}
+        statement = stayed(self._listed, survivors, self.threshold, terms)
+        signed = {}
         for party, reply in self._ask(CONFIRM, asked, (SIGNATURE,)).items():
             try:
                 verify_confirmed(statement, party, self._keys[party][SIGNER], reply[SIGNATURE])

@@ -4,9 +4,11 @@ A node signs the public keys of its session with the key pair that it has in the
 on curve P-384 with SHA-384). It accepts only lists in which every party's keys are signed by a node
 whose public key its own operator has given it, each node once. Before it reveals a share, as many
 parties as must stay have signed the same list and the same survivors (the consistency check of
-Bonawitz et al. 2017, CCS, figure 4).
+Bonawitz et al. 2017, CCS, figure 4), and that they have masked sums of the same scale, clipping and
+noise: otherwise a server could let the others add less noise, or give their noise less weight.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from strategies.aggregate import ExactSum
 from strategies.secure.messages import FEWEST
 from strategies.secure.primitives import ProtocolBroken
 
@@ -104,7 +107,8 @@ def check_confirmed(
 
 def verify_confirmed(statement: bytes, party: int, signer: bytes, signature: bytes) -> None:
     """Raise `ProtocolBroken` unless `signer` has signed a statement of `stayed`."""
-    _verify(statement, signer, signature, f"party {party} has confirmed other parties or keys")
+    otherwise = f"party {party} has confirmed other parties, keys or noise"
+    _verify(statement, signer, signature, otherwise)
 
 
 def verify(
@@ -131,9 +135,24 @@ def digest(session: bytes, listed: Mapping[str, Any]) -> bytes:
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
-def stayed(listed: bytes, survivors: Sequence[int]) -> bytes:
-    """Return what a node signs: the `digest` of the list, and the parties that have stayed."""
-    return _STAYED + listed + b"".join(party.to_bytes(8, "big") for party in sorted(survivors))
+def terms_of(total: ExactSum, clip: float, deviation: float) -> bytes:
+    """Return a hash of what all nodes of a session must do equally with their sums.
+
+    It is the scale of each tensor, the norm to which updates are clipped, and the standard
+    deviation of the noise.
+    """
+    text = json.dumps([float(clip), float(deviation), total.exponents], sort_keys=True)
+    return sha256(text.encode()).digest()
+
+
+def stayed(listed: bytes, survivors: Sequence[int], threshold: int, terms: bytes) -> bytes:
+    """Return what a node signs to confirm who has stayed.
+
+    It is the `digest` of the list, the hash of `terms_of`, the number of parties that must stay,
+    and the parties that have stayed.
+    """
+    numbers = (party.to_bytes(8, "big") for party in (threshold, *sorted(survivors)))
+    return _STAYED + listed + terms + b"".join(numbers)
 
 
 def encoded(key: EllipticCurvePublicKey) -> bytes:

@@ -1,5 +1,6 @@
 """Secure aggregation on real SuperNodes: the bits of plain calls without it, or their noise."""
 
+import json
 import shutil
 
 import numpy as np
@@ -26,8 +27,12 @@ def final(made, name, **keys):
     return checkpoint.load(made.directory(name), run.fingerprint())
 
 
-def check_noise(made):
-    """Train with noise of the nodes, and assert that it has the counted deviation."""
+def check_noise(made, node, ledger):
+    """Train with noise of the nodes, and assert that it has the counted deviation.
+
+    Node 0, whose node-config is `node`, counts the round in the file `ledger`, too.
+    """
+    made.restart_node(0, 3, f"{node} privacy-epsilon=1000.0 privacy-ledger='{ledger}'")
     log = made.run("private", **PRIVATE, dp_noise=3.0, checkpoint_every=1)
     assert made.status() == "finished:completed", log
     arrays = final(made, "private", **PRIVATE, dp_noise=3.0).arrays
@@ -37,6 +42,8 @@ def check_noise(made):
     (row,) = made.rows("private")
     assert (row["clients"], row["train_loss"]) == (3, None)
     assert row["epsilon"] > 0
+    spent = {"epsilon": row["epsilon"], "delta": 1e-5, "rounds": {"3.0": 1}}
+    assert json.loads(ledger.read_text()) == spent
 
 
 def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
@@ -48,9 +55,12 @@ def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
     made.register(2)
     for number in range(3):
         shutil.copy(made.certificates / f"node-{number}.pub", tmp_path)
-    for number, worker in enumerate(("", WARM, WARM)):
-        key = made.certificates / f"node-{number}"
-        made.restart_node(number, 3, f"{worker} secure-key='{key}' secure-peers='{tmp_path}'")
+    configs = [
+        f"{worker} secure-key='{made.certificates / f'node-{number}'}' secure-peers='{tmp_path}'"
+        for number, worker in enumerate(("", WARM, WARM))
+    ]
+    for number, config in enumerate(configs):
+        made.restart_node(number, 3, config)
     log = made.run("secure", **HIDDEN, checkpoint_every=1)
     assert made.status() == "finished:completed", log
     saved = final(made, "secure", **HIDDEN)
@@ -60,4 +70,4 @@ def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
     assert_same(expected, {name: saved.strategy[name] for name in expected})
     assert [row["clients"] for row in made.rows("secure")] == [3]
     assert made.rows("secure")[0]["bytes_up"] > 2 * sum(a.nbytes for a in arrays.values()) * 3
-    check_noise(made)
+    check_noise(made, configs[0], tmp_path / "ledger.json")

@@ -46,10 +46,10 @@ def lose_node(monkeypatch):
     """Let the third of five nodes fail before it has sent its masked sum."""
     mask = SecureNode.mask
 
-    def failing(self, groups, asked):
+    def failing(self, groups, asked, terms):
         if self.records.config_records["secure-aggregation"]["party"] == 3:
             raise ProtocolBroken("power cut")
-        mask(self, groups, asked)
+        mask(self, groups, asked, terms)
 
     monkeypatch.setattr(SecureNode, "mask", failing)
 

@@ -134,10 +134,10 @@ def test_a_sum_out_of_range_is_refused(monkeypatch):
     """A node can send any masked numbers; the server sees it in the opened sum, not in theirs."""
     mask = SecureNode.mask
 
-    def poisoned(self, groups, asked):
+    def poisoned(self, groups, asked, terms):
         if self.records.config_records["secure-aggregation"]["party"] == GONE:
             groups[ARRAYS]["head.bias"] += 2**62
-        mask(self, groups, asked)
+        mask(self, groups, asked, terms)
 
     monkeypatch.setattr(SecureNode, "mask", poisoned)
     with pytest.raises(RoundFailed, match=r"no honest nodes can have sent: .*'head.bias' is out"):

@@ -6,9 +6,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA384
 from flwr.app import RecordDict
 
+from strategies.aggregate import ExactSum
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
-from strategies.secure.signatures import Identity, encoded
+from strategies.secure.signatures import Identity, encoded, stayed, terms_of
 
 SESSION = b"s" * 16
 SIX = [ec.generate_private_key(ec.SECP384R1()) for _ in range(6)]
@@ -29,8 +30,11 @@ class Six:
     def begin(self, party: int) -> dict:
         return self.nodes[party].advertise({"session": SESSION, "party": party})
 
-    def run(self, senders=ALL, survivors=ALL, of=ALL) -> None:
-        """Let the nodes `of` share, mask and confirm; `senders` and `survivors` may be by party."""
+    def run(self, senders=ALL, survivors=ALL, of=ALL, terms=()) -> None:
+        """Let the nodes `of` share, mask and confirm; `senders` and `survivors` may be by party.
+
+        `terms` has what some of them do otherwise than the others, by party.
+        """
         told = [dict.fromkeys(of, each) if isinstance(each, tuple) else each
                 for each in (senders, survivors)]  # fmt: skip
         listed = {"session": SESSION, "cohort": 6, "parties": list(ALL)}
@@ -41,7 +45,8 @@ class Six:
         for party in of:
             asked = {"session": SESSION, "senders": list(told[0][party])}
             asked["sealed"] = [sealed[each][party - 1] for each in told[0][party]]
-            self.nodes[party].mask({"arrays": {"w": np.zeros(2, np.int64)}}, asked)
+            sums = {"arrays": {"w": np.zeros(2, np.int64)}}
+            self.nodes[party].mask(sums, asked, dict(terms).get(party, b"equal"))
         self.told = told[1]
         self.signed = {
             party: self.nodes[party].confirm(self.asked(party))["signature"] for party in self.told
@@ -82,11 +87,37 @@ def test_a_server_cannot_tell_the_nodes_different_things():
         },
     )
     for party in six.told:
-        with pytest.raises(ProtocolBroken, match=r"confirmed other parties or keys|of 4 parties"):
+        with pytest.raises(ProtocolBroken, match=r"confirmed other parties, keys|of 4 parties"):
             six.open(party, [p for p in six.told if p in six.told[party]])
     six.told[5] = six.told[3]
     with pytest.raises(ProtocolBroken, match="other survivors than this node has signed"):
         six.open(5, (3, 5, 6))
+
+
+def test_a_server_cannot_let_other_nodes_add_less_noise_or_give_it_less_weight():
+    quiet = Six()
+    quiet.run(terms=dict.fromkeys((4, 5, 6), b"less noise"))
+    for party in ALL:
+        with pytest.raises(ProtocolBroken, match="other parties, keys or noise"):
+            quiet.open(party, (1, 2, 3, 4) if party < 4 else (3, 4, 5, 6))
+    three = Six()
+    three.run(terms={6: b"less noise"})
+    assert len(three.open(1, (1, 2, 3, 4))) == 6  # enough of them have added theirs
+
+
+def test_the_terms_are_the_scale_of_the_sums_the_clipping_and_the_noise():
+    model = {"w": np.array([3.0, -5.0], np.float32), "b": np.ones(2, np.float32)}
+    terms = terms_of(ExactSum(model, 10), 0.5, 2.0)
+    wide = {name: array.astype(np.float64) for name, array in reversed(model.items())}
+    assert terms == terms_of(ExactSum(wide, 10), 0.5, 2.0)
+    for other in (
+        (ExactSum(model, 1000), 0.5, 2.0),
+        (ExactSum({**model, "b": 100 * model["w"]}, 10), 0.5, 2.0),
+        (ExactSum(model, 10), 0.25, 2.0),
+        (ExactSum(model, 10), 0.5, 1.0),
+    ):
+        assert terms_of(*other) != terms
+    assert stayed(b"l", (1, 2), 2, terms) != stayed(b"l", (1, 2), 3, terms)
 
 
 def test_a_session_begins_once_and_its_old_keys_are_confirmed_by_nobody():
@@ -104,5 +135,5 @@ def test_a_session_begins_once_and_its_old_keys_are_confirmed_by_nobody():
     )
     assert old[6] == six.keys[6]
     six.signed[2] = SIX[1].sign(b"the list without the old key", ec.ECDSA(SHA384()))
-    with pytest.raises(ProtocolBroken, match="party 2 has confirmed other parties or keys"):
+    with pytest.raises(ProtocolBroken, match="party 2 has confirmed other parties, keys or noise"):
         six.open(1, (1, 2, 3, 4))

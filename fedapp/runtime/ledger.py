@@ -1,0 +1,172 @@
+"""What a node's clients have spent of their privacy in all runs, counted and limited by the node.
+
+The server chooses the noise and the number of rounds, and may repeat a round. A node whose operator
+does not leave this to the server sets a limit in its node-config: `privacy-epsilon`, the most that
+its clients spend in all runs together, at `privacy-delta`, and `privacy-ledger`, the file in which
+it counts. The node then sends nothing but masked sums with noise, and counts each before it leaves:
+a round that is repeated, or that gives no model, counts, too. Signed keys are required, because the
+noise is that of all nodes of a round, which have to prove to each other how much they add.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedapp.config.privacy import spent
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.core.files import json_text, parse_object, write_atomically
+from fedapp.core.locks import lock_file
+from fedapp.core.paths import expanded
+from fedapp.runtime.secure import PEERS
+
+EPSILON, DELTA, LEDGER = "privacy-epsilon", "privacy-delta", "privacy-ledger"
+_DELTA = 1e-5  # the default of `privacy-delta`, and of `dp-delta`
+
+Rounds = dict[float, int]  # number of rounds by noise multiplier
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A file with the noise multipliers of all rounds in which a node has taken part.
+
+    Attributes:
+        file: a JSON object with "rounds", their number by noise multiplier, and, to be read by
+            people, "epsilon" and "delta".
+        limit: the largest epsilon, at `delta`.
+    """
+
+    file: Path
+    limit: float
+    delta: float
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any]) -> "Ledger | None":
+        """Return the ledger that a node-config names, or None; raises UserError for mistakes."""
+        named = [name for name in (EPSILON, LEDGER) if name in node_config]
+        if not named:
+            if DELTA in node_config:
+                raise UserError(f"node-config has '{DELTA}' without '{EPSILON}' and '{LEDGER}'")
+            return None
+        if len(named) == 1:
+            raise UserError(
+                f"node-config has '{named[0]}' alone; a node that limits what it spends needs both "
+                f"'{EPSILON}', the largest epsilon, and '{LEDGER}', the file in which it counts"
+            )
+        if PEERS not in node_config:
+            raise UserError(
+                f"node-config has '{EPSILON}' without 'secure-key' and '{PEERS}': the noise is "
+                "that of all nodes of a round, and only signatures prove that the others add theirs"
+            )
+        file = expanded(str(node_config[LEDGER]), f"node-config key '{LEDGER}'")
+        if not file.is_absolute():
+            raise UserError(f"node-config key '{LEDGER}' is '{file}' but must be a whole path")
+        limit = _number(node_config, EPSILON, math.inf)
+        return cls(file, limit, _number(node_config, DELTA, 1.0, _DELTA))
+
+    def rounds_left(self, noise: float, most: int) -> int:
+        """Return how many more rounds with this noise the limit allows, at most `most`."""
+        known = self._rounds()
+        low, high = -1, most + 1  # low + 1 rounds are not refused, high are; both are unknown yet
+        while high - low > 1:
+            middle = (low + high) // 2
+            allowed = self._epsilon(_added(known, noise, middle)) <= self.limit
+            low, high = (middle, high) if allowed else (low, middle)
+        return max(low, 0)
+
+    def charge(self, noise: float) -> None:
+        """Count one round on disk.
+
+        Raises:
+            UserError: it would exceed the limit, or the file cannot be read or written; then
+                nothing is counted, and nothing may be sent.
+        """
+        with lock_file(self.file.with_name(f".{self.file.name}.lock")):
+            rounds = _added(self._rounds(), noise, 1)
+            epsilon = self._epsilon(rounds)
+            if epsilon > self.limit:
+                raise UserError(self.exhausted(noise))
+            content = {"epsilon": epsilon, "delta": self.delta, "rounds": rounds}
+            try:
+                write_atomically(self.file, json_text(content, indent=2).encode(), 0o600)
+            except OSError as error:
+                raise UserError(
+                    f"node-config key '{LEDGER}': {self.file} cannot be written "
+                    f"({error.strerror}), and what is not counted is not sent"
+                ) from None
+
+    def exhausted(self, noise: float) -> str:
+        """Return why the node takes part in no further round with this noise."""
+        used = self._epsilon(self._rounds())
+        return (
+            f"this node's clients have spent epsilon {used:.3g} of their {self.limit:.3g} "
+            f"('{EPSILON}'), and a further round with dp-noise {noise:g} would exceed it: more "
+            "noise, or a larger limit, allows more rounds"
+        )
+
+    def _epsilon(self, rounds: Rounds) -> float:
+        return spent(rounds, self.delta)
+
+    def _rounds(self) -> Rounds:
+        """Return the counted rounds; raises UserError if the file is damaged."""
+        try:
+            found = parse_object(self.file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise UserError(
+                f"node-config key '{LEDGER}': {self.file} cannot be read ({error.strerror})"
+            ) from None
+        try:
+            rounds = {float(noise): count for noise, count in (found or {})["rounds"].items()}
+        except (KeyError, ValueError, AttributeError):
+            rounds = {0.0: 0}
+        if all(type(n) is int and n > 0 and 0 < z < math.inf for z, n in rounds.items()):
+            return rounds
+        raise UserError(
+            f"node-config key '{LEDGER}': {self.file} is not as a node writes it; restore it from "
+            "a copy, because without it nobody knows what the clients have spent"
+        )
+
+
+def check_private(node_config: Mapping[str, Any], config: RunConfig) -> Ledger | None:
+    """Return the ledger in which a node counts a run's rounds; None if it counts nothing.
+
+    Raises:
+        UserError: the keys of the ledger are wrong, or the node counts and the run has no noise.
+    """
+    ledger = Ledger.of(node_config)
+    if ledger and not (config.dp_clip and float(config.dp_noise)):
+        raise UserError(
+            f"this node sends sums with noise only (node-config key '{EPSILON}'), and the run has "
+            "none; set dp-clip and dp-noise or dp-epsilon"
+        )
+    return ledger
+
+
+def check_evaluation(node_config: Mapping[str, Any]) -> None:
+    """Raise UserError if a node counts what it spends: an evaluation on clients is not counted."""
+    if Ledger.of(node_config):
+        raise UserError(
+            f"this node sends sums with noise only (node-config key '{EPSILON}'), and an "
+            "evaluation on clients tells accuracies without noise; set client-eval-every and "
+            "finetune-epochs to 0, and use a method with a global model"
+        )
+
+
+def _added(rounds: Rounds, noise: float, count: int) -> Rounds:
+    """Return the rounds with `count` more of this noise."""
+    return {**rounds, noise: rounds.get(noise, 0) + count}
+
+
+def _number(
+    node_config: Mapping[str, Any], name: str, below: float, default: float | None = None
+) -> float:
+    """Return a positive number of a node-config; raises UserError for anything else."""
+    value = node_config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
+        most = "" if below == math.inf else f" and below {below:g}"
+        raise UserError(f"node-config key '{name}' is {value!r} but must be above 0{most}")
+    return float(value)
