@@ -20,6 +20,7 @@ from fedapp.results.run_directory import RunDirectory, Scalar
 from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
 
 _VARIABLE_KEYS = marked_keys(RunKeys, RECORDING, MACHINE)
+_DEFAULTS = {key: value for key, value in RunKeys.defaults().items() if value != "auto"}
 Tables = dict[str, list[dict[str, Any]]]
 _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
@@ -65,11 +66,11 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """Group runs that differ only in the seed and their `variable_keys`, in order.
 
     A partition seed that equals the seed ("auto" is recorded as its value) counts as part of the
-    seed, unless it is the same in all runs.
+    seed, unless it is the same in all runs. A key that is newer than a run has its default there.
     """
     by_settings: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run in runs:
-        config = {**run.config(), **run.used_files()}
+        config = {**_DEFAULTS, **run.config(), **run.used_files()}
         ignored = {*variable_keys(config), _SEED, _PARTITION_SEED}
         key = tuple(sorted((k, v) for k, v in config.items() if k not in ignored))
         by_settings.setdefault(key, []).append(run)

@@ -143,6 +143,17 @@ def test_a_partition_seed_of_its_own_is_another_group(make_run):
     ]
 
 
+def test_a_run_from_before_a_key_is_in_the_group_of_its_default(make_run):
+    older, newer, other = (make_run(0.5, seed=s, clip_norm=c) for s, c in ((0, 0.0), (1, 0.0), (2, 0.5)))
+    lines = (older.path / "config.toml").read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("clip-norm ")]
+    assert len(kept) == len(lines) - 1
+    (older.path / "config.toml").write_text("\n".join(kept))
+    groups = group_runs([RunDirectory.load(run.path) for run in (older, newer, other)])
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert labels(groups) == ["feddr+ clip-norm=0.0", "feddr+ clip-norm=0.5"]
+
+
 def test_another_file_of_the_same_name_is_another_group(make_run):
     for kind in ("extension", "split", "initial model"):
         one, other, again = (make_run(0.5, seed=seed) for seed in (0, 1, 2))
