@@ -1,5 +1,7 @@
 """What secure aggregation adds to a round: seconds of a node and of the server, bytes per node.
 
+With differential privacy a node also clips each client's update and adds its share of the noise.
+
     python benchmarks/secure_rounds.py --nodes 10 50 100 --megabytes 1 10 40
 
 Prints a Markdown table. All nodes are in this process and take all steps; only the first masks a
@@ -16,6 +18,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedapp.engines.in_process import identify
 from fedapp.results.formatting import markdown_table, megabytes
+from strategies.aggregate import ExactSum
+from strategies.rounds.private import add_noise, limited
 from strategies.rounds.transport import set_message_id
 from strategies.secure.messages import KEYS, SECURE, SHARES, UNMASK
 from strategies.secure.node import SecureNode
@@ -62,6 +66,18 @@ class Nodes:
         return Message(RecordDict({SECURE: ConfigRecord(answer)}), reply_to=message)
 
 
+def private_seconds(values: int) -> tuple[float, float]:
+    """Return the seconds in which a node clips one client's update, and adds its noise."""
+    received = {"model": np.ones(values, np.float32)}
+    model = {"model": np.linspace(0.5, 1.5, values, dtype=np.float32)}
+    total = ExactSum(received, 100)
+    started = time.perf_counter()
+    limited(total, model, received, 1.0, 1.0)
+    clipped = time.perf_counter()
+    add_noise(total, 1.0, 7)
+    return clipped - started, time.perf_counter() - clipped
+
+
 def measure(count: int, size: float) -> list[str]:
     """Return the row of one round with `count` nodes and a float32 model of `size` MB."""
     values = int(size * 1e6 / 4)
@@ -79,9 +95,11 @@ def measure(count: int, size: float) -> list[str]:
     extra = (session.bytes_up + session.bytes_down) / count + sum(
         len(text) for text in asked[100]["sealed"]
     )
+    clipping, noise = private_seconds(values)
     return [
-        str(count), f"{size:g}", f"{grid.seconds:.2f}", f"{server:.2f}",
-        f"{megabytes(values * 8)} for {megabytes(values * 4)}", megabytes(extra), f"{prepared:.1f}",
+        str(count), f"{size:g}", f"{grid.seconds:.2f}", f"{clipping:.2f}", f"{noise:.2f}",
+        f"{server:.2f}", f"{megabytes(values * 8)} for {megabytes(values * 4)}", megabytes(extra),
+        f"{prepared:.1f}",
     ]  # fmt: skip
 
 
@@ -93,8 +111,9 @@ def main() -> None:
     options = parser.parse_args()
     identify()
     columns = [
-        "nodes", "model, MB", "a node, s", "server's unmasking, s", "update up",
-        "protocol per node", "all nodes' keys and shares in one process, s",
+        "nodes", "model, MB", "a node, s", "clipping a client's update, s", "noise, s",
+        "server's unmasking, s", "update up", "protocol per node",
+        "all nodes' keys and shares in one process, s",
     ]  # fmt: skip
     rows = [measure(count, size) for count in options.nodes for size in options.megabytes]
     print("\n".join(markdown_table(columns, rows)))
