@@ -24,7 +24,7 @@ from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
 from fedapp.core.extension_files import own_mistake
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
-from fedapp.runtime.ledger import Ledger, check_evaluation, check_private
+from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.node_reply import NodeReply, Privacy, private_of
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import answer_steps, check_masked, secure_node
@@ -69,13 +69,13 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
     process, task, received, extras = _unpack(message, context)
-    if refused := _refused(message, process, task, context):
+    masked = SECURE in message.content and task.summed and not task.separate
+    if refused := _refused(message, process, task, context, masked):
         return refused
-    node_reply = NodeReply(received, task, private_of(process.config, task))
+    ledger = open_ledger(context)
+    node_reply = NodeReply(received, task, private_of(process.config, task, ledger is not None))
     for client in task.clients:
         try:
-            masked = SECURE in message.content and task.summed and not task.separate
-            check_masked(context.node_config, masked)
             memory = _memory(process, task, client, task.server_round, context)
             with memory.state.locked() if memory else nullcontext():
                 numpy_client = process.client(client, memory, extras, task.server_round)
@@ -84,12 +84,15 @@ def train(message: Message, context: Context) -> Message:
                 )
                 node_reply.add_update(numpy_client, update)
         except Exception as error:
-            node_reply.failures.append(_failure(client, error))
+            examples = len(process.data.partition.train[client])
+            node_reply.add_failure(_failure(client, error), examples)
     try:
-        content = node_reply.content(_hide(message, context, node_reply.privacy))
-    except (ProtocolBroken, UpdateRefused, UserError) as reason:
+        content = node_reply.content(_hide(message, context, node_reply.privacy, ledger))
+    except (ProtocolBroken, UpdateRefused) as reason:
         sentence = f"secure aggregation was refused: {reason}"
         content = pack_report([], failures_of(task.clients, sentence))
+    except UserError as reason:
+        content = pack_report([], failures_of(task.clients, str(reason)))
     return Message(content, reply_to=message)
 
 
@@ -97,7 +100,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
     process, task, received, extras = _unpack(message, context)
-    if refused := _refused(message, process, task, context, evaluation=True):
+    if refused := _refused(message, process, task, context):
         return refused
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -152,7 +155,7 @@ def forget(message: Message, context: Context) -> Message:
 
 
 def _hide(
-    message: Message, context: Context, privacy: Privacy
+    message: Message, context: Context, privacy: Privacy, ledger: Ledger | None
 ) -> Callable[[GroupSums], None] | None:
     """Return what hides a node's sums in place, or None in a run without secure aggregation.
 
@@ -161,13 +164,12 @@ def _hide(
     if SECURE not in message.content:
         return None
     node, asked = secure_node(context), message.content.config_records[SECURE]
-    ledger = Ledger.of(context.node_config)
 
     def hide(sums: GroupSums) -> None:
         if privacy.deviation:
             add_noise(sums.model, privacy.deviation, node.fewest(asked))
         groups = {name: group.sums for name, group in sums.groups.items()}
-        terms = terms_of(sums.model, privacy.clip, privacy.deviation)
+        terms = terms_of(sums, privacy.clip, privacy.deviation)
         node.mask({ARRAYS: sums.model.sums, **groups}, asked, terms)
         if ledger:
             ledger.charge(privacy.noise)
@@ -179,7 +181,7 @@ def _unpack(
     message: Message, context: Context
 ) -> tuple[ProcessContext, Task, Arrays, dict[str, Arrays]]:
     """Return this process's context, and the message's task, shared arrays and named extras."""
-    with full_memory_explained():
+    with unsaid(open_ledger(context)), full_memory_explained():
         process = open_process(context.run_config, context.node_config)
     return (
         process,
@@ -203,15 +205,22 @@ def _refused(
     process: ProcessContext,
     task: Task,
     context: Context,
-    evaluation: bool = False,
+    masked: bool | None = None,
 ) -> Message | None:
-    """Return the reply to a task that this node must not do, or None."""
+    """Return the reply to a task that this node must not do, or None.
+
+    `masked` says whether the sums of a training are; None for an evaluation.
+    """
     try:
         _check_task(process, task)
-        if evaluation:
-            check_evaluation(context.node_config)
+        ledger = open_ledger(context)
+        if masked is None:
+            check_evaluation(ledger)
         else:
-            check_private(context.node_config, process.config)
+            check_masked(context.node_config, masked)
+            check_training(ledger, process.config, masked)
+        if ledger and list(task.clients) != [int(context.node_config["partition-id"])]:
+            raise UserError("the server asks for other clients than the one of this node")
     except UserError as reason:
         failures = failures_of(task.clients, str(reason))
         return Message(pack_report([], failures), reply_to=message)

@@ -16,7 +16,7 @@ from flwr.app import Context
 
 import fedapp
 from fedapp.core.errors import UserError
-from fedapp.runtime.ledger import check_evaluation, check_private
+from fedapp.runtime.ledger import check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import check_masked, identity_of
 from fedapp.runtime.strategy import evaluation_on_clients
@@ -57,7 +57,8 @@ def describe(context: Context) -> dict[str, Any]:
     partition_id, num_partitions = _partition_of(context.node_config)
     if context.run_config.get("partition") == "own":
         _check_own(context)
-    process = open_process(context.run_config, context.node_config)
+    with unsaid(open_ledger(context)):
+        process = open_process(context.run_config, context.node_config)
     check_masked(context.node_config, process.config.secure_aggregation != "off")
     identity_of(context.node_config)  # unreadable keys are reported before round 1
     rounds_left = _rounds_left(context, process)
@@ -81,18 +82,15 @@ def describe(context: Context) -> dict[str, Any]:
 def _rounds_left(context: Context, process: ProcessContext) -> int | None:
     """Return how many rounds of this run the node's ledger allows; None if it has none.
 
-    Raises UserError if it allows none, or if the run tells what the node does not count.
+    Raises UserError if the run tells what the node does not count.
     """
-    ledger = check_private(context.node_config, process.config)
+    ledger, config = open_ledger(context), process.config
     if ledger is None:
         return None
-    if evaluation_on_clients(process.config):
-        check_evaluation(context.node_config)
-    noise = float(process.config.dp_noise)
-    left = ledger.rounds_left(noise, process.config.num_rounds)
-    if not left:
-        raise UserError(ledger.exhausted(noise))
-    return left
+    check_training(ledger, config, config.secure_aggregation != "off")
+    if evaluation_on_clients(config):
+        check_evaluation(ledger)
+    return ledger.rounds_left(float(config.dp_noise), config.num_rounds)
 
 
 def _check_own(context: Context) -> None:

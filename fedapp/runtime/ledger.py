@@ -1,28 +1,38 @@
-"""What a node's clients have spent of their privacy in all runs, counted and limited by the node.
+"""What a node's client has spent of its privacy in all runs, counted and limited by the node.
 
 The server chooses the noise and the number of rounds, and may repeat a round. A node whose operator
 does not leave this to the server sets a limit in its node-config: `privacy-epsilon`, the most that
-its clients spend in all runs together, at `privacy-delta`, and `privacy-ledger`, the file in which
+its client spends in all runs together, at `privacy-delta`, and `privacy-ledger`, the file in which
 it counts. The node then sends nothing but masked sums with noise, and counts each before it leaves:
 a round that is repeated, or that gives no model, counts, too. Signed keys are required, because the
 noise is that of all nodes of a round, which have to prove to each other how much they add.
+
+What the server may choose must not tell more. So the node hosts one client, whose data are its own
+folder; its reports are the same whatever the images are; and what goes wrong with them stands in
+its own log only.
 """
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+from flwr.app import Context
+
+from clients.state.store import sync_folder
 from fedapp.config.privacy import spent
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, parse_object, write_atomically
-from fedapp.core.locks import lock_file
 from fedapp.core.paths import expanded
 from fedapp.runtime.secure import PEERS
 
 EPSILON, DELTA, LEDGER = "privacy-epsilon", "privacy-delta", "privacy-ledger"
+log = logging.getLogger(__name__)
 _DELTA = 1e-5  # the default of `privacy-delta`, and of `dp-delta`
 
 Rounds = dict[float, int]  # number of rounds by noise multiplier
@@ -61,10 +71,13 @@ class Ledger:
                 "that of all nodes of a round, and only signatures prove that the others add theirs"
             )
         file = expanded(str(node_config[LEDGER]), f"node-config key '{LEDGER}'")
-        if not file.is_absolute():
-            raise UserError(f"node-config key '{LEDGER}' is '{file}' but must be a whole path")
+        if not (file.is_absolute() and file.parent.is_dir()):
+            raise UserError(
+                f"node-config key '{LEDGER}' is '{file}' but must be a whole path in a folder that "
+                "exists"
+            )
         limit = _number(node_config, EPSILON, math.inf)
-        return cls(file, limit, _number(node_config, DELTA, 1.0, _DELTA))
+        return cls(file.resolve(), limit, _number(node_config, DELTA, 1.0, _DELTA))
 
     def rounds_left(self, noise: float, most: int) -> int:
         """Return how many more rounds with this noise the limit allows, at most `most`."""
@@ -83,7 +96,7 @@ class Ledger:
             UserError: it would exceed the limit, or the file cannot be read or written; then
                 nothing is counted, and nothing may be sent.
         """
-        with lock_file(self.file.with_name(f".{self.file.name}.lock")):
+        with self._locked():
             rounds = _added(self._rounds(), noise, 1)
             epsilon = self._epsilon(rounds)
             if epsilon > self.limit:
@@ -91,6 +104,7 @@ class Ledger:
             content = {"epsilon": epsilon, "delta": self.delta, "rounds": rounds}
             try:
                 write_atomically(self.file, json_text(content, indent=2).encode(), 0o600)
+                sync_folder(self.file.parent)
             except OSError as error:
                 raise UserError(
                     f"node-config key '{LEDGER}': {self.file} cannot be written "
@@ -101,13 +115,29 @@ class Ledger:
         """Return why the node takes part in no further round with this noise."""
         used = self._epsilon(self._rounds())
         return (
-            f"this node's clients have spent epsilon {used:.3g} of their {self.limit:.3g} "
+            f"this node's client has spent epsilon {used:.3g} of its {self.limit:.3g} "
             f"('{EPSILON}'), and a further round with dp-noise {noise:g} would exceed it: more "
             "noise, or a larger limit, allows more rounds"
         )
 
     def _epsilon(self, rounds: Rounds) -> float:
         return spent(rounds, self.delta)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other nodes that count in the same file out; raises UserError where none can be."""
+        lock = FileLock(self.file.with_name(f".{self.file.name}.lock"), fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            raise UserError(
+                f"node-config key '{LEDGER}': {self.file} cannot be locked ({error}); put it on a "
+                "file system with locks"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _rounds(self) -> Rounds:
         """Return the counted rounds; raises UserError if the file is damaged."""
@@ -123,37 +153,61 @@ class Ledger:
             rounds = {float(noise): count for noise, count in (found or {})["rounds"].items()}
         except (KeyError, ValueError, AttributeError):
             rounds = {0.0: 0}
-        if all(type(n) is int and n > 0 and 0 < z < math.inf for z, n in rounds.items()):
+        if all(type(n) is int and 0 < n < 2**53 and 0 < z < math.inf for z, n in rounds.items()):
             return rounds
         raise UserError(
             f"node-config key '{LEDGER}': {self.file} is not as a node writes it; restore it from "
-            "a copy, because without it nobody knows what the clients have spent"
+            "a copy, because without it nobody knows what the client has spent"
         )
 
 
-def check_private(node_config: Mapping[str, Any], config: RunConfig) -> Ledger | None:
-    """Return the ledger in which a node counts a run's rounds; None if it counts nothing.
+def open_ledger(context: Context) -> Ledger | None:
+    """Return the ledger in which a node counts; None if it counts nothing.
 
     Raises:
-        UserError: the keys of the ledger are wrong, or the node counts and the run has no noise.
+        UserError: its keys are wrong, or the images of the node would not be one client's.
     """
-    ledger = Ledger.of(node_config)
-    if ledger and not (config.dp_clip and float(config.dp_noise)):
+    ledger = Ledger.of(context.node_config)
+    if ledger and context.run_config.get("partition") != "own":
         raise UserError(
-            f"this node sends sums with noise only (node-config key '{EPSILON}'), and the run has "
-            "none; set dp-clip and dp-noise or dp-epsilon"
+            f"this node counts what its client spends (node-config key '{EPSILON}'), which needs "
+            "partition 'own': otherwise the server could divide its images among many clients"
         )
     return ledger
 
 
-def check_evaluation(node_config: Mapping[str, Any]) -> None:
+def check_training(ledger: Ledger | None, config: RunConfig, masked: bool) -> None:
+    """Raise UserError if a node counts, and its sum would have no noise."""
+    if ledger and not (masked and config.dp_clip and float(config.dp_noise)):
+        raise UserError(
+            f"this node sends masked sums with noise only (node-config key '{EPSILON}'), and the "
+            "run has none; set secure-aggregation to 'pairwise', and dp-clip and dp-noise or "
+            "dp-epsilon"
+        )
+
+
+def check_evaluation(ledger: Ledger | None) -> None:
     """Raise UserError if a node counts what it spends: an evaluation on clients is not counted."""
-    if Ledger.of(node_config):
+    if ledger:
         raise UserError(
             f"this node sends sums with noise only (node-config key '{EPSILON}'), and an "
             "evaluation on clients tells accuracies without noise; set client-eval-every and "
             "finetune-epochs to 0, and use a method with a global model"
         )
+
+
+@contextmanager
+def unsaid(ledger: Ledger | None) -> Iterator[None]:
+    """Log errors of a node that counts instead of sending them: they may tell about its images."""
+    try:
+        yield
+    except Exception as error:
+        if ledger is None:
+            raise
+        log.error("not sent, because this node counts what it tells", exc_info=error)
+        raise UserError(
+            f"this node keeps its reasons to itself (node-config key '{EPSILON}'): its log has them"
+        ) from None
 
 
 def _added(rounds: Rounds, noise: float, count: int) -> Rounds:

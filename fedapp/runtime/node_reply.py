@@ -1,5 +1,6 @@
 """A node's reply to a training message: what its clients send, one client after the other."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from strategies.rounds.records import (
     to_array_record,
 )
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Privacy:
@@ -30,10 +33,13 @@ class Privacy:
     Attributes:
         clip: largest norm of a client's update; 0: clients send their models as they are.
         noise: standard deviation that the noise of the whole sum has at least, over `clip`.
+        silent: whether nothing else may depend on the images. Then a client that fails counts as an
+            update of zero, and the reason is in the node's log only.
     """
 
     clip: float = 0.0
     noise: float = 0.0
+    silent: bool = False
 
     @property
     def deviation(self) -> float:
@@ -41,11 +47,11 @@ class Privacy:
         return self.noise * self.clip
 
 
-def private_of(config: RunConfig, task: Task) -> Privacy:
+def private_of(config: RunConfig, task: Task, silent: bool = False) -> Privacy:
     """Return what a node does to its sums; without masks, clipping and noise are the server's."""
     if not config.dp_clip or not task.summed:
         return Privacy()
-    return Privacy(config.dp_clip, float(config.dp_noise))
+    return Privacy(config.dp_clip, float(config.dp_noise), silent)
 
 
 class NodeReply:
@@ -86,7 +92,17 @@ class NodeReply:
             self._sums.add_checked(*checked, task.weight(update.examples))
         if update.uploads:
             self._uploads[client.client] = update.uploads
-        self.results.append(_report_line(client.client, update, bool(self.privacy.deviation)))
+        line = _report_line(client.client, update, bool(self.privacy.deviation))
+        silent = self.privacy.silent
+        self.results.append(self._silent_line(line.client, line.examples) if silent else line)
+
+    def add_failure(self, failure: ClientFailure, examples: int) -> None:
+        """Add a client that has no update to the reply; a silent node only logs the reason."""
+        if self.privacy.silent:
+            log.error("client %d has no update: %s", failure.client, failure.reason)
+            self.results.append(self._silent_line(failure.client, examples))
+        else:
+            self.failures.append(failure)
 
     def content(self, hide: Callable[[GroupSums], None] | None = None) -> RecordDict:
         """Return the reply's records: report, model or partial sums, and uploads.
@@ -121,6 +137,13 @@ class NodeReply:
             )
         if self.task.summed and update.uploads:
             raise UserError("masks hide sums only, and this method uploads more")
+        if self.privacy.clip and update.groups:
+            raise UserError("the model is clipped and has noise, and this method sends more")
+
+    def _silent_line(self, client: int, examples: int) -> ClientResult:
+        """Return a line of the report that is the same whatever has happened."""
+        payload = sum(array.nbytes for array in self.received.values())
+        return ClientResult(client, examples, 0, 0.0, 0.0, payload, 0.0)
 
 
 def _report_line(client: int, update: Update, private: bool) -> ClientResult:

@@ -103,14 +103,22 @@ def last_of_nodes(
 
     That is a node's, or the one named `otherwise` if no node's ends it before round `planned`. A
     strategy that tolerates failures goes on without such a node.
+
+    Raises:
+        UserError: a node's limit does not allow the first round of a run.
     """
     left = {} if strategy.tolerate_failures else dict(strategy.federation.rounds_left)
     for server_round in range(first_round, planned + 1) if left else ():
         for node in strategy.federation.by_node(strategy.cohort(server_round)):
             if left.get(node) == 0:
+                if server_round == 1:
+                    raise UserError(
+                        f"round 1 would exceed the limit that node {node} has set for epsilon "
+                        "(privacy-epsilon): more noise, or a larger limit there, allows it"
+                    )
                 log.warning(
-                    "node %d has a limit (privacy-epsilon) that allows it %d rounds: the run ends "
-                    "after round %d of %d",
+                    "node %d has a limit of epsilon (privacy-epsilon) that allows it %d more "
+                    "rounds: the run ends after round %d of %d",
                     node, strategy.federation.rounds_left[node], server_round - 1, planned,
                 )  # fmt: skip
                 return server_round - 1, "a node's privacy-epsilon"

@@ -26,12 +26,14 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
+from fedapp.core.paths import state_folder
 from strategies.secure.messages import CONFIRM, FEWEST, KEYS, SECURE, SHARES, UNMASK
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
 from strategies.secure.signatures import Identity, encoded
 
 KEY, PEERS, LEAST = "secure-key", "secure-peers", "secure-least"
+_STEPS_FOLDER = ".secure-steps"  # no run's name begins with a dot
 
 Step = Callable[[SecureNode, Any], dict[str, Any]]
 _STEPS: dict[str, Step] = {  # by kind of query
@@ -60,15 +62,18 @@ def _reply(step: Step, message: Message, context: Context) -> Message:
 def secure_node(context: Context) -> SecureNode:
     """Return a node's side of secure aggregation; raises UserError for unreadable keys."""
     share = float(context.run_config["secure-threshold"])
-    return SecureNode(context.state, share, identity_of(context.node_config))
+    identity = identity_of(context.node_config)
+    chosen = str(context.node_config.get("state-dir", ""))  # not the run's, which the server sends
+    steps = state_folder(chosen) / _STEPS_FOLDER if identity else None
+    return SecureNode(context.state, share, identity, steps)
 
 
 def check_masked(node_config: Mapping[str, Any], masked: bool) -> None:
     """Raise UserError if the node sends masked sums only and is asked for an unmasked update."""
     if not masked and PEERS in node_config:
         raise UserError(
-            f"this node sends masked sums only (node-config key '{PEERS}'), and the run has "
-            "secure-aggregation 'off'; set it to 'pairwise'"
+            f"this node sends masked sums only (node-config key '{PEERS}'), and the server asks "
+            "for something else; set secure-aggregation to 'pairwise'"
         )
 
 

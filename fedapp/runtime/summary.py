@@ -32,6 +32,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
     evaluated = [row for row in rows if row["accuracy"] is not None]
     best = best_round(rows)
     seconds = sum(row["seconds"] for row in rows)
+    images = sum(row["images"] for row in rows)  # 0: the clients do not tell
     ok = status == "completed"
     chance = ok and _at_chance(process, evaluated)
     return {
@@ -49,7 +50,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "at_chance": chance,
         "seconds": seconds,
         "seconds_total": time.monotonic() - run.started,
-        "images_per_second": sum(row["images"] for row in rows) / seconds if seconds else None,
+        "images_per_second": images / seconds if images and seconds else None,
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "device": str(process.device),

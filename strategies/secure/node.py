@@ -4,10 +4,16 @@ The party is the node: it masks the exact sum of the clients that it hosts. Its 
 context that Flower keeps for it between messages, on the node only, and are deleted when the round
 is opened. A node takes each step once per session, so a repeated message reveals nothing more.
 Without an identity the protocol is that for servers which follow it; with one, nodes also sign
-their keys and who has stayed.
+their keys and who has stayed. Flower may answer several messages at the same time, each with a copy
+of the context; so a node that does not trust the server notes on disk which steps it has taken.
 """
 
+import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
@@ -38,19 +44,27 @@ from strategies.secure.signatures import (
 
 Fields = Mapping[str, Any]
 
-_ADVERTISED, _SHARED, _MASKED, _CONFIRMED = 1, 2, 3, 4  # the last step taken
+_ADVERTISED, _SHARED, _MASKED, _CONFIRMED, _OPENED = 1, 2, 3, 4, 5  # the last step taken
+_KEPT = 7 * 86_400.0  # seconds for which the note of a step is kept
 _SEAL, MASK_PURPOSE = "sealing", "pair mask"
 
 
 class SecureNode:
     """The steps of one node; its state is a record of the node's context."""
 
-    def __init__(self, records: RecordDict, share: float, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        records: RecordDict,
+        share: float,
+        identity: Identity | None = None,
+        steps: Path | None = None,
+    ) -> None:
         """Take the state of the node's context, and the run's threshold as a share.
 
-        With an identity the node signs its keys, and requires the signatures of all parties.
+        With an identity the node signs its keys, and requires the signatures of all parties. In the
+        folder `steps` it notes each step that it takes; it is made if needed.
         """
-        self.records, self.share, self.identity = records, share, identity
+        self.records, self.share, self.identity, self.steps = records, share, identity, steps
 
     def advertise(self, asked: Fields) -> dict[str, Any]:
         """Begin a session with fresh keys; secrets of another, unfinished session are deleted.
@@ -64,7 +78,7 @@ class SecureNode:
         sealing, masking = new_secret(), new_secret()
         self._store(
             session=bytes(asked["session"]), party=int(asked["party"]), step=_ADVERTISED,
-            sealing=sealing, masking=masking,
+            sealing=sealing, masking=masking, number=new_secret(),
         )  # fmt: skip
         keys = {"sealing": public_key(sealing), "masking": public_key(masking)}
         if self.identity is None:
@@ -89,6 +103,7 @@ class SecureNode:
             signers = list(asked[f"{SIGNER}s"])
             signed = {"signers": signers, "listed": digest(state["session"], asked)}
         self._require(parties, threshold)
+        self._take(_SHARED, state)
         pairs = zip(
             split(own, threshold, len(parties)),
             split(state["masking"], threshold, len(parties)),
@@ -137,6 +152,7 @@ class SecureNode:
             )
             for party, text in zip(senders, asked["sealed"], strict=True)
         ]  # fmt: skip
+        self._take(_MASKED, state)
         flat = flattened(groups)
         add_mask(flat, mask_key(state["own"]))
         for party in senders:
@@ -144,7 +160,7 @@ class SecureNode:
                 sign = 1 if state["party"] < party else -1
                 add_mask(flat, agree(state["masking"], keys[party][1], MASK_PURPOSE), sign)
         self._store(
-            session=state["session"], party=state["party"], step=_MASKED,
+            session=state["session"], party=state["party"], number=state["number"], step=_MASKED,
             threshold=state["threshold"], parties=state["parties"], senders=senders, shares=shares,
             terms=terms,
             **{name: state[name] for name in ("signers", "listed") if name in state},
@@ -161,6 +177,7 @@ class SecureNode:
         self._check_group(survivors, state["senders"], state)
         if self.identity is None:
             raise ProtocolBroken("this node has no key to sign with")
+        self._take(_CONFIRMED, state)
         self._store(**state | {"step": _CONFIRMED, "survivors": survivors})
         return {SIGNATURE: self.identity.confirm(_statement(state, survivors))}
 
@@ -183,6 +200,7 @@ class SecureNode:
             signers = {party: known[party] for party in survivors}
             statement = _statement(state, survivors)
             check_confirmed(statement, signers, asked, state["threshold"])
+        self._take(_OPENED, state)
         self.records.pop(SECURE, None)
         halves = [
             share[:SECRET_BYTES] if party in survivors else share[SECRET_BYTES:]
@@ -225,8 +243,35 @@ class SecureNode:
             raise ProtocolBroken("the message repeats a step of its session, or comes too early")
         return dict(record)
 
+    def _take(self, step: int, state: Fields) -> None:
+        """Note on disk that the session takes a step; raises `ProtocolBroken` if it has taken it.
+
+        What depends on the step must follow: another process may have a copy of the state.
+        """
+        if self.steps is None:
+            return
+        note = self.steps / f"{sha256(bytes(state['number'])).hexdigest()}-{step}"
+        try:
+            if not self.steps.is_dir():
+                self.steps.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if step == _SHARED:
+                _remove_old(self.steps)
+            os.close(os.open(note, os.O_CREAT | os.O_EXCL, 0o600))
+        except OSError as error:
+            if note.exists():
+                raise ProtocolBroken("the message repeats a step of its session") from None
+            raise ProtocolBroken(f"{self.steps} cannot be used ({error.strerror})") from None
+
     def _store(self, **state: Any) -> None:
         self.records[SECURE] = ConfigRecord(state)
+
+
+def _remove_old(steps: Path) -> None:
+    """Remove notes of sessions that have long ended; another node may remove them, too."""
+    for note in steps.iterdir():
+        with suppress(FileNotFoundError):
+            if time.time() - note.stat().st_mtime > _KEPT:
+                note.unlink()
 
 
 def _statement(state: Fields, survivors: list[int]) -> bytes:

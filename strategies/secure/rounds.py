@@ -75,7 +75,7 @@ class SecureRounds(ClientStrategy):
             return
         groups = {name: group.sums for name, group in sums.groups.items()}
         lost = self.report.failures[0].reason if self.report.failures else ""
-        terms = terms_of(sums.model, clip, deviation)
+        terms = terms_of(sums, clip, deviation)
         self._session.open({ARRAYS: sums.model.sums, **groups}, self._masked, lost, terms)
         self.report.bytes_down += self._session.bytes_down
         self.report.bytes_up += self._session.bytes_up

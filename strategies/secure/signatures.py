@@ -4,8 +4,8 @@ A node signs the public keys of its session with the key pair that it has in the
 on curve P-384 with SHA-384). It accepts only lists in which every party's keys are signed by a node
 whose public key its own operator has given it, each node once. Before it reveals a share, as many
 parties as must stay have signed the same list and the same survivors (the consistency check of
-Bonawitz et al. 2017, CCS, figure 4), and that they have masked sums of the same scale, clipping and
-noise: otherwise a server could let the others add less noise, or give their noise less weight.
+Bonawitz et al. 2017, CCS, figure 4), and that their sums have the same form, scale, clipping and
+noise: otherwise a server could let the others add less noise, or elsewhere, or give it less weight.
 """
 
 import json
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from strategies.aggregate import ExactSum
+from strategies.aggregate import GroupSums
 from strategies.secure.messages import FEWEST
 from strategies.secure.primitives import ProtocolBroken
 
@@ -135,13 +135,19 @@ def digest(session: bytes, listed: Mapping[str, Any]) -> bytes:
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
-def terms_of(total: ExactSum, clip: float, deviation: float) -> bytes:
+def terms_of(sums: GroupSums, clip: float, deviation: float) -> bytes:
     """Return a hash of what all nodes of a session must do equally with their sums.
 
-    It is the scale of each tensor, the norm to which updates are clipped, and the standard
-    deviation of the noise.
+    It is the shape and the scale of each tensor, so that the same values lie under each other, the
+    norm to which updates are clipped, and the standard deviation of the noise.
     """
-    text = json.dumps([float(clip), float(deviation), total.exponents], sort_keys=True)
+    groups = {"": sums.model, **sums.groups}
+    tensors = {
+        f"{group}/{name}": [total.exponents[name], *values.shape]
+        for group, total in groups.items()
+        for name, values in total.sums.items()
+    }
+    text = json.dumps([float(clip), float(deviation), tensors], sort_keys=True)
     return sha256(text.encode()).digest()
 
 

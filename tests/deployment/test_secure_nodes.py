@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from in_process import assert_same, federate, settings
+from PIL import Image
 
 from deployment.federation import WARM
 from fedapp.config.resolve import parse_config
@@ -18,7 +19,11 @@ KEYS = {
 
 
 HIDDEN = {**KEYS, "secure_aggregation": "pairwise"}
-PRIVATE = {**HIDDEN, "weights": "uniform", "dp_clip": 0.01}
+PRIVATE = {
+    "method": "feddr+", "num_rounds": 1, "num_clients": 3, "participation": 1.0, "local_epochs": 1,
+    "secure_aggregation": "pairwise", "weights": "uniform", "dp_clip": 0.01, "dataset": "images",
+    "partition": "own", "classes": "cat dog", "shards": 5,
+}  # fmt: skip
 
 
 def final(made, name, **keys):
@@ -27,23 +32,37 @@ def final(made, name, **keys):
     return checkpoint.load(made.directory(name), run.fingerprint())
 
 
-def check_noise(made, node, ledger):
-    """Train with noise of the nodes, and assert that it has the counted deviation.
+def own_images(folder):
+    """Give three nodes and the server images of their own; returns the nodes' folders."""
+    folders = [folder / name / "train" for name in "012"] + [folder / "server" / "test"]
+    for number, images in enumerate(folders):
+        for name in ("cat", "dog"):
+            (images / name).mkdir(parents=True)
+            for index in range(4):
+                pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), np.uint8)
+                Image.fromarray(pixels).save(images / name / f"{index}.png")
+    return [images.parent for images in folders[:3]]
 
-    Node 0, whose node-config is `node`, counts the round in the file `ledger`, too.
-    """
-    made.restart_node(0, 3, f"{node} privacy-epsilon=1000.0 privacy-ledger='{ledger}'")
-    log = made.run("private", **PRIVATE, dp_noise=3.0, checkpoint_every=1)
+
+def check_noise(made, configs, folder):
+    """Let nodes add noise and count it; assert that it has the counted deviation."""
+    images = own_images(folder)
+    for number, config in enumerate(configs):
+        limit = f"privacy-epsilon=1000.0 privacy-ledger='{folder}/{number}.json'"
+        made.restart_node(number, 3, f"{config} data-dir='{images[number]}' {limit}")
+    keys = {**PRIVATE, "data_dir": str(folder / "server")}
+    log = made.run("private", **keys, dp_noise=3.0, checkpoint_every=1)
     assert made.status() == "finished:completed", log
-    arrays = final(made, "private", **PRIVATE, dp_noise=3.0).arrays
-    quiet, _, _ = federate(settings(batch_size="auto", **PRIVATE), nodes=3)
+    arrays = final(made, "private", **keys, dp_noise=3.0).arrays
+    places = [{"data-dir": str(folder)} for folder in images]
+    quiet, _, _ = federate(settings(batch_size="auto", **keys), nodes=3, node_configs=places)
     noise = np.concatenate([(arrays[name] - array).ravel() for name, array in quiet.items()])
     assert np.std(noise) == pytest.approx(3.0 * 0.01 / 3 * np.sqrt(3 / 2), rel=0.02)
     (row,) = made.rows("private")
-    assert (row["clients"], row["train_loss"]) == (3, None)
-    assert row["epsilon"] > 0
-    spent = {"epsilon": row["epsilon"], "delta": 1e-5, "rounds": {"3.0": 1}}
-    assert json.loads(ledger.read_text()) == spent
+    assert (row["clients"], row["train_loss"], row["images"]) == (3, None, 0)
+    for number in range(3):
+        spent = json.loads((folder / f"{number}.json").read_text())
+        assert spent == {"epsilon": row["epsilon"], "delta": 1e-5, "rounds": {"3.0": 1}}
 
 
 def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
@@ -70,4 +89,4 @@ def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
     assert_same(expected, {name: saved.strategy[name] for name in expected})
     assert [row["clients"] for row in made.rows("secure")] == [3]
     assert made.rows("secure")[0]["bytes_up"] > 2 * sum(a.nbytes for a in arrays.values()) * 3
-    check_noise(made, configs[0], tmp_path / "ledger.json")
+    check_noise(made, configs, tmp_path)

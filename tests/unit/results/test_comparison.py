@@ -144,7 +144,8 @@ def test_a_partition_seed_of_its_own_is_another_group(make_run):
 
 
 def test_a_run_from_before_a_key_is_in_the_group_of_its_default(make_run):
-    older, newer, other = (make_run(0.5, seed=s, clip_norm=c) for s, c in ((0, 0.0), (1, 0.0), (2, 0.5)))
+    norms = enumerate((0.0, 0.0, 0.5))
+    older, newer, other = (make_run(0.5, seed=seed, clip_norm=norm) for seed, norm in norms)
     lines = (older.path / "config.toml").read_text().splitlines()
     kept = [line for line in lines if not line.startswith("clip-norm ")]
     assert len(kept) == len(lines) - 1

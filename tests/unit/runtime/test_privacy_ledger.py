@@ -1,10 +1,14 @@
-"""A node that limits what its clients spend: counted on the node, over runs and repeated rounds."""
+"""A node that limits what its client spends: counted on the node, over runs and repeated rounds."""
 
 import json
+import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from in_process import federate, settings
+from in_process import break_client, federate, settings
+from PIL import Image
 
 from fedapp import server_app
 from fedapp.config.privacy import Budget, spent
@@ -13,145 +17,216 @@ from fedapp.core.files import write_atomically
 from fedapp.engines.deployment.certificates import make_certificates
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.ledger import Ledger, check_evaluation, check_private
+from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
 
-pytestmark = pytest.mark.usefixtures("few_images")
-
-NOISE = 20.0
-KEYS = {
-    "method": "fedavg", "weights": "uniform", "participation": 1.0, "dp_clip": 0.01,
-    "dp_noise": NOISE, "secure_aggregation": "pairwise",
-}  # fmt: skip
-RUN = settings(**KEYS)
-ONE, TWO, THREE = (Budget(NOISE, 10, 10, 1e-5).epsilon(rounds) for rounds in (1, 2, 3))
+NODES, NOISE, CLASSES = 5, 20.0, ("cat", "dog")
+ONE, TWO, THREE = (Budget(NOISE, NODES, NODES, 1e-5).epsilon(rounds) for rounds in (1, 2, 3))
 UNUSED = {"secure-peers": "/peers", "privacy-epsilon": 8.0}
 
 
+def draw(folder, seed):
+    """Write four images of each class."""
+    random = np.random.default_rng(seed)
+    for name in CLASSES:
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            pixels = random.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory):
-    """The signing keys of five nodes, as entries of their node-configs."""
-    folder = tmp_path_factory.mktemp("keys") / "federation"
-    make_certificates(folder, ["127.0.0.1"], 5)
-    peers = folder / "peers"
-    peers.mkdir()
-    for file in folder.glob("*.pub"):
-        (peers / file.name).write_bytes(file.read_bytes())
+def hosts(tmp_path_factory):
+    """Five hosts with a folder of images each, and their signing keys; returns node-configs."""
+    folder = tmp_path_factory.mktemp("hosts")
+    make_certificates(folder / "keys", ["127.0.0.1"], NODES)
+    (folder / "peers").mkdir()
+    draw(folder / "server" / "test", NODES)
+    for number in range(NODES):
+        draw(folder / str(number) / "train", number)
+        public = folder / "keys" / f"node-{number}.pub"
+        (folder / "peers" / public.name).write_bytes(public.read_bytes())
     return [
-        {"secure-key": str(folder / f"node-{number}"), "secure-peers": str(peers)}
-        for number in range(5)
-    ]
+        {
+            "secure-key": str(folder / "keys" / f"node-{number}"),
+            "secure-peers": str(folder / "peers"), "data-dir": str(folder / str(number)),
+        }
+        for number in range(NODES)
+    ]  # fmt: skip
 
 
 @pytest.fixture
-def limited(keys, tmp_path):
+def run(hosts, tmp_path, monkeypatch):
+    """The run configuration."""
+    monkeypatch.setenv("FEDAPP_STATE", str(tmp_path / "state"))
+    server = hosts[0]["data-dir"][:-1] + "server"
+    return settings(
+        method="fedavg", weights="uniform", participation=1.0, dp_clip=0.01, dp_noise=NOISE,
+        secure_aggregation="pairwise", num_clients=NODES, dataset="images", partition="own",
+        classes=" ".join(CLASSES), data_dir=server,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def limited(hosts, tmp_path):
     """Return a function that gives each of five nodes a ledger and this limit."""
 
-    def configs(epsilon: float) -> list[dict]:
+    def configs(epsilon=1e3):
         return [
             {**each, "privacy-epsilon": epsilon, "privacy-ledger": str(tmp_path / f"{number}.json")}
-            for number, each in enumerate(keys)
+            for number, each in enumerate(hosts)
         ]
 
     return configs
 
 
 def ledgers(folder):
-    return [json.loads((folder / f"{number}.json").read_text()) for number in range(5)]
+    return [json.loads((folder / f"{number}.json").read_text()) for number in range(NODES)]
 
 
-def test_a_node_counts_the_rounds_of_all_runs(limited, tmp_path):
-    federate(RUN, nodes=5, node_configs=limited(1e3))
-    assert ledgers(tmp_path) == [{"epsilon": TWO, "delta": 1e-5, "rounds": {"20.0": 2}}] * 5
-    assert (tmp_path / "0.json").stat().st_mode & 0o777 == 0o600
-    more = {**RUN, "num-rounds": 1, "dp-noise": 15.0}
-    federate(more, nodes=5, node_configs=limited(1e3))
-    both = {20.0: 2, 15.0: 1}
-    expected = {"epsilon": spent(both, 1e-5), "delta": 1e-5, "rounds": {"20.0": 2, "15.0": 1}}
-    assert ledgers(tmp_path) == [expected] * 5
-    assert spent({15.0: 1}, 1e-5) < expected["epsilon"] < spent({15.0: 3}, 1e-5)
-
-
-def test_a_run_ends_before_a_node_would_exceed_its_limit(limited, tmp_path, caplog, pictures):
-    values = {**RUN, "num-rounds": 3, "output-dir": str(tmp_path), "run-name": "one"}
-    configs = limited(1e3)
-    configs[3]["privacy-epsilon"] = TWO
-    grid = InProcessGrid(values, 5)
+def serve(run, configs, folder, name):
+    """Train by the ServerApp; returns the run's directory."""
+    values = {**run, "output-dir": str(folder), "run-name": name}
+    grid = InProcessGrid(values, NODES)
     for context, added in zip(grid.contexts.values(), configs, strict=True):
         context.node_config.update(added)
+    server_app.run(grid, values, run["data-dir"], 0.0)
+    return RunDirectory.load(folder / name)
+
+
+def test_a_node_counts_the_rounds_of_all_runs(run, limited, tmp_path):
+    federate(run, nodes=NODES, node_configs=limited())
+    counted = {"epsilon": pytest.approx(TWO), "delta": 1e-5, "rounds": {"20.0": 2}}
+    assert ledgers(tmp_path) == [counted] * NODES
+    assert (tmp_path / "0.json").stat().st_mode & 0o777 == 0o600
+    more = {**run, "num-rounds": 1, "dp-noise": 15.0}
+    federate(more, nodes=NODES, node_configs=limited())
+    both = spent({20.0: 2, 15.0: 1}, 1e-5)
+    expected = {"epsilon": both, "delta": 1e-5, "rounds": {"20.0": 2, "15.0": 1}}
+    assert ledgers(tmp_path) == [expected] * NODES
+    assert spent({20.0: 3}, 1e-5) < both < spent({15.0: 3}, 1e-5)
+    notes = list((tmp_path / "state" / ".secure-steps").iterdir())
+    assert len(notes) == 3 * 4 * NODES  # of each round's steps
+
+
+def test_a_run_ends_before_a_node_would_exceed_its_limit(run, limited, tmp_path, caplog, pictures):
+    configs = limited()
+    configs[3]["privacy-epsilon"] = TWO + 1e-9
+    run = {**run, "num-rounds": 3, "checkpoint-every": 1}
     with pictures():
-        server_app.run(grid, values, "", 0.0)
-    summary = RunDirectory.load(tmp_path / "one").summary()
+        summary = serve(run, configs, tmp_path, "one").summary()
     assert (summary["status"], summary["rounds"]) == ("completed", 2)
+    assert summary["images_per_second"] is None
     assert summary["reason"] == "a further round would exceed a node's privacy-epsilon"
-    assert "allows it 2 rounds: the run ends after round 2 of 3" in caplog.text
-    with pytest.raises(UserError, match=r"have spent epsilon .* a further round with dp-noise 20"):
-        federate(RUN, nodes=5, node_configs=configs)
-    assert [each["rounds"] for each in ledgers(tmp_path)] == [{"20.0": 2}] * 5
+    assert "allows it 2 more rounds: the run ends after round 2 of 3" in caplog.text
+    with pictures():
+        resumed = serve({**run, "resume": "auto"}, configs, tmp_path, "one").summary()
+    assert (resumed["status"], resumed["rounds"]) == ("completed", 2)
+    with pytest.raises(UserError, match=r"round 1 would exceed the limit that node 103 has set"):
+        serve(run, configs, tmp_path, "two")
+    assert [each["rounds"] for each in ledgers(tmp_path)] == [{"20.0": 2}] * NODES
 
 
-def test_a_node_at_its_limit_is_left_out_where_failures_are_tolerated(limited, tmp_path):
-    """And it counts a round that is repeated as another one, whatever the server says."""
-    configs = limited(1e3)
-    configs[3]["privacy-epsilon"] = TWO
-    run = {**RUN, "tolerate-failures": True, "num-rounds": 3}
-    failures = federate(run, nodes=5, node_configs=configs)[1].report.failures
-    assert {each.client for each in failures} == {3, 8}
-    assert "have spent epsilon" in failures[0].reason
-    assert [each["rounds"]["20.0"] for each in ledgers(tmp_path)] == [3, 3, 3, 2, 3]
+def test_a_node_at_its_limit_is_left_out_where_failures_are_tolerated(run, limited, tmp_path):
+    configs = limited()
+    configs[3]["privacy-epsilon"] = ONE + 1e-9
+    run = {**run, "tolerate-failures": True}
+    for _ in range(2):  # from the start, too
+        (failure,) = federate(run, nodes=NODES, node_configs=configs)[1].report.failures
+        assert failure.client == 3
+        assert failure.reason.startswith("this node's client has spent epsilon")
+    assert [each["rounds"]["20.0"] for each in ledgers(tmp_path)] == [4, 4, 4, 1, 4]
 
 
-def test_a_node_that_counts_sends_nothing_without_noise(limited, tmp_path, monkeypatch):
-    quiet = {**RUN, "dp-noise": 0.0}
-    with pytest.raises(UserError, match=r"sends sums with noise only .*and the run has none"):
-        federate(quiet, nodes=5, node_configs=limited(1e3))
+def test_a_node_that_counts_sends_nothing_without_masks_and_noise(
+    run, limited, tmp_path, monkeypatch
+):
+    quiet = {**run, "dp-noise": 0.0}
+    with pytest.raises(
+        UserError, match=r"sends masked sums with noise only .*and the run has none"
+    ):
+        federate(quiet, nodes=NODES, node_configs=limited())
     monkeypatch.setattr("fedapp.runtime.identity._rounds_left", lambda *_: 100)  # a false server
-    with pytest.raises(RoundFailed, match="sends sums with noise only"):
-        federate(quiet, nodes=5, node_configs=limited(1e3))
+    with pytest.raises(RoundFailed, match="sends masked sums with noise only"):
+        federate(quiet, nodes=NODES, node_configs=limited())
     read = Task.from_record
     for change in ({"separate": True}, {"summed": False}):
         with monkeypatch.context() as patched:
             patched.setattr(Task, "from_record", lambda r, c=change: replace(read(r), **c))
             with pytest.raises(RoundFailed, match="sends masked sums only"):
-                federate(RUN, nodes=5, node_configs=limited(1e3))
+                federate(run, nodes=NODES, node_configs=limited())
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_node_that_counts_tells_no_accuracy(limited, monkeypatch):
-    evaluated = {**RUN, "client-eval-every": 1}
-    with pytest.raises(UserError, match=r"tells accuracies without noise; set client-eval-every"):
-        federate(evaluated, nodes=5, node_configs=limited(1e3))
-    with pytest.raises(UserError, match="tells accuracies without noise"):
-        federate({**RUN, "method": "fedper"}, nodes=5, node_configs=limited(1e3))
+def test_a_node_that_counts_tells_no_accuracy(run, limited, monkeypatch):
+    for change in ({"client-eval-every": 1}, {"method": "fedper"}):
+        with pytest.raises(UserError, match="accuracies without noise; set client-eval-every"):
+            federate({**run, **change}, nodes=NODES, node_configs=limited())
     monkeypatch.setattr("fedapp.runtime.identity.evaluation_on_clients", lambda *_: 0)
     with pytest.raises(RoundFailed, match="tells accuracies without noise"):
-        federate(evaluated, nodes=5, node_configs=limited(1e3))
+        federate({**run, "client-eval-every": 1}, nodes=NODES, node_configs=limited())
 
 
-def test_what_cannot_be_counted_is_not_sent(limited, tmp_path, monkeypatch):
+def test_a_report_does_not_tell_what_has_happened(run, limited, monkeypatch, caplog):
+    """Not even that a client has failed, which a server could bring about by its model."""
+    good = federate(run, nodes=NODES, node_configs=limited())[1].report
+    break_client(monkeypatch, {2}, RuntimeError("a dog"))
+    with caplog.at_level(logging.ERROR):
+        bad = federate(run, nodes=NODES, node_configs=limited())[1].report
+    assert bad.results == good.results
+    assert bad.failures == []
+    assert "client 2 has no update" in caplog.text
+    (line,) = {replace(each, client=0) for each in good.results}
+    assert (line.examples, line.images, line.seconds, line.loss, line.steps) == (8, 0, 0.0, 0.0, 0)
+
+
+def test_the_server_cannot_choose_what_a_client_is(run, limited, tmp_path, monkeypatch):
+    """It could divide the node's images among a hundred clients, or name others'."""
+    node = {**limited()[0], "partition-id": 0, "num-partitions": NODES}
+    with pytest.raises(UserError, match="which needs partition 'own': otherwise the server could"):
+        open_ledger(SimpleNamespace(node_config=node, run_config={**run, "partition": "iid"}))
+    read = Task.from_record
+    monkeypatch.setattr(Task, "from_record", lambda record: replace(read(record), clients=(1,)))
+    with pytest.raises(RoundFailed, match="secure aggregation has 1 nodes left"):
+        federate({**run, "tolerate-failures": True}, nodes=NODES, node_configs=limited())
+    assert [file.name for file in tmp_path.glob("*.json")] == ["1.json"]
+
+
+def test_a_node_that_counts_does_not_say_what_is_wrong_with_its_images(
+    run, limited, tmp_path, caplog
+):
+    draw(tmp_path / "broken" / "train", 0)
+    (tmp_path / "broken" / "train" / "owl").mkdir()
+    configs = limited()
+    configs[2]["data-dir"] = str(tmp_path / "broken")
+    with pytest.raises(UserError, match="node 102 cannot take part: this node keeps its reasons"):
+        federate(run, nodes=NODES, node_configs=configs)
+    assert "owl is none of the run's classes" in caplog.text
+
+
+def test_what_cannot_be_counted_is_not_sent(run, limited, tmp_path, monkeypatch):
     def full(path, content, mode):
         if path.name == "1.json":
             raise OSError(28, "No space left on device")
         write_atomically(path, content, mode)
 
     monkeypatch.setattr("fedapp.runtime.ledger.write_atomically", full)
-    run = {**RUN, "tolerate-failures": True}
-    strategy = federate(run, nodes=5, node_configs=limited(1e3))[1]
-    assert {each.client for each in strategy.report.failures} == {1, 6}
-    reason = strategy.report.failures[0].reason
-    assert "cannot be written (No space left on device), and what is not counted is not" in reason
+    tolerant = {**run, "tolerate-failures": True}
+    (failure,) = federate(tolerant, nodes=NODES, node_configs=limited())[1].report.failures
+    assert failure.client == 1
+    assert "cannot be written (No space left on device), and what is not" in failure.reason
     assert not (tmp_path / "1.json").exists()
 
 
 def test_the_rounds_that_are_left(tmp_path):
-    ledger = Ledger(tmp_path / "one.json", THREE, 1e-5)
+    ledger = Ledger(tmp_path / "one.json", THREE + 1e-9, 1e-5)
     assert [ledger.rounds_left(NOISE, most) for most in (0, 2, 3, 100)] == [0, 2, 3, 3]
     ledger.charge(NOISE)
     assert [ledger.rounds_left(NOISE, most) for most in (1, 2, 100)] == [1, 2, 2]
     assert ledger.rounds_left(NOISE / 10, 100) == 0
     before = ledger.file.read_bytes()
-    with pytest.raises(UserError, match=rf"have spent epsilon {ONE:.3g} of their 0\.68"):
+    with pytest.raises(UserError, match=rf"has spent epsilon {ONE:.3g} of its 0\.68"):
         ledger.charge(NOISE / 10)
     assert ledger.file.read_bytes() == before
 
@@ -168,11 +243,29 @@ def test_a_damaged_ledger_is_not_taken_for_an_empty_one(text, tmp_path):
     assert file.read_text() == text
 
 
+def test_a_ledger_that_cannot_be_locked_is_refused(tmp_path, monkeypatch):
+    def no_locks(self):
+        raise NotImplementedError("no locks here")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
+    with pytest.raises(UserError, match=r"cannot be locked \(no locks here\); put it on a file"):
+        Ledger(tmp_path / "one.json", 8.0, 1e-5).charge(NOISE)
+
+
+def test_two_names_of_a_ledger_are_one(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "one.json")
+    for name in ("link.json", "one.json"):
+        ledger = Ledger.of({**UNUSED, "privacy-ledger": str(tmp_path / name)})
+        ledger.charge(NOISE)
+    assert json.loads((tmp_path / "one.json").read_text())["rounds"] == {"20.0": 2}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({}, "'privacy-epsilon' alone; .* needs both"),
         ({"privacy-ledger": "one.json"}, "'privacy-ledger' is 'one.json' but must be a whole path"),
+        ({"privacy-ledger": "/none/one"}, "must be a whole path in a folder that exists"),
         ({"privacy-ledger": "/one", "privacy-epsilon": 0}, "is 0 but must be above 0"),
         ({"privacy-ledger": "/one", "privacy-epsilon": "8"}, "is '8' but must be above 0"),
         ({"privacy-ledger": "/one", "privacy-delta": 1.0}, "must be above 0 and below 1"),
@@ -188,6 +281,7 @@ def test_a_ledger_needs_signed_keys_and_delta_a_ledger():
         Ledger.of({"privacy-epsilon": 8.0, "privacy-ledger": "/one"})
     with pytest.raises(UserError, match="'privacy-delta' without 'privacy-epsilon'"):
         Ledger.of({"privacy-delta": 1e-6})
-    assert check_private({}, None) is None
-    check_evaluation({})
+    assert Ledger.of({}) is None
+    check_training(None, None, masked=False)
+    check_evaluation(None)
     assert Ledger.of({**UNUSED, "privacy-ledger": "/one"}).delta == 1e-5

@@ -1,12 +1,16 @@
 """Signatures of who has stayed: telling the nodes different things gives the server nothing."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA384
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
-from strategies.aggregate import ExactSum
+from strategies.aggregate import GroupSums
+from strategies.secure.messages import SECURE
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
 from strategies.secure.signatures import Identity, encoded, stayed, terms_of
@@ -19,10 +23,10 @@ ALL = (1, 2, 3, 4, 5, 6)
 class Six:
     """Six nodes that sign, of which four must stay; the server may tell them different things."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Path | None = None, kind: type[SecureNode] = SecureNode) -> None:
         known = frozenset(encoded(key.public_key()) for key in SIX)
         self.nodes = {
-            party: SecureNode(RecordDict(), 2 / 3, Identity(key, known, least=6))
+            party: kind(RecordDict(), 2 / 3, Identity(key, known, least=6), steps)
             for party, key in enumerate(SIX, 1)
         }
         self.keys = {party: self.begin(party) for party in self.nodes}
@@ -105,16 +109,58 @@ def test_a_server_cannot_let_other_nodes_add_less_noise_or_give_it_less_weight()
     assert len(three.open(1, (1, 2, 3, 4))) == 6  # enough of them have added theirs
 
 
+def at_the_same_time(step: str, repeated: list[str]):
+    """Return a step of a node that another process answers, too, with a copy of the context."""
+
+    def twice(self, *arguments):
+        copy = RecordDict({SECURE: ConfigRecord(dict(self.records.config_records[SECURE]))})
+        result = getattr(SecureNode, step)(self, *arguments)
+        with pytest.raises(ProtocolBroken, match="the message repeats a step of its session"):
+            getattr(SecureNode(copy, self.share, self.identity, self.steps), step)(*arguments)
+        repeated.append(step)
+        return result
+
+    return twice
+
+
+def test_messages_that_are_answered_at_the_same_time_take_each_step_once(tmp_path):
+    """With two masked sums of one session the server would know the difference of the updates."""
+    repeated: list[str] = []
+    names = ("share_secrets", "mask", "confirm", "unmask")
+    steps = {name: at_the_same_time(name, repeated) for name in names}
+    six = Six(tmp_path / "steps", type("Twice", (SecureNode,), steps))
+    six.run()
+    six.open(1, (1, 2, 3, 4))
+    assert {name: repeated.count(name) for name in names} == dict(
+        zip(names, (6, 6, 6, 1), strict=True)
+    )
+    notes = list((tmp_path / "steps").iterdir())
+    assert len(notes) == 19
+    os.utime(notes[0], (0, 0))
+    Six(tmp_path / "steps").run()
+    assert not notes[0].exists()
+    assert len(list((tmp_path / "steps").iterdir())) == 18 + 18
+
+
+def test_a_step_that_cannot_be_noted_is_not_taken(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ProtocolBroken, match="file cannot be used"):
+        Six(tmp_path / "file").run()
+
+
 def test_the_terms_are_the_scale_of_the_sums_the_clipping_and_the_noise():
-    model = {"w": np.array([3.0, -5.0], np.float32), "b": np.ones(2, np.float32)}
-    terms = terms_of(ExactSum(model, 10), 0.5, 2.0)
-    wide = {name: array.astype(np.float64) for name, array in reversed(model.items())}
-    assert terms == terms_of(ExactSum(wide, 10), 0.5, 2.0)
+    def sums(total=10, **changes):
+        model = {"w": np.array([3.0, -5.0], np.float32), "b": np.ones(2, np.float32)}
+        return GroupSums({**model, **changes}, {"c": {"v": np.zeros(3)}}, total, 2)
+
+    terms = terms_of(sums(), 0.5, 2.0)
+    assert terms == terms_of(sums(w=np.array([3.0, -5.0])), 0.5, 2.0)
     for other in (
-        (ExactSum(model, 1000), 0.5, 2.0),
-        (ExactSum({**model, "b": 100 * model["w"]}, 10), 0.5, 2.0),
-        (ExactSum(model, 10), 0.25, 2.0),
-        (ExactSum(model, 10), 0.5, 1.0),
+        (sums(1000), 0.5, 2.0),
+        (sums(b=np.full(2, 100.0)), 0.5, 2.0),
+        (sums(w=np.array([-5.0]), b=np.ones(3)), 0.5, 2.0),  # as many values, elsewhere
+        (sums(), 0.25, 2.0),
+        (sums(), 0.5, 1.0),
     ):
         assert terms_of(*other) != terms
     assert stayed(b"l", (1, 2), 2, terms) != stayed(b"l", (1, 2), 3, terms)

@@ -146,7 +146,9 @@ def test_a_node_with_a_changed_signature_is_left_out(credentials, monkeypatch):
 
 
 def test_a_node_with_peers_sends_no_update_without_masks(credentials, monkeypatch):
-    with pytest.raises(UserError, match=r"sends masked sums only .*set it to 'pairwise'"):
+    with pytest.raises(
+        UserError, match=r"sends masked sums only .*secure-aggregation to 'pairwise'"
+    ):
         federate(RUN, nodes=5, node_configs=credentials)
     monkeypatch.setattr("fedapp.runtime.identity.check_masked", lambda *_: None)  # a false server
     with pytest.raises(RoundFailed, match="sends masked sums only"):
