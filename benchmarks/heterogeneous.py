@@ -7,6 +7,8 @@ train/CLASS/*.jpg and test/CLASS/*.jpg; --images-per-class limits their number. 
 data are the built-in digits. Every client has its own node, so traffic is that of real hosts. Every
 run is one process with one thread. Repeat an interrupted command to train the missing runs.
 
+OUTPUT/rounds.csv has a line for every run and evaluated round.
+
 With several rates in --lr every method trains with each rate and the first seed (grid.md), and
 with its best rate and the other seeds. The longer job, with four architectures:
 
@@ -16,6 +18,7 @@ with its best rate and the other seeds. The longer job, with four architectures:
 """
 
 import argparse
+import csv
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -132,6 +135,23 @@ def write_table(path: Path, rows: list[list[str]]) -> str:
     return table
 
 
+def write_rounds(path: Path, jobs: Iterable[Job]) -> None:
+    """Write a line for every job and evaluated round, with accuracies in percent."""
+    names = ("accuracy", *OF_PROTOTYPES)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*Job._fields, "round", "accuracy %", *COLUMNS[2:4]])
+        for job in jobs:
+            folder = path.parent / job.name
+            for row in rounds(folder) if summary(folder).get("status") == "completed" else ():
+                if row["accuracy"] is None:
+                    continue
+                accuracy, near, alike = (row.get(name) for name in names)
+                values = (100 * accuracy, None if near is None else 100 * near, alike)
+                texts = ["" if value is None else f"{value:.4g}" for value in values]
+                writer.writerow([*job, row["round"], *texts])
+
+
 def draw_traffic(options: argparse.Namespace, jobs: list[Job]) -> None:
     """Draw the accuracy of jobs on one partition against their traffic."""
     plot = options.output / f"traffic-{jobs[0].partition.replace(' ', '-')}.png"
@@ -193,6 +213,8 @@ def main() -> None:
     train_all([job for seeds in zip(*chosen, strict=True) for job in seeds])
     rows = [row_of(options.output, jobs) for jobs in chosen]
     print(write_table(options.output / "table.md", rows))
+    every = [job for jobs in (*grid.values(), *chosen) for job in jobs]
+    write_rounds(options.output / "rounds.csv", dict.fromkeys(every))
     for partition in options.partitions:
         draw_traffic(options, [jobs[0] for jobs in chosen if jobs[0].partition == partition])
 

@@ -128,7 +128,7 @@ class ClientState:
             StateError: at once, when another process holds the lock.
         """
         try:
-            _make_private(self._folder)
+            make_private(self._folder)
         except OSError as error:
             raise StateError(f"{self._name} cannot have a folder for its state: {error}") from error
         with exclusive(self._lock, self._name):
@@ -260,7 +260,7 @@ def create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Create a folder and its parents with access for the owner only; keep existing ones."""
     for each in [*reversed(folder.parents), folder]:
         each.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)

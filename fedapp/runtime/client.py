@@ -8,6 +8,7 @@ pack its results in named records. Simulations and real hosts use the same handl
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -70,7 +71,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
     process, task, received, extras = _unpack(message, context)
     masked = SECURE in message.content and task.summed and not task.separate
-    if refused := _refused(message, process, task, context, masked):
+    if refused := _refused(message, task, partial(_check_train, process, task, context, masked)):
         return refused
     ledger = open_ledger(context)
     node_reply = NodeReply(received, task, private_of(process.config, task, ledger is not None))
@@ -100,7 +101,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
     process, task, received, extras = _unpack(message, context)
-    if refused := _refused(message, process, task, context):
+    if refused := _refused(message, task, partial(_check_evaluate, process, task, context)):
         return refused
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -200,34 +201,35 @@ def _memory(
     return process.memory(client, task.state_key, server_round, accepted, state_dir)
 
 
-def _refused(
-    message: Message,
-    process: ProcessContext,
-    task: Task,
-    context: Context,
-    masked: bool | None = None,
-) -> Message | None:
-    """Return the reply to a task that this node must not do, or None.
-
-    `masked` says whether the sums of a training are; None for an evaluation.
-    """
+def _refused(message: Message, task: Task, check: Callable[[], None]) -> Message | None:
+    """Return the reply to a task for which `check` raises UserError; else None."""
     try:
-        _check_task(process, task)
-        ledger = open_ledger(context)
-        if masked is None:
-            check_evaluation(ledger)
-        else:
-            check_masked(context.node_config, masked)
-            check_training(ledger, process.config, masked)
-        if ledger and list(task.clients) != [int(context.node_config["partition-id"])]:
-            raise UserError("the server asks for other clients than the one of this node")
+        check()
     except UserError as reason:
         failures = failures_of(task.clients, str(reason))
         return Message(pack_report([], failures), reply_to=message)
     return None
 
 
-def _check_task(process: ProcessContext, task: Task) -> None:
+def _check_train(process: ProcessContext, task: Task, context: Context, masked: bool) -> None:
+    """Raise UserError if this node must not train; `masked` says whether masks hide its sum."""
+    ledger = open_ledger(context)
+    _check_unchanged(process, task)
+    check_masked(context.node_config, masked)
+    check_training(ledger, process, masked)
+    if ledger and list(task.clients) != [int(context.node_config["partition-id"])]:
+        raise UserError("the server asks for other clients than the one of this node")
+    if ledger and not ledger.rounds_left(float(process.config.dp_noise), 1):
+        raise UserError(ledger.exhausted(float(process.config.dp_noise)))
+
+
+def _check_evaluate(process: ProcessContext, task: Task, context: Context) -> None:
+    """Raise UserError if this node must not evaluate."""
+    _check_unchanged(process, task)
+    check_evaluation(open_ledger(context))
+
+
+def _check_unchanged(process: ProcessContext, task: Task) -> None:
     """Raise UserError if the run's files have changed, or a client would count more than once."""
     once = task.weights == "uniform" and len(set(task.clients)) == len(task.clients)
     if process.config.dp_clip and not once:

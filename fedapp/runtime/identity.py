@@ -18,7 +18,7 @@ import fedapp
 from fedapp.core.errors import UserError
 from fedapp.runtime.ledger import check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.process import ProcessContext, open_process
-from fedapp.runtime.secure import check_masked, identity_of
+from fedapp.runtime.secure import check_masked, secure_node
 from fedapp.runtime.strategy import evaluation_on_clients
 from strategies.rounds.records import PROTOCOL_VERSION
 
@@ -60,7 +60,7 @@ def describe(context: Context) -> dict[str, Any]:
     with unsaid(open_ledger(context)):
         process = open_process(context.run_config, context.node_config)
     check_masked(context.node_config, process.config.secure_aggregation != "off")
-    identity_of(context.node_config)  # unreadable keys are reported before round 1
+    secure_node(context)  # unreadable keys are reported before round 1
     rounds_left = _rounds_left(context, process)
     clients = hosted_clients(context, process.config.num_clients)
     return {
@@ -87,9 +87,10 @@ def _rounds_left(context: Context, process: ProcessContext) -> int | None:
     ledger, config = open_ledger(context), process.config
     if ledger is None:
         return None
-    check_training(ledger, config, config.secure_aggregation != "off")
+    check_training(ledger, process, config.secure_aggregation != "off")
     if evaluation_on_clients(config):
         check_evaluation(ledger)
+    ledger.check_writable()
     return ledger.rounds_left(float(config.dp_noise), config.num_rounds)
 
 

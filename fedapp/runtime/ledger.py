@@ -14,6 +14,7 @@ its own log only.
 
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,10 +26,10 @@ from flwr.app import Context
 
 from clients.state.store import sync_folder
 from fedapp.config.privacy import spent
-from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, parse_object, write_atomically
 from fedapp.core.paths import expanded
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.secure import PEERS
 
 EPSILON, DELTA, LEDGER = "privacy-epsilon", "privacy-delta", "privacy-ledger"
@@ -70,14 +71,8 @@ class Ledger:
                 f"node-config has '{EPSILON}' without 'secure-key' and '{PEERS}': the noise is "
                 "that of all nodes of a round, and only signatures prove that the others add theirs"
             )
-        file = expanded(str(node_config[LEDGER]), f"node-config key '{LEDGER}'")
-        if not (file.is_absolute() and file.parent.is_dir()):
-            raise UserError(
-                f"node-config key '{LEDGER}' is '{file}' but must be a whole path in a folder that "
-                "exists"
-            )
-        limit = _number(node_config, EPSILON, math.inf)
-        return cls(file.resolve(), limit, _number(node_config, DELTA, 1.0, _DELTA))
+        limit, file = _number(node_config, EPSILON, math.inf), _file(str(node_config[LEDGER]))
+        return cls(file, limit, _number(node_config, DELTA, 1.0, _DELTA))
 
     def rounds_left(self, noise: float, most: int) -> int:
         """Return how many more rounds with this noise the limit allows, at most `most`."""
@@ -89,12 +84,18 @@ class Ledger:
             low, high = (middle, high) if allowed else (low, middle)
         return max(low, 0)
 
+    def check_writable(self) -> None:
+        """Raise UserError if a round could not be counted."""
+        with self._locked():
+            if not os.access(self.file.parent, os.W_OK):
+                raise UserError(f"node-config key '{LEDGER}': {self.file.parent} is not writable")
+
     def charge(self, noise: float) -> None:
         """Count one round on disk.
 
         Raises:
             UserError: it would exceed the limit, or the file cannot be read or written; then
-                nothing is counted, and nothing may be sent.
+                nothing may be sent.
         """
         with self._locked():
             rounds = _added(self._rounds(), noise, 1)
@@ -129,10 +130,14 @@ class Ledger:
         lock = FileLock(self.file.with_name(f".{self.file.name}.lock"), fallback_to_soft=False)
         try:
             lock.acquire()
-        except (OSError, NotImplementedError) as error:
+        except OSError as error:
             raise UserError(
-                f"node-config key '{LEDGER}': {self.file} cannot be locked ({error}); put it on a "
-                "file system with locks"
+                f"node-config key '{LEDGER}': {self.file} cannot be locked ({error.strerror})"
+            ) from None
+        except NotImplementedError:
+            raise UserError(
+                f"node-config key '{LEDGER}': {self.file} cannot be locked; put it on a file "
+                "system with locks"
             ) from None
         try:
             yield
@@ -176,13 +181,23 @@ def open_ledger(context: Context) -> Ledger | None:
     return ledger
 
 
-def check_training(ledger: Ledger | None, config: RunConfig, masked: bool) -> None:
-    """Raise UserError if a node counts, and its sum would have no noise."""
-    if ledger and not (masked and config.dp_clip and float(config.dp_noise)):
+def check_training(ledger: Ledger | None, process: ProcessContext, masked: bool) -> None:
+    """Raise UserError if a node counts, and its sum would have no noise or exceed the limit."""
+    if ledger is None:
+        return
+    config = process.config
+    noise = float(config.dp_noise)
+    if not (masked and config.dp_clip and noise):
         raise UserError(
             f"this node sends masked sums with noise only (node-config key '{EPSILON}'), and the "
             "run has none; set secure-aggregation to 'pairwise', and dp-clip and dp-noise or "
             "dp-epsilon"
+        )
+    if process.keeps:
+        raise UserError(
+            f"clients of method '{config.method}' keep a state, which a node that counts what it "
+            f"tells (node-config key '{EPSILON}') could not tell the server if it is lost; choose "
+            "another method"
         )
 
 
@@ -208,6 +223,24 @@ def unsaid(ledger: Ledger | None) -> Iterator[None]:
         raise UserError(
             f"this node keeps its reasons to itself (node-config key '{EPSILON}'): its log has them"
         ) from None
+
+
+def _file(text: str) -> Path:
+    """Return the file of a ledger, without links; raises UserError if its folder is missing."""
+    key = f"node-config key '{LEDGER}'"
+    file = expanded(text, key)
+    try:
+        found = file.resolve()
+        usable = file.is_absolute() and found.parent.is_dir()
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", "") or "its links lead in a circle"
+        raise UserError(f"{key}: {text} cannot be read ({reason})") from None
+    if not usable:
+        raise UserError(
+            f"{key} is '{file}' but must be a whole path in a folder that exists, so that no count "
+            "is begun anew where a disk is missing"
+        )
+    return found
 
 
 def _added(rounds: Rounds, noise: float, count: int) -> Rounds:

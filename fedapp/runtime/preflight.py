@@ -103,6 +103,9 @@ class _Answered:
                 "give every SuperNode a partition-id of its own, and all of them the same "
                 "num-partitions and hosts"
             )
+        left = identity.get(ROUNDS_LEFT, 0)
+        if not is_count(left):
+            raise UserError(f"{_name(source, identity)} reports {left!r} rounds that it has left")
         self.places[source] = identity
         if identity["hosts-any"]:
             self.pool[identity["partition-id"]] = source

@@ -8,6 +8,8 @@ from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callback import ActiveRun, Callback
 from strategies.rounds.base import ClientStrategy
+from strategies.secure.messages import threshold_of
+from strategies.secure.rounds import SecureRounds
 
 log = logging.getLogger(__name__)
 
@@ -99,29 +101,32 @@ def last_round(
 def last_of_nodes(
     strategy: ClientStrategy, first_round: int, planned: int, otherwise: str
 ) -> tuple[int, str]:
-    """Return the last round in which no node exceeds its own limit, and which limit ends the run.
+    """Return the last round that the nodes' own limits allow, and which limit ends the run.
 
     That is a node's, or the one named `otherwise` if no node's ends it before round `planned`. A
-    strategy that tolerates failures goes on without such a node.
+    strategy that tolerates failures goes on while as many nodes of a round as must stay are left.
 
     Raises:
-        UserError: a node's limit does not allow the first round of a run.
+        UserError: the first round of a run is not allowed.
     """
-    left = {} if strategy.tolerate_failures else dict(strategy.federation.rounds_left)
-    for server_round in range(first_round, planned + 1) if left else ():
-        for node in strategy.federation.by_node(strategy.cohort(server_round)):
-            if left.get(node) == 0:
-                if server_round == 1:
-                    raise UserError(
-                        f"round 1 would exceed the limit that node {node} has set for epsilon "
-                        "(privacy-epsilon): more noise, or a larger limit there, allows it"
-                    )
-                log.warning(
-                    "node %d has a limit of epsilon (privacy-epsilon) that allows it %d more "
-                    "rounds: the run ends after round %d of %d",
-                    node, strategy.federation.rounds_left[node], server_round - 1, planned,
-                )  # fmt: skip
-                return server_round - 1, "a node's privacy-epsilon"
-            if node in left:
-                left[node] -= 1
+    left = dict(strategy.federation.rounds_left)
+    if not left or not isinstance(strategy, SecureRounds):
+        return planned, otherwise
+    for server_round in range(first_round, planned + 1):
+        nodes = list(strategy.federation.by_node(strategy.cohort(server_round)))
+        spent = [node for node in nodes if left.get(node) == 0]
+        may_miss = len(nodes) - threshold_of(len(nodes), strategy.secure_share)
+        if len(spent) > (may_miss if strategy.tolerate_failures else 0):
+            if server_round == 1:
+                raise UserError(
+                    f"round 1 would exceed the limit that node {spent[0]} has set for epsilon "
+                    "(privacy-epsilon): more noise, or a larger limit there, allows it"
+                )
+            log.warning(
+                "node %d has a limit of epsilon (privacy-epsilon), and %d rounds left of it: the "
+                "run ends after round %d of %d",
+                spent[0], strategy.federation.rounds_left[spent[0]], server_round - 1, planned,
+            )  # fmt: skip
+            return server_round - 1, "a node's privacy-epsilon"
+        left.update({node: left[node] - 1 for node in nodes if left.get(node)})
     return planned, otherwise

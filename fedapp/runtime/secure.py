@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.state.store import make_private
 from fedapp.core.errors import UserError
 from fedapp.core.paths import state_folder
 from strategies.secure.messages import CONFIRM, FEWEST, KEYS, SECURE, SHARES, UNMASK
@@ -60,12 +61,28 @@ def _reply(step: Step, message: Message, context: Context) -> Message:
 
 
 def secure_node(context: Context) -> SecureNode:
-    """Return a node's side of secure aggregation; raises UserError for unreadable keys."""
+    """Return a node's side of secure aggregation.
+
+    Raises:
+        UserError: its keys cannot be read, or the folder for the notes of its steps not be made.
+    """
     share = float(context.run_config["secure-threshold"])
     identity = identity_of(context.node_config)
+    return SecureNode(context.state, share, identity, _steps_folder(context) if identity else None)
+
+
+def _steps_folder(context: Context) -> Path:
+    """Return the folder in which a node with signed keys notes its steps."""
     chosen = str(context.node_config.get("state-dir", ""))  # not the run's, which the server sends
-    steps = state_folder(chosen) / _STEPS_FOLDER if identity else None
-    return SecureNode(context.state, share, identity, steps)
+    folder = state_folder(chosen) / _STEPS_FOLDER
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise UserError(
+            f"a node with signed keys notes its steps in {folder}, which cannot be made "
+            f"({error.strerror}): name another folder by the node-config key 'state-dir'"
+        ) from None
+    return folder
 
 
 def check_masked(node_config: Mapping[str, Any], masked: bool) -> None:

@@ -62,7 +62,7 @@ class SecureNode:
         """Take the state of the node's context, and the run's threshold as a share.
 
         With an identity the node signs its keys, and requires the signatures of all parties. In the
-        folder `steps` it notes each step that it takes; it is made if needed.
+        folder `steps` it notes each step that it takes.
         """
         self.records, self.share, self.identity, self.steps = records, share, identity, steps
 
@@ -78,7 +78,7 @@ class SecureNode:
         sealing, masking = new_secret(), new_secret()
         self._store(
             session=bytes(asked["session"]), party=int(asked["party"]), step=_ADVERTISED,
-            sealing=sealing, masking=masking, number=new_secret(),
+            sealing=sealing, masking=masking, note=new_secret(),
         )  # fmt: skip
         keys = {"sealing": public_key(sealing), "masking": public_key(masking)}
         if self.identity is None:
@@ -160,7 +160,7 @@ class SecureNode:
                 sign = 1 if state["party"] < party else -1
                 add_mask(flat, agree(state["masking"], keys[party][1], MASK_PURPOSE), sign)
         self._store(
-            session=state["session"], party=state["party"], number=state["number"], step=_MASKED,
+            session=state["session"], party=state["party"], note=state["note"], step=_MASKED,
             threshold=state["threshold"], parties=state["parties"], senders=senders, shares=shares,
             terms=terms,
             **{name: state[name] for name in ("signers", "listed") if name in state},
@@ -250,17 +250,15 @@ class SecureNode:
         """
         if self.steps is None:
             return
-        note = self.steps / f"{sha256(bytes(state['number'])).hexdigest()}-{step}"
+        note = self.steps / f"{sha256(bytes(state['note'])).hexdigest()}-{step}"
         try:
-            if not self.steps.is_dir():
-                self.steps.mkdir(mode=0o700, parents=True, exist_ok=True)
             if step == _SHARED:
                 _remove_old(self.steps)
             os.close(os.open(note, os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            raise ProtocolBroken("the message repeats a step of its session") from None
         except OSError as error:
-            if note.exists():
-                raise ProtocolBroken("the message repeats a step of its session") from None
-            raise ProtocolBroken(f"{self.steps} cannot be used ({error.strerror})") from None
+            raise ProtocolBroken(f"{self.steps} cannot be written ({error.strerror})") from None
 
     def _store(self, **state: Any) -> None:
         self.records[SECURE] = ConfigRecord(state)

@@ -17,13 +17,12 @@ from fedapp.core.files import write_atomically
 from fedapp.engines.deployment.certificates import make_certificates
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger
+from fedapp.runtime.ledger import open_ledger
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
 
 NODES, NOISE, CLASSES = 5, 20.0, ("cat", "dog")
-ONE, TWO, THREE = (Budget(NOISE, NODES, NODES, 1e-5).epsilon(rounds) for rounds in (1, 2, 3))
-UNUSED = {"secure-peers": "/peers", "privacy-epsilon": 8.0}
+ONE, TWO = (Budget(NOISE, NODES, NODES, 1e-5).epsilon(rounds) for rounds in (1, 2))
 
 
 def draw(folder, seed):
@@ -119,7 +118,7 @@ def test_a_run_ends_before_a_node_would_exceed_its_limit(run, limited, tmp_path,
     assert (summary["status"], summary["rounds"]) == ("completed", 2)
     assert summary["images_per_second"] is None
     assert summary["reason"] == "a further round would exceed a node's privacy-epsilon"
-    assert "allows it 2 more rounds: the run ends after round 2 of 3" in caplog.text
+    assert "and 2 rounds left of it: the run ends after round 2 of 3" in caplog.text
     with pictures():
         resumed = serve({**run, "resume": "auto"}, configs, tmp_path, "one").summary()
     assert (resumed["status"], resumed["rounds"]) == ("completed", 2)
@@ -160,12 +159,46 @@ def test_a_node_that_counts_sends_nothing_without_masks_and_noise(
 
 
 def test_a_node_that_counts_tells_no_accuracy(run, limited, monkeypatch):
-    for change in ({"client-eval-every": 1}, {"method": "fedper"}):
+    for change in ({"client-eval-every": 1}, {"finetune-epochs": 1}):
         with pytest.raises(UserError, match="accuracies without noise; set client-eval-every"):
             federate({**run, **change}, nodes=NODES, node_configs=limited())
     monkeypatch.setattr("fedapp.runtime.identity.evaluation_on_clients", lambda *_: 0)
     with pytest.raises(RoundFailed, match="tells accuracies without noise"):
         federate({**run, "client-eval-every": 1}, nodes=NODES, node_configs=limited())
+
+
+def test_a_node_that_counts_keeps_no_state_that_could_be_lost_unseen(run, limited):
+    with pytest.raises(UserError, match="clients of method 'moon' keep a state, which a node"):
+        federate({**run, "method": "moon"}, nodes=NODES, node_configs=limited())
+
+
+def test_a_ledger_or_notes_that_cannot_be_written_are_named_before_round_1(
+    run, limited, tmp_path, monkeypatch
+):
+    configs = limited()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.access", lambda path, mode: False)
+        with pytest.raises(UserError, match=r"node 10. cannot take part: .* is not writable"):
+            federate(run, nodes=NODES, node_configs=configs)
+    (tmp_path / "file").touch()
+    configs[1]["state-dir"] = str(tmp_path / "file")
+    with pytest.raises(UserError, match=r"node 101 .*notes its steps in .*by the node-config key"):
+        federate(run, nodes=NODES, node_configs=configs)
+
+
+@pytest.mark.parametrize(("tolerant", "least", "last"), [(False, 3, 1), (True, 3, 2), (True, 5, 1)])
+def test_the_run_ends_when_too_few_nodes_have_rounds_left(
+    tolerant, least, last, run, limited, tmp_path, monkeypatch, pictures
+):
+    """Of five nodes four must stay, or all. One has a round left, and one more has two."""
+    configs = limited()
+    configs[3]["privacy-epsilon"], configs[4]["privacy-epsilon"] = ONE + 1e-9, TWO + 1e-9
+    share = {"secure-threshold": 1.0 if least == 5 else 2 / 3}
+    with pictures():
+        changes = {**share, "tolerate-failures": tolerant, "num-rounds": 4}
+        summary = serve({**run, **changes}, configs, tmp_path, "one").summary()
+    assert (summary["status"], summary["rounds"]) == ("completed", last)
+    assert summary["reason"] == "a further round would exceed a node's privacy-epsilon"
 
 
 def test_a_report_does_not_tell_what_has_happened(run, limited, monkeypatch, caplog):
@@ -217,71 +250,3 @@ def test_what_cannot_be_counted_is_not_sent(run, limited, tmp_path, monkeypatch)
     assert failure.client == 1
     assert "cannot be written (No space left on device), and what is not" in failure.reason
     assert not (tmp_path / "1.json").exists()
-
-
-def test_the_rounds_that_are_left(tmp_path):
-    ledger = Ledger(tmp_path / "one.json", THREE + 1e-9, 1e-5)
-    assert [ledger.rounds_left(NOISE, most) for most in (0, 2, 3, 100)] == [0, 2, 3, 3]
-    ledger.charge(NOISE)
-    assert [ledger.rounds_left(NOISE, most) for most in (1, 2, 100)] == [1, 2, 2]
-    assert ledger.rounds_left(NOISE / 10, 100) == 0
-    before = ledger.file.read_bytes()
-    with pytest.raises(UserError, match=rf"has spent epsilon {ONE:.3g} of its 0\.68"):
-        ledger.charge(NOISE / 10)
-    assert ledger.file.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"rounds": {"x": 1}}', '{"rounds": {"1": 0.5}}', '{"rounds": {"0": 1}}'],
-)
-def test_a_damaged_ledger_is_not_taken_for_an_empty_one(text, tmp_path):
-    file = tmp_path / "one.json"
-    file.write_text(text)
-    with pytest.raises(UserError, match=f"{file} is not as a node writes it; restore it"):
-        Ledger(file, 8.0, 1e-5).charge(NOISE)
-    assert file.read_text() == text
-
-
-def test_a_ledger_that_cannot_be_locked_is_refused(tmp_path, monkeypatch):
-    def no_locks(self):
-        raise NotImplementedError("no locks here")
-
-    monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
-    with pytest.raises(UserError, match=r"cannot be locked \(no locks here\); put it on a file"):
-        Ledger(tmp_path / "one.json", 8.0, 1e-5).charge(NOISE)
-
-
-def test_two_names_of_a_ledger_are_one(tmp_path):
-    (tmp_path / "link.json").symlink_to(tmp_path / "one.json")
-    for name in ("link.json", "one.json"):
-        ledger = Ledger.of({**UNUSED, "privacy-ledger": str(tmp_path / name)})
-        ledger.charge(NOISE)
-    assert json.loads((tmp_path / "one.json").read_text())["rounds"] == {"20.0": 2}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "'privacy-epsilon' alone; .* needs both"),
-        ({"privacy-ledger": "one.json"}, "'privacy-ledger' is 'one.json' but must be a whole path"),
-        ({"privacy-ledger": "/none/one"}, "must be a whole path in a folder that exists"),
-        ({"privacy-ledger": "/one", "privacy-epsilon": 0}, "is 0 but must be above 0"),
-        ({"privacy-ledger": "/one", "privacy-epsilon": "8"}, "is '8' but must be above 0"),
-        ({"privacy-ledger": "/one", "privacy-delta": 1.0}, "must be above 0 and below 1"),
-    ],
-)
-def test_mistakes_in_the_node_config_are_named(changes, words):
-    with pytest.raises(UserError, match=words):
-        Ledger.of({**UNUSED, **changes})
-
-
-def test_a_ledger_needs_signed_keys_and_delta_a_ledger():
-    with pytest.raises(UserError, match="without 'secure-key' and 'secure-peers'"):
-        Ledger.of({"privacy-epsilon": 8.0, "privacy-ledger": "/one"})
-    with pytest.raises(UserError, match="'privacy-delta' without 'privacy-epsilon'"):
-        Ledger.of({"privacy-delta": 1e-6})
-    assert Ledger.of({}) is None
-    check_training(None, None, masked=False)
-    check_evaluation(None)
-    assert Ledger.of({**UNUSED, "privacy-ledger": "/one"}).delta == 1e-5
