@@ -148,7 +148,7 @@ def write_rounds(path: Path, jobs: Iterable[Job]) -> None:
                     continue
                 accuracy, near, alike = (row.get(name) for name in names)
                 values = (100 * accuracy, None if near is None else 100 * near, alike)
-                texts = ["" if value is None else f"{value:.4g}" for value in values]
+                texts = ["" if value is None else f"{value:.6g}" for value in values]
                 writer.writerow([*job, row["round"], *texts])
 
 
