@@ -18,7 +18,6 @@ with its best rate and the other seeds. The longer job, with four architectures:
 """
 
 import argparse
-import csv
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 
 from runs_in_turn import fedapp, in_turn, markdown, rounds, summary, train
 
+from fedapp.experiments.csv_table import write_table as write_csv
 from fedapp.methods.table import METHODS
 
 PARTITIONS = {
@@ -46,6 +46,7 @@ COLUMNS = (
     "s per round",
     "peak MB",
 )
+ROUND_FIGURES = ("accuracy %", *COLUMNS[2:4])
 OF_PROTOTYPES = ("client_accuracy_proto_total", "prototype_cosine_mean")
 
 
@@ -137,19 +138,23 @@ def write_table(path: Path, rows: list[list[str]]) -> str:
 
 def write_rounds(path: Path, jobs: Iterable[Job]) -> None:
     """Write a line for every job and evaluated round, with accuracies in percent."""
-    names = ("accuracy", *OF_PROTOTYPES)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*Job._fields, "round", "accuracy %", *COLUMNS[2:4]])
-        for job in jobs:
-            folder = path.parent / job.name
-            for row in rounds(folder) if summary(folder).get("status") == "completed" else ():
-                if row["accuracy"] is None:
-                    continue
-                accuracy, near, alike = (row.get(name) for name in names)
-                values = (100 * accuracy, None if near is None else 100 * near, alike)
-                texts = ["" if value is None else f"{value:.6g}" for value in values]
-                writer.writerow([*job, row["round"], *texts])
+    folders = {job: path.parent / job.name for job in jobs}
+    lines = [
+        {**job._asdict(), "round": row["round"], **round_figures(row)}
+        for job, folder in folders.items()
+        if summary(folder).get("status") == "completed"
+        for row in rounds(folder)
+        if row["accuracy"] is not None
+    ]
+    write_csv(path, lines, [*Job._fields, "round", *ROUND_FIGURES])
+
+
+def round_figures(row: dict[str, Any]) -> dict[str, str]:
+    """Return the figures of an evaluated round as text, without those that a method has not."""
+    near, alike = (row.get(key) for key in OF_PROTOTYPES)
+    values = (100 * row["accuracy"], None if near is None else 100 * near, alike)
+    found = zip(ROUND_FIGURES, values, strict=True)
+    return {name: f"{value:.6g}" for name, value in found if value is not None}
 
 
 def draw_traffic(options: argparse.Namespace, jobs: list[Job]) -> None:

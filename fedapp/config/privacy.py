@@ -10,6 +10,7 @@ The accountant is that of dp-accounting (Renyi differential privacy; Wang, Balle
 Kasiviswanathan 2019, AISTATS, for sampling; Mironov 2017).
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -62,11 +63,7 @@ class Budget:
         """Return how many of the planned rounds stay within the limit."""
         if not self.limit or self.epsilon(planned) <= self.limit:
             return planned
-        low, high = 0, planned  # low is affordable, high is not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.epsilon(middle) <= self.limit else (low, middle)
-        return low
+        return bisect_right(range(1, planned), self.limit, key=self.epsilon)
 
 
 def spent(rounds: Mapping[float, int], delta: float) -> float:

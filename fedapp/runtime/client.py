@@ -69,11 +69,11 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
-    process, task, received, extras = _unpack(message, context)
-    masked = SECURE in message.content and task.summed and not task.separate
-    if refused := _refused(message, task, partial(_check_train, process, task, context, masked)):
-        return refused
     ledger = open_ledger(context)
+    process, task, received, extras = _unpack(message, context, ledger)
+    check = partial(_check_train, message, context, process, task, ledger)
+    if refused := _refused(message, task, check):
+        return refused
     node_reply = NodeReply(received, task, private_of(process.config, task, ledger is not None))
     for client in task.clients:
         try:
@@ -100,8 +100,9 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
-    process, task, received, extras = _unpack(message, context)
-    if refused := _refused(message, task, partial(_check_evaluate, process, task, context)):
+    ledger = open_ledger(context)
+    process, task, received, extras = _unpack(message, context, ledger)
+    if refused := _refused(message, task, partial(_check_evaluate, process, task, ledger)):
         return refused
     rows: list[dict[str, Any]] = []
     failures: list[ClientFailure] = []
@@ -179,10 +180,10 @@ def _hide(
 
 
 def _unpack(
-    message: Message, context: Context
+    message: Message, context: Context, ledger: Ledger | None
 ) -> tuple[ProcessContext, Task, Arrays, dict[str, Arrays]]:
     """Return this process's context, and the message's task, shared arrays and named extras."""
-    with unsaid(open_ledger(context)), full_memory_explained():
+    with unsaid(ledger), full_memory_explained():
         process = open_process(context.run_config, context.node_config)
     return (
         process,
@@ -211,9 +212,11 @@ def _refused(message: Message, task: Task, check: Callable[[], None]) -> Message
     return None
 
 
-def _check_train(process: ProcessContext, task: Task, context: Context, masked: bool) -> None:
-    """Raise UserError if this node must not train; `masked` says whether masks hide its sum."""
-    ledger = open_ledger(context)
+def _check_train(
+    message: Message, context: Context, process: ProcessContext, task: Task, ledger: Ledger | None
+) -> None:
+    """Raise UserError if this node must not train."""
+    masked = SECURE in message.content and task.summed and not task.separate
     _check_unchanged(process, task)
     check_masked(context.node_config, masked)
     check_training(ledger, process, masked)
@@ -223,10 +226,10 @@ def _check_train(process: ProcessContext, task: Task, context: Context, masked: 
         raise UserError(ledger.exhausted(float(process.config.dp_noise)))
 
 
-def _check_evaluate(process: ProcessContext, task: Task, context: Context) -> None:
+def _check_evaluate(process: ProcessContext, task: Task, ledger: Ledger | None) -> None:
     """Raise UserError if this node must not evaluate."""
     _check_unchanged(process, task)
-    check_evaluation(open_ledger(context))
+    check_evaluation(ledger)
 
 
 def _check_unchanged(process: ProcessContext, task: Task) -> None:

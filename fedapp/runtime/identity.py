@@ -16,7 +16,7 @@ from flwr.app import Context
 
 import fedapp
 from fedapp.core.errors import UserError
-from fedapp.runtime.ledger import check_evaluation, check_training, open_ledger, unsaid
+from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import check_masked, secure_node
 from fedapp.runtime.strategy import evaluation_on_clients
@@ -57,11 +57,12 @@ def describe(context: Context) -> dict[str, Any]:
     partition_id, num_partitions = _partition_of(context.node_config)
     if context.run_config.get("partition") == "own":
         _check_own(context)
-    with unsaid(open_ledger(context)):
+    ledger = open_ledger(context)
+    with unsaid(ledger):
         process = open_process(context.run_config, context.node_config)
     check_masked(context.node_config, process.config.secure_aggregation != "off")
     secure_node(context)  # unreadable keys are reported before round 1
-    rounds_left = _rounds_left(context, process)
+    rounds_left = _rounds_left(ledger, process)
     clients = hosted_clients(context, process.config.num_clients)
     return {
         "partition-id": partition_id,
@@ -79,14 +80,14 @@ def describe(context: Context) -> dict[str, Any]:
     }
 
 
-def _rounds_left(context: Context, process: ProcessContext) -> int | None:
+def _rounds_left(ledger: Ledger | None, process: ProcessContext) -> int | None:
     """Return how many rounds of this run the node's ledger allows; None if it has none.
 
     Raises UserError if the run tells what the node does not count.
     """
-    ledger, config = open_ledger(context), process.config
     if ledger is None:
         return None
+    config = process.config
     check_training(ledger, process, config.secure_aggregation != "off")
     if evaluation_on_clients(config):
         check_evaluation(ledger)

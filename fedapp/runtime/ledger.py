@@ -15,6 +15,7 @@ its own log only.
 import logging
 import math
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,12 +78,11 @@ class Ledger:
     def rounds_left(self, noise: float, most: int) -> int:
         """Return how many more rounds with this noise the limit allows, at most `most`."""
         known = self._rounds()
-        low, high = -1, most + 1  # low + 1 rounds are not refused, high are; both are unknown yet
-        while high - low > 1:
-            middle = (low + high) // 2
-            allowed = self._epsilon(_added(known, noise, middle)) <= self.limit
-            low, high = (middle, high) if allowed else (low, middle)
-        return max(low, 0)
+
+        def epsilon(more: int) -> float:
+            return self._epsilon(_added(known, noise, more))
+
+        return bisect_right(range(1, most + 1), self.limit, key=epsilon)
 
     def check_writable(self) -> None:
         """Raise UserError if a round could not be counted."""
@@ -182,7 +182,7 @@ def open_ledger(context: Context) -> Ledger | None:
 
 
 def check_training(ledger: Ledger | None, process: ProcessContext, masked: bool) -> None:
-    """Raise UserError if a node counts, and its sum would have no noise or exceed the limit."""
+    """Raise UserError if a node counts, and its sum has no noise or its client keeps a state."""
     if ledger is None:
         return
     config = process.config

@@ -12,8 +12,8 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
@@ -78,7 +78,7 @@ class SecureNode:
         sealing, masking = new_secret(), new_secret()
         self._store(
             session=bytes(asked["session"]), party=int(asked["party"]), step=_ADVERTISED,
-            sealing=sealing, masking=masking, note=new_secret(),
+            sealing=sealing, masking=masking, note=token_hex(),
         )  # fmt: skip
         keys = {"sealing": public_key(sealing), "masking": public_key(masking)}
         if self.identity is None:
@@ -250,7 +250,7 @@ class SecureNode:
         """
         if self.steps is None:
             return
-        note = self.steps / f"{sha256(bytes(state['note'])).hexdigest()}-{step}"
+        note = self.steps / f"{state['note']}-{step}"
         try:
             if step == _SHARED:
                 _remove_old(self.steps)
