@@ -16,6 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.analysis.callback import Measures
+from fedapp.analysis.class_statistics import gather
 from fedapp.config.overrides import with_extension_keys
 from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config, rate_note
@@ -69,6 +70,8 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
             recorder = Recorder(directory, config, process, started, calls, origins)
             with closing(recorder):
                 train(grid, recorder, saved)
+            if config.class_statistics:
+                gather(grid, config, process, directory)
 
 
 def callbacks_of(

@@ -1,8 +1,9 @@
 """`fedapp calibrate`: retrain the head of a finished run on virtual features (CCVR).
 
 Of all layers the head is biased most towards the classes of the last clients. After the training
-each client gives the mean and covariance of its features of each class, the server merges them to
-one Gaussian per class, draws features from these and trains the head on them. The extractor stays.
+each client gives the mean and covariance of its features of each class; they are merged to one
+Gaussian per class, from which features are drawn that train the head. The extractor stays. Where
+the clients' data are on their hosts, the run asked them for these statistics.
 Source: Luo et al. 2021, NeurIPS, algorithm 1; the rate and the epochs of the head are ours.
 """
 
@@ -15,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.training.evaluation import predict
+from clients.class_statistics import feature_statistics
 from clients.training.sgd import FusedSGD
+from fedapp.analysis import class_statistics
 from fedapp.analysis.formulas.gaussians import ClassGaussians
 from fedapp.analysis.global_run import OVERRIDABLE, run_values
+from fedapp.config.model_checks import check_trained_head
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -26,8 +29,7 @@ from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.core.progress import tracked
 from fedapp.core.rng import Stream, torch_rng
 from fedapp.methods.table import find_method
-from fedapp.models.heads import find_kind
-from fedapp.results.final_model import made_from, model_file
+from fedapp.results.final_model import made_from, model_file, statistics_file
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.evaluation import evaluate_classes
@@ -74,7 +76,8 @@ def calibrate(
 
     Raises:
         UserError: the run's model is missing or damaged, its head is frozen, its clients have
-            models of their own or their data on other hosts, or a key may not be changed.
+            models of their own, or their data on other hosts and it has not asked them for the
+            statistics of their features, or a key may not be changed.
     """
     run = RunDirectory.load(path)
     check_writable(run.path, "run directory")
@@ -83,8 +86,8 @@ def calibrate(
     load_weights(process.model, run)
     results: dict[str, Any] = {"before": _tested(process)}
     generator = torch_rng(config.seed, Stream.ANALYSIS, config.num_rounds)
-    features, labels = _gaussians(process).draw(retraining.features, generator)
-    _retrain(process.model.head, (features, labels), config, retraining, generator)
+    drawn = _drawn(_gaussians(run, process), retraining.features, generator, run)
+    _retrain(process.model.head, drawn, config, retraining, generator)
     results |= {"after": _tested(process), **asdict(retraining)}
     metadata = process.metadata() | made_from(run)
     model = safetensors_bytes(process.model.state_dict(), metadata)
@@ -96,13 +99,8 @@ def calibrate(
 
 def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
     """Return the run's configuration; raises UserError if its head cannot be calibrated here."""
-    remedy = "cannot be calibrated here: nothing reads their features there"
-    config = parse_config(run_values(run, overrides, OVERRIDABLE, remedy))
-    if find_kind(find_method(config.method).head.name).frozen:
-        raise UserError(
-            f"method '{config.method}' has a frozen head, which its features were trained for: "
-            "calibrate a method whose head is trained, such as fedavg"
-        )
+    config = parse_config(run_values(run, overrides, OVERRIDABLE))
+    check_trained_head(config.method, find_method(config.method))
     return config
 
 
@@ -112,15 +110,38 @@ def _tested(process: ProcessContext) -> dict[str, Any]:
     return asdict(evaluate_classes(process.model, process.data.test_batches(), classes))
 
 
-def _gaussians(process: ProcessContext) -> ClassGaussians:
-    """Return the merged statistics of all clients' features of their training images."""
-    weight = process.model.get_parameter("head.weight")
-    merged = ClassGaussians(*weight.shape)
+def _gaussians(run: RunDirectory, process: ProcessContext) -> ClassGaussians:
+    """Return the merged statistics of all clients' features of their training images.
+
+    Raises:
+        UserError: the clients' data are on their own hosts, and the run has not asked for them.
+    """
+    form = process.model.get_parameter("head.weight").shape
+    if (saved := class_statistics.load(run, *form)) is not None:
+        return saved
+    if process.config.partition == "own":
+        raise UserError(
+            f"the data of the clients of {run.path} stay on their hosts (partition 'own'), and the "
+            "run has not asked them for what calibration needs: train with class-statistics=true, "
+            "or resume the completed run with it, if it has checkpoints"
+        )
+    merged = ClassGaussians(*form)
     for client in tracked(range(process.config.num_clients), "features of clients"):
-        predictions = list(predict(process.model, process.data.own_images(client)))
-        features = torch.cat([each.features.float().cpu() for each in predictions])
-        merged.add(features, torch.cat([each.labels.cpu() for each in predictions]))
+        merged.add(feature_statistics(process.model, process.data.own_images(client)))
     return merged
+
+
+def _drawn(
+    gaussians: ClassGaussians, count: int, generator: torch.Generator, run: RunDirectory
+) -> tuple[Tensor, Tensor]:
+    """Return virtual features and labels; raises UserError if statistics are not of features."""
+    try:
+        return gaussians.draw(count, generator)
+    except torch.linalg.LinAlgError as error:
+        raise UserError(
+            f"{statistics_file(run)} has a scatter that is that of no features ({error}): a client "
+            "has sent a wrong one"
+        ) from None
 
 
 def _retrain(

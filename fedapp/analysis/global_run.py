@@ -13,7 +13,7 @@ OVERRIDABLE = ("data-dir", "download", "device", "threads")
 
 
 def run_values(
-    run: RunDirectory, overrides: Mapping[str, Any], allowed: Sequence[str], remedy: str
+    run: RunDirectory, overrides: Mapping[str, Any], allowed: Sequence[str], remedy: str = ""
 ) -> dict[str, Any]:
     """Return the values of a run's configuration by key, with changes.
 
@@ -21,11 +21,12 @@ def run_values(
         run: the run, whose clients' data are read here.
         overrides: the changes.
         allowed: the keys that may change; "finetune-*" names all that begin with it.
-        remedy: the end of the sentence for a run whose clients' data are on their own hosts.
+        remedy: the end of the sentence for a run whose clients' data are on their own hosts; empty
+            if their data are not needed.
 
     Raises:
         UserError: another key is changed, the method has no global model, the run was trained with
-            a file that is not named, or the clients' data are on their own hosts.
+            a file that is not named, or the clients' data are needed and on their own hosts.
     """
     for key in overrides:
         if not any(fnmatch(key, pattern) for pattern in allowed):
@@ -35,7 +36,7 @@ def run_values(
     saved = run.config()
     check_extension(run)
     check_global_model(str(saved.get("method")))
-    if saved.get("partition") == "own":
+    if remedy and saved.get("partition") == "own":
         raise UserError(
             f"the data of the clients of {run.path} stay on their hosts (partition 'own'), so its "
             f"model {remedy}"

@@ -1,7 +1,8 @@
 """The commands that analyse finished runs: their models, their clients, their traffic.
 
-`analyse`, `personalise` and `calibrate` work in this process, without Flower, so they need the
-clients' data but no federation. Slow imports are inside the commands, so that `--help` is fast.
+`analyse`, `personalise` and `calibrate` work in this process, without Flower, so they need no
+federation, but the clients' data or what the run has asked their hosts for. Slow imports are
+inside the commands, so that `--help` is fast.
 """
 
 import json
@@ -161,7 +162,8 @@ def calibrate(
 ) -> None:
     """Retrain the head of a run's final model on virtual features of all classes (CCVR).
 
-    Writes RUN/calibrated.safetensors and RUN/calibration.json.
+    Writes RUN/calibrated.safetensors and RUN/calibration.json. Where the clients' data are on their
+    own hosts, the run must have been trained with class-statistics=true.
 
     Example: fedapp calibrate runs/NAME
     """

@@ -19,6 +19,7 @@ from fedapp.config.model_checks import (
     check_initial,
     check_model,
     check_model_keys,
+    check_statistics,
 )
 from fedapp.config.privacy import check_privacy
 from fedapp.config.run_config import RunConfig
@@ -57,6 +58,7 @@ def check_config(config: RunConfig) -> None:
     check_head(config, row)
     check_model(config, row)
     check_model_keys(config, row)
+    check_statistics(config, row)
     check_initial(config)
     check_fine_tuning(config, row)
     check_group(config, row)

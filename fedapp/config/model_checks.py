@@ -8,7 +8,7 @@ from fedapp.methods.row import Method
 from fedapp.models.architectures import check_architecture
 from fedapp.models.backbones import BACKBONES, fitting_backbones, needs_two
 from fedapp.models.groups import MODEL_GROUPS, ModelGroup, find_group
-from fedapp.models.heads import HEADS
+from fedapp.models.heads import HEADS, find_kind
 from fedapp.models.initial import IMAGENET, IMAGENET_MODELS
 
 _NEEDS = {
@@ -48,6 +48,32 @@ def _check_images(config: RunConfig, group: ModelGroup) -> None:
     if side is not None:
         for name in group.architectures[: config.num_clients]:
             check_architecture(name, side)
+
+
+def check_trained_head(name: str, row: Method) -> None:
+    """Raise UserError if a method's head is frozen, so that it cannot be calibrated."""
+    if find_kind(row.head.name).frozen:
+        raise UserError(
+            f"method '{name}' has a frozen head, which its features were trained for: "
+            "calibrate a method whose head is trained, such as fedavg"
+        )
+
+
+def check_statistics(config: RunConfig, row: Method) -> None:
+    """Raise UserError if nobody could use the class statistics, or other keys are to hide them."""
+    if not config.class_statistics:
+        return
+    if not row.has_global_model:
+        raise UserError(
+            "run-config key 'class-statistics' is for the calibration of a global model, and the "
+            f"clients of method '{config.method}' have models of their own: set it to false"
+        )
+    check_trained_head(config.method, row)
+    if config.secure_aggregation != "off" or config.dp_clip:
+        raise UserError(
+            "run-config key 'class-statistics' shows the server means of each client's features, "
+            "which secure-aggregation and dp-clip are to hide: set it to false"
+        )
 
 
 def check_model(config: RunConfig, row: Method) -> None:

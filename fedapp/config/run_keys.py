@@ -192,6 +192,11 @@ class EvaluationKeys(Keys):
     analysis_clients: Recording[Unsigned] = Field(
         10, description="largest number of a round's clients that measures train again; 0: all"
     )
+    class_statistics: Recording[bool] = Field(
+        False,
+        description="at the end, get number, mean and scatter of each client's features by class, "
+        "with which `fedapp calibrate` retrains the head where no client's data are",
+    )
 
 
 class OutputKeys(Keys):

@@ -1,6 +1,7 @@
 """The final model of a run: model.safetensors, if it is that of the run's last round.
 
-Beside it may lie the same model with a calibrated head, calibrated.safetensors.
+Beside it may lie the same model with a calibrated head, calibrated.safetensors, and the statistics
+with which it is calibrated, class_statistics.safetensors.
 """
 
 import hashlib
@@ -12,12 +13,17 @@ from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
 from fedapp.results.run_directory import RunDirectory
 
-_MADE_FROM = "sha256-of-model"  # in the metadata of the model with a calibrated head
+_MADE_FROM = "sha256-of-model"  # in the metadata of files that were made from the model
 
 
 def model_file(run: RunDirectory, calibrated: bool = False) -> Path:
     """Return where a run's final model is, or that with a calibrated head."""
     return run.path / "calibrated.safetensors" if calibrated else run.model_path
+
+
+def statistics_file(run: RunDirectory) -> Path:
+    """Return where the statistics of the clients' features by a run's final model are."""
+    return run.path / "class_statistics.safetensors"
 
 
 def has_model(run: RunDirectory) -> bool:
@@ -50,7 +56,10 @@ def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndar
     _check(run)
     file = model_file(run, calibrated)
     if calibrated:
-        _check_calibrated(file, run)
+        remedy = f"`fedapp calibrate {run.path}`"
+        if not file.is_file():
+            raise UserError(f"{file} is missing; {remedy} makes it")
+        check_made_from(file, run, f"repeat {remedy}")
     try:
         return dict(load_file(file))
     except (SafetensorError, TypeError, ValueError) as error:  # TypeError: a type unknown to NumPy
@@ -58,7 +67,7 @@ def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndar
 
 
 def made_from(run: RunDirectory) -> dict[str, str]:
-    """Return what a file with a calibrated head says about the model that it was made from."""
+    """Return what a file that is made from a run's final model says about this model."""
     with open(run.model_path, "rb") as file:
         return {_MADE_FROM: hashlib.file_digest(file, "sha256").hexdigest()}
 
@@ -79,15 +88,10 @@ def _check(run: RunDirectory) -> None:
         )
 
 
-def _check_calibrated(file: Path, run: RunDirectory) -> None:
-    """Raise UserError if a run's final model was not calibrated."""
-    if not file.is_file():
-        raise UserError(f"{file} is missing; `fedapp calibrate {run.path}` makes it")
+def check_made_from(file: Path, run: RunDirectory, remedy: str) -> None:
+    """Raise UserError, with what helps, if a file was not made from a run's final model."""
     if made_from(run).items() - _metadata(file).items():
-        raise UserError(
-            f"{file} was made from an earlier model of this run; repeat `fedapp calibrate "
-            f"{run.path}`"
-        )
+        raise UserError(f"{file} was made from an earlier model of this run; {remedy}")
 
 
 def _metadata(file: Path) -> dict[str, str]:

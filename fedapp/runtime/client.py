@@ -15,10 +15,12 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.base import LocalClient, Scalar
+from clients.class_statistics import feature_statistics
 from clients.fedgen import COUNTS
 from clients.state.listing import UnknownRun, clean
 from clients.state.memory import Memory
 from clients.state.store import StateError
+from clients.training.arrays import load_arrays
 from clients.training.local_training import LossDiverged
 from clients.training.objective import NotScalarError
 from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
@@ -137,6 +139,28 @@ def labels(message: Message, context: Context) -> Message:
     counts, _, _ = process.data.class_counts()
     uploads = pack_uploads({client: {COUNTS: counts[client]} for client in clients})
     return Message(RecordDict({UPLOADS: uploads}), reply_to=message)
+
+
+@app.query("statistics")
+def statistics(message: Message, context: Context) -> Message:
+    """Reply with the statistics of the features of each client that the message names, by class.
+
+    The features are those by the received model. A node that sends masked sums only does not.
+    """
+    try:
+        check_masked(context.node_config, False)
+        process = open_process(context.run_config, context.node_config)
+        received = from_array_record(message.content.array_records[ARRAYS])
+        load_arrays(process.slot.shared, received)
+        clients: Any = message.content.config_records[TASK]["clients"]
+        uploads = {
+            client: feature_statistics(process.model, process.data.own_images(client))
+            for client in clients
+        }
+    except UserError as mistake:
+        refusal = ConfigRecord({"error": str(mistake)})
+        return Message(RecordDict({TASK: refusal}), reply_to=message)
+    return Message(RecordDict({UPLOADS: pack_uploads(uploads)}), reply_to=message)
 
 
 @app.query("forget")

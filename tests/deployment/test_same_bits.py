@@ -2,16 +2,23 @@
 
 FedDOR trains on two warm workers; SCAFFOLD, whose clients keep state, on a node that starts a
 process for each message and one with a warm worker. What is compared is the last checkpoint: the
-shared arrays and all that the strategy remembers. FedDr+ trains in test_secure_nodes.py.
+shared arrays and all that the strategy remembers; after SCAFFOLD also the head that is calibrated
+with what the nodes tell of their features. FedDr+ trains in test_secure_nodes.py.
 """
+
+from pathlib import Path
 
 import pytest
 from in_process import assert_same, federate, settings
 
+from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.config.resolve import parse_config
 from fedapp.results import checkpoint
 
-METHODS: dict[str, dict] = {"feddor": {"model_group": "tiny"}, "scaffold": {}}
+METHODS: dict[str, dict] = {
+    "feddor": {"model_group": "tiny"},
+    "scaffold": {"class_statistics": True},
+}
 ROUNDS = {"num_rounds": 2, "num_clients": 2, "shards": 5, "local_epochs": 1, "participation": 1.0}
 
 
@@ -33,3 +40,13 @@ def test_real_nodes_and_plain_calls_agree(federation, method):
     assert_same(expected, {name: saved.strategy[name] for name in expected})
     assert [row["clients"] for row in federation.rows(f"same-{method}")] == [2, 2]
     assert "worker did not answer" not in federation.nodes[1].text()
+    if "class_statistics" in keys:
+        by_nodes = calibrated(directory)
+        (directory / "class_statistics.safetensors").unlink()
+        assert calibrated(directory) == by_nodes
+
+
+def calibrated(directory: Path) -> bytes:
+    """Calibrate the run's head, and return the file of the model."""
+    calibrate(directory, {}, Retraining(features=20, epochs=1))
+    return (directory / "calibrated.safetensors").read_bytes()

@@ -1,12 +1,15 @@
 """One Gaussian per class over features: clients' statistics merged exactly, and random draws.
 
-What a client gives for a class are a number, a mean and a covariance, so no feature of an image
-unless the class has one image only.
 Source: Luo et al. 2021, NeurIPS (CCVR), global mean and covariance.
 """
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from clients.class_statistics import COUNTS, LABELS, MEANS, SCATTERS
 
 _RIDGE = 1e-6  # share of the mean variance that makes a singular covariance positive definite
 
@@ -22,26 +25,30 @@ class ClassGaussians:
         """Start without a client; `width` is the number of features d."""
         self.counts = torch.zeros(num_classes, dtype=torch.int64)
         self.means = torch.zeros(num_classes, width, dtype=torch.float64)
-        self._scatters = torch.zeros(num_classes, width, width, dtype=torch.float64)
+        self.scatters = torch.zeros(num_classes, width, width, dtype=torch.float64)
 
-    def add(self, features: Tensor, labels: Tensor) -> None:
-        """Merge the statistics of one client's features [n, d] with labels [n]."""
-        for label in labels.unique().tolist():
-            own = features[labels == label].double()
-            count, before = len(own), int(self.counts[label])
-            mean, share = own.mean(dim=0), count / (before + count)
-            gap = mean - self.means[label]
-            self._scatters[label] += (own - mean).T @ (own - mean)
-            self._scatters[label] += before * share * torch.outer(gap, gap)
+    def add(self, statistics: Mapping[str, np.ndarray]) -> None:
+        """Merge one client's statistics, those of `clients.class_statistics`."""
+        counts = statistics[COUNTS].tolist()
+        means, scatters = (torch.from_numpy(statistics[name]) for name in (MEANS, SCATTERS))
+        for row, label in enumerate(statistics[LABELS].tolist()):
+            before = int(self.counts[label])
+            share = counts[row] / (before + counts[row])
+            gap = means[row] - self.means[label]
+            self.scatters[label] += scatters[row]
+            self.scatters[label] += before * share * torch.outer(gap, gap)
             self.means[label] += share * gap
-            self.counts[label] += count
+            self.counts[label] += counts[row]
 
     def covariance(self, label: int) -> Tensor:
         """Return the covariance of a class [d, d]; zero for fewer than two images."""
-        return self._scatters[label] / max(int(self.counts[label]) - 1, 1)
+        return self.scatters[label] / max(int(self.counts[label]) - 1, 1)
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return `count` virtual features of each class that has images, float32, and labels."""
+        """Return `count` virtual features of each class that has images, float32, and labels.
+
+        Raises torch.linalg.LinAlgError if the scatter of a class is that of no features.
+        """
         labels = self.counts.nonzero().flatten()
         drawn = [self._draw(label, count, generator) for label in labels.tolist()]
         return torch.cat(drawn).float(), labels.repeat_interleave(count)

@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from clients.class_statistics import class_statistics
 from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.formulas.gaussians import ClassGaussians
 from fedapp.cli.app import app
@@ -47,7 +48,7 @@ def test_merged_statistics_are_those_of_all_features_together():
     labels = torch.tensor(random.integers(0, 3, 60))
     merged = ClassGaussians(4, 5)
     for part in torch.randperm(60, generator=torch.Generator().manual_seed(0)).split(13):
-        merged.add(features[part], labels[part])
+        merged.add(class_statistics(features[part], labels[part]))
     for label in range(3):
         own = features[labels == label].double().numpy()
         assert int(merged.counts[label]) == len(own)
@@ -62,7 +63,7 @@ def test_draws_have_the_mean_and_covariance_of_their_class():
     root = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.5, 0.0], [-0.3, 0.2, 2.0]])
     real = torch.randn(400, 3, generator=generator) @ root.T + torch.tensor([1.0, -2.0, 5.0])
     merged = ClassGaussians(3, 3)
-    merged.add(real, torch.full((400,), 2))
+    merged.add(class_statistics(real, torch.full((400,), 2)))
     features, labels = merged.draw(40_000, generator)
     assert features.shape == (40_000, 3)
     assert labels.unique().tolist() == [2]  # no class without images
@@ -72,8 +73,8 @@ def test_draws_have_the_mean_and_covariance_of_their_class():
 
 def test_a_class_of_one_image_or_of_equal_features_is_drawn_at_its_mean():
     merged = ClassGaussians(2, 4)
-    merged.add(torch.ones(1, 4), torch.tensor([0]))
-    merged.add(2 * torch.ones(3, 4), torch.tensor([1, 1, 1]))
+    merged.add(class_statistics(torch.ones(1, 4), torch.tensor([0])))
+    merged.add(class_statistics(2 * torch.ones(3, 4), torch.tensor([1, 1, 1])))
     features, _ = merged.draw(5, torch.Generator().manual_seed(0))
     np.testing.assert_allclose(features[:5], 1.0, atol=1e-4)
     np.testing.assert_allclose(features[5:], 2.0, atol=1e-4)
@@ -164,12 +165,6 @@ def test_batches_mix_classes_where_batchnorm_normalises_by_the_batch():
     batches = [labels for _, labels in data.own_images(0)]
     assert len(batches) > 2
     assert all(len(labels.unique()) > 1 for labels in batches)
-
-
-def test_a_run_whose_data_are_on_its_hosts_is_refused(tmp_path):
-    run = RunDirectory.create(tmp_path, "own", settings(method="fedavg", partition="own"))
-    with pytest.raises(UserError, match=r"\(partition 'own'\), so its model cannot be calibrated"):
-        calibrate(run.path, {})
 
 
 @pytest.mark.parametrize(

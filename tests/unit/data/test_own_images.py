@@ -8,8 +8,10 @@ import pytest
 from flwr.app import Context, RecordDict
 from in_process import settings
 from PIL import Image
+from safetensors.numpy import load_file
 
 from fedapp import server_app
+from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.personalise import personalise
 from fedapp.analysis.session import AnalysisRequest, analyse_runs
 from fedapp.core.errors import UserError
@@ -69,6 +71,18 @@ def test_clients_train_on_their_own_folders_and_the_server_tests_on_its_own(host
     assert [row["clients"] for row in rows] == [2, 2]
     assert run.summary()["status"] == "completed"
     assert rows[0]["images"] == 20
+
+
+def test_a_head_is_calibrated_with_what_the_hosts_tell_of_their_features(hosts, tmp_path):
+    run = train(hosts, tmp_path, method="fedavg", class_statistics=True)
+    counts = load_file(run.path / "class_statistics.safetensors")["counts"]
+    assert counts.tolist() == [6, 6, 8]
+    here = {"data-dir": str(hosts["server"])}
+    found = calibrate(run.path, here, Retraining(features=50, epochs=2))
+    assert found["before"] != found["after"]
+    (run.path / "class_statistics.safetensors").unlink()
+    with pytest.raises(UserError, match=r"\(partition 'own'\), and the run has not asked them"):
+        calibrate(run.path, here)
 
 
 def test_labels_are_matched_by_name_whatever_a_host_has(hosts):

@@ -1,0 +1,203 @@
+"""The file class_statistics.safetensors: with it `fedapp calibrate` needs no data of clients.
+
+At the end of a run with `class-statistics` the server asks every client for number, mean and
+scatter of the features of each of its classes by the final model, and merges them to this file.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from clients.class_statistics import COUNTS, LABELS, MEANS, SCATTERS
+from clients.training.arrays import to_arrays
+from fedapp.analysis.formulas.gaussians import ClassGaussians
+from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
+from fedapp.core.files import safetensors_bytes, write_atomically
+from fedapp.core.progress import tracked
+from fedapp.results.final_model import check_made_from, made_from, not_its_model, statistics_file
+from fedapp.results.folders import writing
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.global_model import load_weights
+from fedapp.runtime.identity import shared_properties
+from fedapp.runtime.preflight import wait_for_nodes
+from fedapp.runtime.process import ProcessContext
+from strategies.aggregate import Arrays
+from strategies.rounds.federation import Federation
+from strategies.rounds.records import ARRAYS, TASK, UPLOADS, to_array_record, unpack_uploads
+from strategies.rounds.report import LARGEST_REPORTED
+from strategies.rounds.transport import exchange, release
+
+log = logging.getLogger(__name__)
+_MOST_BYTES = 1 << 31  # of the statistics that the server holds at a time, beside the merged ones
+_MOST_CLIENTS = 32
+_REPEAT = (
+    "The run itself is complete. To ask again, resume it, if it has checkpoints; "
+    "tolerate-failures=true does without such clients"
+)
+
+
+def gather(grid: Grid, config: RunConfig, process: ProcessContext, run: RunDirectory) -> None:
+    """Ask all clients of a completed run for their statistics, and write the merged ones.
+
+    The clients are merged in the order of their ids, so that the file is the same for any nodes.
+
+    Raises:
+        UserError: the statistics of a client are missing or invalid and failures are not tolerated,
+            or there are none.
+    """
+    started = time.monotonic()
+    load_weights(process.model, run)
+    model = to_array_record(to_arrays(process.slot.shared))
+    expected = shared_properties(process)
+    federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
+    merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
+    problems: dict[int, str] = {}
+    for clients in tracked(_groups(sorted(federation.nodes), merged), "statistics of clients"):
+        found = _ask(grid, federation, clients, model, config.round_timeout, problems)
+        for client, arrays in sorted(found.items()):
+            try:
+                _check(arrays, merged, federation.examples[client])
+            except ValueError as reason:
+                problems[client] = f"what it sent was refused: {reason}"
+            else:
+                merged.add(arrays)
+    _report(problems, config)
+    _save(merged, run)
+    text = "class statistics of %d clients: %.1f s; `fedapp calibrate %s` retrains the head"
+    count = config.num_clients - len(problems)
+    log.info(text, count, time.monotonic() - started, run.path)
+
+
+def load(run: RunDirectory, num_classes: int, width: int) -> ClassGaussians | None:
+    """Return the merged statistics of a run's clients, if it has the file.
+
+    Raises:
+        UserError: the file is damaged, or was made from an earlier model of this run.
+    """
+    file = statistics_file(run)
+    if not file.is_file():
+        return None
+    check_made_from(file, run, "resume the run with class-statistics=true, or remove the file")
+    merged = ClassGaussians(num_classes, width)
+    own = _tensors(merged)
+    try:
+        saved = load_file(file)
+        if {n: (t.shape, t.dtype) for n, t in saved.items()} != {
+            n: (t.shape, t.dtype) for n, t in own.items()
+        }:
+            raise ValueError("other tensors")
+    except (SafetensorError, ValueError) as error:
+        raise not_its_model(file, error) from None
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
+    return merged
+
+
+def _save(merged: ClassGaussians, run: RunDirectory) -> None:
+    with writing(run.path):
+        content = safetensors_bytes(_tensors(merged), made_from(run))
+        write_atomically(statistics_file(run), content)
+
+
+def _tensors(merged: ClassGaussians) -> dict[str, torch.Tensor]:
+    return {COUNTS: merged.counts, MEANS: merged.means, SCATTERS: merged.scatters}
+
+
+def _groups(clients: Sequence[int], merged: ClassGaussians) -> Iterator[Sequence[int]]:
+    """Yield the clients in groups whose statistics are in memory together."""
+    size = min(_MOST_CLIENTS, max(1, _MOST_BYTES // merged.scatters.nbytes))
+    return (clients[first : first + size] for first in range(0, len(clients), size))
+
+
+def _ask(
+    grid: Grid,
+    federation: Federation,
+    clients: Sequence[int],
+    model: ArrayRecord,
+    timeout: float,
+    problems: dict[int, str],
+) -> dict[int, Arrays]:
+    """Return the clients' statistics as they were sent; those without get an entry in `problems`.
+
+    Nodes are not trusted: nothing that they send raises an error here.
+    """
+    federation.set_connected(grid.get_node_ids())
+    by_node = federation.by_node(list(clients))
+    messages = [
+        Message(
+            RecordDict({ARRAYS: model, TASK: ConfigRecord({"clients": hosted})}),
+            dst_node_id=node,
+            message_type="query.statistics",
+        )
+        for node, hosted in by_node.items()
+    ]
+    found: dict[int, Arrays] = {}
+    problems |= dict.fromkeys(clients, "its node did not answer in time (round-timeout)")
+    for reply in exchange(grid, messages, timeout):
+        hosted = by_node[reply.metadata.src_node_id]
+        try:
+            found |= _unpacked(reply, hosted)
+        except Exception as error:
+            problems |= dict.fromkeys(hosted, str(error))
+        release(reply)
+    for client in found:
+        del problems[client]
+    return found
+
+
+def _unpacked(reply: Message, hosted: Sequence[int]) -> dict[int, Arrays]:
+    """Return the uploads of a node's clients; raises ValueError that says what its node reported.
+
+    Other exceptions mean a malformed reply.
+    """
+    if reply.has_error():
+        raise ValueError(f"its node reported: {(reply.error.reason or '').strip()}")
+    if TASK in reply.content:
+        raise ValueError(f"its node reported: {reply.content.config_records[TASK]['error']!s}")
+    uploads = unpack_uploads(reply.content.array_records[UPLOADS])
+    if sorted(uploads) != sorted(hosted):
+        raise ValueError(f"its node sent statistics of the clients {sorted(uploads)}")
+    return uploads
+
+
+def _check(arrays: Mapping[str, np.ndarray], merged: ClassGaussians, examples: int) -> None:
+    """Raise ValueError unless arrays are possible statistics of a client's features."""
+    (classes, width), count = merged.means.shape, len(arrays.get(LABELS, ()))
+    form = {
+        LABELS: ((count,), "int64"),
+        COUNTS: ((count,), "int64"),
+        MEANS: ((count, width), "float64"),
+        SCATTERS: ((count, width, width), "float64"),
+    }
+    if {name: (array.shape, str(array.dtype)) for name, array in arrays.items()} != form:
+        raise ValueError("not the arrays of such statistics")
+    labels, counts = arrays[LABELS], arrays[COUNTS]
+    if not (np.diff(labels) > 0).all() or (labels < 0).any() or (labels >= classes).any():
+        raise ValueError("its labels are not those of classes in ascending order")
+    if (counts < 1).any() or counts.sum() != examples:
+        raise ValueError(f"its numbers of images are not those of {examples} images")
+    for name in (MEANS, SCATTERS):
+        if not (np.abs(arrays[name]) <= LARGEST_REPORTED).all():
+            raise ValueError(f"its {name} are not finite, or too large")
+
+
+def _report(problems: Mapping[int, str], config: RunConfig) -> None:
+    """Log the missing clients; raises UserError if they are not tolerated, or all are missing."""
+    if not problems:
+        return
+    first = min(problems)
+    sentence = (
+        f"class-statistics: {len(problems)} of {config.num_clients} clients gave none "
+        f"(client {first}: {problems[first]})"
+    )
+    if len(problems) == config.num_clients or not config.tolerate_failures:
+        raise UserError(f"{sentence}. {_REPEAT}")
+    log.warning(sentence)
