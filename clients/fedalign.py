@@ -1,6 +1,6 @@
-"""FedAlign's clients: align the last residual block's Lipschitz constants at full and part width.
+"""FedAlign's clients: align the last stage's Lipschitz constants at full and part width.
 
-The largest singular value of the product of the block's input and output approximates its Lipschitz
+The largest singular value of the product of the stage's input and output approximates its Lipschitz
 constant. A few power iterations compute it.
 """
 
@@ -14,14 +14,16 @@ from clients.base import LocalClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 
-_ITERATIONS = 5
-_CHANNELS = 64  # of the last block in the network for which the weight mu was published
+_ITERATIONS = 10
 
 
 class FedAlignClient(LocalClient):
-    """Adds mu mean (s(x, h(x)) - s(x, h_w(x)))^2; h_w is block h with a part of its channels.
+    """Adds mu L sg(l / L) with L = mean (s(x_w, h_w(x_w)) - sg(s(x, h(x))))^2, and l the loss.
 
-    Source: FedAlign (Mendieta et al. 2022, CVPR), for ResNets of basic blocks.
+    h_w is the last stage h with a part of its channels, x_w that part of its input x, s `stretch`,
+    and sg stops gradients: so the term is always mu times the loss, and it trains the narrow stage
+    alone. Source: FedAlign (Mendieta et al. 2022, CVPR) as in its authors' code, for ResNets of
+    basic blocks.
     """
 
     def __init__(self, *args: Any, mu: float, width: float, **kwargs: Any) -> None:
@@ -30,37 +32,37 @@ class FedAlignClient(LocalClient):
         Args:
             args, kwargs: as `LocalClient`.
             mu: weight of the alignment.
-            width: share of the block's inner channels, above 0 and up to 1.
+            width: share of the stage's channels, above 0 and up to 1.
         """
         super().__init__(*args, **kwargs)
         self.mu, self.width = mu, width
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
-        """Set the gradients of the loss with the alignment of the last block."""
-        block: Any = self.model.get_submodule("extractor.layer4")[-1]  # type: ignore[index]
-        features: list[tuple[Tensor, Tensor]] = []
-        hook = block.register_forward_hook(lambda _, x, y: features.append((x[0], y)))
+        """Set the gradients of the loss with the alignment; the returned loss is without it."""
+        stage: Any = self.model.get_submodule("extractor.layer4")
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = stage.register_forward_hook(lambda _, x, y: seen.append((x[0].detach(), y.detach())))
         try:
             loss = objective(forward())
         finally:
             hook.remove()
-        inputs, outputs = features[0]
-        narrow = at_width(block, inputs, self.width)
+        inputs, outputs = seen[0]
+        part_inputs = inputs[:, : part_channels(inputs.shape[1], self.width, stage[0].bn1)]
+        narrow = at_width(stage, part_inputs, self.width)
         with torch.autocast(inputs.device.type, enabled=False):  # a difference of near norms
-            whole, part = (stretch(inputs.float(), each.float()) for each in (outputs, narrow))
-            loss = loss + self.mu * F.mse_loss(part, whole)
-        loss.backward()
+            whole = stretch(inputs.float(), outputs.float())
+            distance = F.mse_loss(stretch(part_inputs.float(), narrow.float()), whole)
+        weight = self.mu * loss.detach() / distance.detach().clamp(min=1e-12)
+        (loss + weight * distance).backward()
         return loss.detach()
 
 
 def stretch(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Return the spectral norm of G H^T / (H W) of each sample, [B], rescaled to 64 channels.
+    """Return the spectral norm of G H^T / (H W) of each sample, [B].
 
-    G [channels in, H W] and H [channels out, H W] are a sample's features before and after a block.
-    The larger maps are pooled to the size of the smaller ones. The norm grows with the numbers of
-    channels, so it is multiplied by 64 / sqrt(channels in * channels out): without this factor the
-    published weight would be thousands of times too strong for 512 channels. The singular vectors
-    are treated as constants.
+    G [channels in, H W] and H [channels out, H W] are a sample's features before and after a stage.
+    The larger maps are pooled to the size of the smaller ones. The singular vectors are treated as
+    constants, which gives the gradient of the norm once they have converged.
     """
     height, width = outputs.shape[2:]
     before = F.adaptive_avg_pool2d(inputs, (height, width)).flatten(2)
@@ -71,33 +73,43 @@ def stretch(inputs: Tensor, outputs: Tensor) -> Tensor:
             left = F.normalize(before @ (after.transpose(1, 2) @ right), dim=1)
             right = F.normalize(after @ (before.transpose(1, 2) @ left), dim=1)
     product = (left.transpose(1, 2) @ before) @ (after.transpose(1, 2) @ right) / after.shape[2]
-    scale = _CHANNELS / (before.shape[1] * after.shape[1]) ** 0.5
-    return scale * product.flatten()
+    return product.flatten()
 
 
-def at_width(block: Any, inputs: Tensor, width: float) -> Tensor:
-    """Run a basic block with only the first share `width` of its inner channels.
+def part_channels(channels: int, width: float, norm: nn.Module) -> int:
+    """Return how many channels a share `width` is: of whole groups with GroupNorm, at least one."""
+    part = max(1, round(width * channels))
+    if not isinstance(norm, nn.GroupNorm):
+        return part
+    size = max(1, channels // norm.num_groups)
+    return max(size, part // size * size)
 
-    Normalisation uses the batch's statistics and leaves the running statistics unchanged. With
-    GroupNorm the channels are those of whole groups, at least of one.
+
+def at_width(stage: Any, inputs: Tensor, width: float) -> Tensor:
+    """Run a stage of basic blocks with the first share `width` of its channels, for as many inputs.
+
+    Normalisation uses the batch's statistics and leaves the running statistics unchanged.
     """
-    channels = max(1, round(width * block.conv1.out_channels))
-    if isinstance(block.bn1, nn.GroupNorm):
-        size = block.conv1.out_channels // block.bn1.num_groups
-        channels = max(size, channels // size * size)
-    hidden = F.conv2d(inputs, block.conv1.weight[:channels], None, block.conv1.stride, 1)
-    hidden = F.relu(_normalised(block.bn1, hidden, channels))
-    hidden = F.conv2d(hidden, block.conv2.weight[:, :channels], None, 1, 1)
-    shortcut = inputs
-    if block.downsample is not None:
-        convolution, norm = block.downsample
-        shortcut = F.conv2d(inputs, convolution.weight, None, convolution.stride)
-        shortcut = _normalised(norm, shortcut, len(norm.weight))
-    return F.relu(_normalised(block.bn2, hidden, len(block.bn2.weight)) + shortcut)
+    for block in stage:
+        channels = part_channels(block.conv1.out_channels, width, block.bn1)
+        hidden = F.relu(_normalised(block.bn1, _convolved(block.conv1, inputs, channels)))
+        hidden = _normalised(block.bn2, _convolved(block.conv2, hidden, channels))
+        if block.downsample is not None:
+            convolution, norm = block.downsample
+            inputs = _normalised(norm, _convolved(convolution, inputs, channels))
+        inputs = F.relu(hidden + inputs)
+    return inputs
 
 
-def _normalised(norm: nn.Module, values: Tensor, channels: int) -> Tensor:
-    """Apply the first channels of a normalisation layer."""
+def _convolved(convolution: Any, inputs: Tensor, channels: int) -> Tensor:
+    """Apply the part of a convolution that maps the inputs' channels to the first `channels`."""
+    weight = convolution.weight[:channels, : inputs.shape[1]]
+    return F.conv2d(inputs, weight, None, convolution.stride, convolution.padding)
+
+
+def _normalised(norm: nn.Module, values: Tensor) -> Tensor:
+    """Apply the part of a normalisation layer for the channels that the values have."""
+    channels = values.shape[1]
     weight, bias = norm.get_parameter("weight"), norm.get_parameter("bias")
     if isinstance(norm, nn.GroupNorm):
         groups = max(1, norm.num_groups * channels // len(weight))

@@ -137,13 +137,13 @@ METHODS: dict[str, Method] = {
         keys={"fedsam-rho": Key(Weight, 0.05, "FedSAM: length of the perturbation")},
     ),
     "fedalign": Method(
-        "Equal Lipschitz estimates of the last block at full and reduced width",
-        "Mendieta et al. 2022, CVPR; weights as FedNTD appendix J",
+        "Equal Lipschitz estimates of the last stage at full and reduced width",
+        "Mendieta et al. 2022, CVPR",
         client=ClientSpec(FedAlignClient, options={"mu": "fedalign-mu", "width": "fedalign-width"}),
         needs="has_basic_blocks",
         keys={
-            "fedalign-mu": Key(Weight, 0.45, "FedAlign: weight of the alignment"),
-            "fedalign-width": Key(Share, 0.25, "FedAlign: share of channels at reduced width"),
+            "fedalign-mu": Key(Weight, 0.45, "FedAlign: alignment, as a share of the loss"),
+            "fedalign-width": Key(Share, 0.25, "FedAlign: share of the channels at reduced width"),
         },
     ),
     "spherefed": Method(

@@ -62,6 +62,16 @@ def test_sampling_costs_no_more_than_the_published_bound_and_less_than_none(plac
     assert found < _divergences(6.0, 100, 100)[place]
 
 
+@pytest.mark.parametrize("cohort", [30, 50, 80, 98])
+def test_a_large_cohort_costs_no_more_than_all_clients(cohort):
+    """The bound for sampling alone would count more than twice as much for 98 of 100."""
+    sampled, everyone = (Budget(10.0, 100, size, 1e-5).epsilon(100) for size in (cohort, 100))
+    assert sampled <= everyone
+    keys = {"num_rounds": 100, "dp_epsilon": 8.0}
+    parsed = [parse_config(settings(**PRIVATE, **keys, participation=p)) for p in (0.98, 1.0)]
+    assert parsed[0].dp_noise <= parsed[1].dp_noise
+
+
 def test_a_budget_affords_the_rounds_below_its_limit_and_no_more():
     budget = Budget(4.0, 100, 10, 1e-5, limit=8.0)
     rounds = budget.affordable(1000)

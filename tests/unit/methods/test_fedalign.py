@@ -4,10 +4,12 @@ import pytest
 import torch
 from in_process import assert_same, differ, federate, settings
 
-from clients.fedalign import at_width, stretch
+from clients.fedalign import at_width, part_channels, stretch
+from clients.training.objective import Step
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.backbones import BACKBONES, BackboneInfo, build_extractor
+from fedapp.runtime.process import ProcessContext
 
 RUN = {"model": "resnet10", "lr": 0.05, "num_rounds": 1, "participation": 0.1, "batch_size": 50}
 
@@ -18,7 +20,6 @@ def test_the_stretch_is_the_spectral_norm_and_has_its_gradient():
     outputs.requires_grad_()
     pooled = torch.nn.functional.adaptive_avg_pool2d(inputs, 3).flatten(2)
     exact = torch.linalg.matrix_norm(pooled @ outputs.flatten(2).transpose(1, 2) / 9, 2)
-    exact = exact * 64 / (4 * 5) ** 0.5
     estimate = stretch(inputs, outputs)
     torch.testing.assert_close(estimate, exact, rtol=1e-4, atol=0)
     expected = torch.autograd.grad(exact.sum(), outputs, retain_graph=True)[0]
@@ -28,19 +29,53 @@ def test_the_stretch_is_the_spectral_norm_and_has_its_gradient():
 
 @pytest.mark.parametrize("bn", ["batch", "running", "group"])
 @pytest.mark.parametrize("name", ["resnet10", "resnet18"])
-def test_a_block_at_full_width_is_the_block(name, bn):
-    block = build_extractor(name, 3, 32, bn).layer4[-1].train()
-    images = torch.rand(4, block.conv1.in_channels, 4, 4)
+def test_a_stage_at_full_width_is_the_stage(name, bn):
+    stage = build_extractor(name, 3, 32, bn).layer4.train()
+    images = torch.rand(4, 256, 8, 8)
+    torch.testing.assert_close(at_width(stage, images, 1.0), stage(images))
+    assert at_width(stage, images[:, :64], 0.25).shape == (4, 128, 4, 4)
     if bn == "running":
-        before = block.bn1.running_mean.clone()
-    part = at_width(block, images, 0.25)
-    torch.testing.assert_close(at_width(block, images, 1.0), block(images))
-    assert part.shape == block(images).shape
-    assert not torch.allclose(part, block(images))
-    assert at_width(block, images, 0.3).shape == part.shape  # also of no whole group
-    if bn == "running":
-        at_width(block, images, 0.25)
-        assert not torch.equal(block.bn1.running_mean, before)  # by the block's own passes
+        before = stage[0].bn1.running_mean.clone()
+        at_width(stage, images[:, :64], 0.25)
+        assert torch.equal(stage[0].bn1.running_mean, before)
+
+
+def test_the_narrow_stage_sees_nothing_of_the_other_channels():
+    stage = build_extractor("resnet10", 3, 32, "batch").layer4.train()
+    images = torch.rand(4, 64, 8, 8)
+    part = at_width(stage, images, 0.25)
+    with torch.no_grad():
+        stage[0].conv1.weight[128:] += 1
+        stage[0].conv1.weight[:, 64:] += 1
+        stage[0].conv2.weight[:, 128:] += 1
+        stage[0].downsample[0].weight[128:] += 1
+    torch.testing.assert_close(at_width(stage, images, 0.25), part, rtol=0, atol=0)
+
+
+def test_a_share_of_the_channels_is_of_whole_groups():
+    groups = torch.nn.GroupNorm(4, 64)
+    assert [part_channels(64, share, groups) for share in (0.01, 0.3, 0.5, 1.0)] == [16, 16, 32, 64]
+    batch = torch.nn.BatchNorm2d(64)
+    assert [part_channels(64, share, batch) for share in (0.01, 0.3, 1.0)] == [1, 19, 64]
+
+
+def test_the_alignment_is_a_share_of_the_loss_and_trains_the_last_stage_alone():
+    gradients, losses = {}, {}
+    for mu in (0.0, 0.45, 0.9):
+        process = ProcessContext(parse_config(settings(method="fedalign", fedalign_mu=mu, **RUN)))
+        model = process.model.train()
+        images, labels = next(iter(process.client(0).data.test()))
+
+        def forward(model=model, images=images, labels=labels) -> Step:
+            return Step(labels, *model(images), model.get_parameter("head.weight"))
+
+        losses[mu] = process.client(0).gradients(forward, process.objective)
+        gradients[mu] = {name: each.grad.clone() for name, each in model.named_parameters()}
+    assert losses[0.0] == losses[0.45]
+    for name, plain in gradients[0.0].items():
+        added, twice = (gradients[mu][name] - plain for mu in (0.45, 0.9))
+        assert bool(added.any()) == name.startswith("extractor.layer4"), name
+        torch.testing.assert_close(twice, 2 * added, rtol=1e-3, atol=1e-4)
 
 
 def test_without_weight_it_is_fedavg_bit_for_bit_and_with_it_not():
