@@ -8,15 +8,19 @@ from torch import Tensor
 from clients.base import Arrays
 from clients.pair import EXTRA, PairClient
 from clients.prototype_losses import adaptive_mutual
+from clients.state.store import StateError
 from clients.training.arrays import load_arrays, to_arrays
 from clients.update import Update
+
+UPDATE = "mentee-update"
 
 
 class FedKDClient(PairClient):
     """Adaptive mutual distillation; the mentee is sent compressed (Wu et al., Nat. Commun. 2022).
 
     `compress` and `decompress` are arguments, because client and server must use the same
-    functions.
+    functions. With `sends="updates"` the client uploads the mentee's change since it received it,
+    and stores the mentee as received, to which the server's next change is added.
     """
 
     def __init__(
@@ -26,19 +30,36 @@ class FedKDClient(PairClient):
         decompress: Callable[[Arrays, Arrays], Arrays],
         kl: str,
         detach: bool,
+        sends: str,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.compress, self.decompress = compress, decompress
         self.per_element, self.detach = kl == "mean", detach
+        self.sends_updates = sends == "updates"
+        self._received: Arrays = {}  # the mentee at the start of the round
 
     def recall(self, keep_received: bool) -> None:
-        """Load both models and replace the stored mentee by the received one."""
+        """Load both models and replace the stored mentee by the received one.
+
+        Raises `StateError` if a change was sent and the mentee that it belongs to is lost.
+        """
         super().recall(keep_received)
-        if keep_received and EXTRA in self.extras:  # evaluations have none
-            mentee = self._mentee()
-            received = self.decompress(self.extras[EXTRA], to_arrays(mentee))
-            load_arrays(mentee, received)
+        stored = to_arrays(self._mentee())
+        if not keep_received:
+            return
+        if UPDATE in self.extras:
+            if self.reinitialised:
+                raise StateError(
+                    "its state is lost, and the server sent the change of the mentee alone; it "
+                    "gets the whole one in its next round"
+                )
+            change = self.decompress(self.extras[UPDATE], stored)
+            stored = {name: array + change[name] for name, array in stored.items()}
+        elif EXTRA in self.extras:  # evaluations have none
+            stored = self.decompress(self.extras[EXTRA], stored)
+        self._received = stored
+        load_arrays(self._mentee(), stored)
 
     def losses(self, features: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return both losses of `adaptive_mutual`."""
@@ -50,9 +71,13 @@ class FedKDClient(PairClient):
         )  # fmt: skip
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Store both models and upload the mentee, compressed."""
+        """Store both models and upload the mentee, or its change, compressed."""
+        trained = to_arrays(self._mentee())
+        if self.sends_updates:
+            load_arrays(self._mentee(), self._received)  # it is stored
+            trained = {name: array - self._received[name] for name, array in trained.items()}
         super().finish(received, update, lr)
-        update.uploads = self.compress(to_arrays(self._mentee()), self.server_round)
+        update.uploads = self.compress(trained, self.server_round)
 
     def _mentee(self) -> dict[str, Tensor]:
         """Return the mentee's parameters; its BatchNorm statistics stay with the client."""

@@ -81,16 +81,24 @@ def adaptive_mutual(
 
 
 def mutual(
-    personal: Tensor, meme: Tensor, labels: Tensor, alpha: float = 0.5, beta: float = 0.5
+    personal: Tensor,
+    meme: Tensor,
+    labels: Tensor,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+    per_element: bool = True,
+    detach: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return α CE + (1-α) KL(meme || personal), and β CE + (1-β) KL(personal || meme).
 
-    Both for logits [B, C]; the divergences are averaged over elements.
-    Source: FML (Shen et al., 2020, arXiv 2006.16765).
+    Both for logits [B, C]. `per_element` as in `divergence`; `detach` treats the other model's
+    logits as constants. Source: FML (Shen et al., 2020, arXiv 2006.16765).
     """
-    own = alpha * F.cross_entropy(personal, labels) + (1 - alpha) * divergence(meme, personal)
-    other = beta * F.cross_entropy(meme, labels) + (1 - beta) * divergence(personal, meme)
-    return own, other
+    teachers = (personal.detach(), meme.detach()) if detach else (personal, meme)
+    to_personal = divergence(teachers[1], personal, per_element)
+    to_meme = divergence(teachers[0], meme, per_element)
+    own = alpha * F.cross_entropy(personal, labels) + (1 - alpha) * to_personal
+    return own, beta * F.cross_entropy(meme, labels) + (1 - beta) * to_meme
 
 
 def class_means(

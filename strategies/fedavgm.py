@@ -9,14 +9,15 @@ from strategies.stateful import StatefulFedAvg
 
 
 class FedAvgM(StatefulFedAvg):
-    """m <- beta m + (w_g - mean); w <- w_g - m, for trained parameters; buffers are averaged.
+    """m <- beta m + D; w <- w_g - m with D = w_g - mean, for trained parameters.
 
-    The momentum is kept in float64, so that beta = 0 gives FedAvg's model bit for bit.
+    With `nesterov` the step is D + beta m. Buffers are averaged. The momentum is kept in float64,
+    so that beta = 0 gives FedAvg's model bit for bit.
     """
 
-    def __init__(self, *args: Any, beta: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, beta: float, nesterov: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.beta = beta
+        self.beta, self.nesterov = beta, nesterov
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Update the momentum and subtract it from the received model."""
@@ -24,5 +25,6 @@ class FedAvgM(StatefulFedAvg):
         for name in self.trained:
             update = received[name].astype(np.float64) - mean[name]
             momentum[name] = self.beta * momentum.get(name, 0.0) + update
-            moved[name] = (received[name] - momentum[name]).astype(mean[name].dtype)
+            step = update + self.beta * momentum[name] if self.nesterov else momentum[name]
+            moved[name] = (received[name] - step).astype(mean[name].dtype)
         return {**mean, **moved}

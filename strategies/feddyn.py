@@ -12,12 +12,13 @@ class FedDyn(StatefulFedAvg):
     """h <- h - alpha/N sum_i (w_i - w_g); w <- mean_i w_i - h / alpha, a uniform mean.
 
     Algorithm 1 of the paper, over the trained parameters; buffers are averaged. The mean must match
-    h, which is an unweighted sum over clients, so `weights` must be "uniform".
+    h, which is an unweighted sum over clients, so `weights` must be "uniform". The model that
+    clients get, w, is evaluated and saved; with `evaluate="mean"` it is mean_i w_i = w + h / alpha.
     """
 
-    def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, alpha: float, evaluate: str = "server", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.alpha = alpha
+        self.alpha, self.evaluates_mean = alpha, evaluate == "mean"
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Update h and return the corrected mean."""
@@ -28,3 +29,13 @@ class FedDyn(StatefulFedAvg):
             h[name] = h.get(name, 0.0) - share * drift
             moved[name] = (mean[name] - h[name] / self.alpha).astype(mean[name].dtype)
         return {**mean, **moved}
+
+    def model_to_evaluate(self, arrays: Arrays) -> Arrays:
+        """Return w, or the mean of the last round's models."""
+        if not self.evaluates_mean:
+            return arrays
+        means = {
+            name: (arrays[name] + h / self.alpha).astype(arrays[name].dtype)
+            for name, h in self.kept.items()
+        }
+        return {**arrays, **means}

@@ -10,7 +10,7 @@ from strategies.form import misfit
 from strategies.rounds.named_arrays import strip_prefix
 from strategies.rounds.uploads import UploadRounds
 
-EXTRA = "mentee"
+EXTRA, UPDATE = "mentee", "mentee-update"
 _STATE = "mentee."
 _LARGEST = 1e6
 
@@ -18,7 +18,10 @@ _LARGEST = 1e6
 class FedKD(UploadRounds[Arrays]):
     """Uniform mean of the clients' mentees, sent as truncated decompositions in both directions.
 
-    Source: Wu et al., Nature Communications 2022.
+    With `sends="updates"` these are decompositions of changes: each client's since it received the
+    mentee, and their mean, which the server adds to its mentee. Clients of the round before get
+    this mean, and add it to the mentee that they received then; the others get the mentee.
+    Source: Wu et al., Nature Communications 2022; changes as in its authors' code.
     """
 
     def __init__(
@@ -27,16 +30,23 @@ class FedKD(UploadRounds[Arrays]):
         mentee: Arrays,
         compress: Callable[[Arrays, int], Arrays],
         decompress: Callable[[Arrays, Arrays], Arrays],
+        sends: str = "weights",
         **kwargs: Any,
     ) -> None:
         """Prepare; `mentee` is the initial model, which the first round sends uncompressed."""
         super().__init__(*args, **kwargs)
         self.mentee, self.sent = mentee, mentee
         self.compress, self.decompress = compress, decompress
+        self.sends_updates = sends == "updates"
+        self._followers: frozenset[int] = frozenset()  # clients that hold the mentee before `sent`
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
-        """Send the compressed mean of the previous round."""
-        return {EXTRA: self.sent}
+        """Send the compressed mean of the previous round, or the mentee to those who missed it."""
+        if not self.sends_updates:
+            return {EXTRA: self.sent}
+        if self._followers.issuperset(clients):
+            return {UPDATE: self.sent}
+        return {EXTRA: self.mentee}
 
     def read(self, client: int, arrays: Arrays) -> Arrays:
         """Return a client's mentee; raises `UpdateRefused` if it cannot be averaged."""
@@ -64,12 +74,21 @@ class FedKD(UploadRounds[Arrays]):
                 exact = np.mean([mentee[name] for mentee in uploads], axis=0, dtype=np.float64)
                 mean[name] = np.asarray(exact, np.float32)
             self.sent = self.compress(mean, self.server_round)
+            if self.sends_updates:
+                change = self.decompress(self.sent, self.mentee)
+                self.mentee = {name: old + change[name] for name, old in self.mentee.items()}
+                self._followers = frozenset(self._read)
         return received
 
     def state(self) -> Arrays:
         """Return the arrays that the next round sends."""
-        return {_STATE + name: array for name, array in self.sent.items()}
+        sent = self.mentee if self.sends_updates else self.sent
+        return {_STATE + name: array for name, array in sent.items()}
 
     def load_state(self, state: Arrays) -> None:
-        """Restore the arrays that the next round sends."""
-        self.sent = strip_prefix(state, _STATE)
+        """Restore the arrays that the next round sends, to all clients."""
+        saved = strip_prefix(state, _STATE)
+        if self.sends_updates:
+            self.mentee, self._followers = saved, frozenset()
+        else:
+            self.sent = saved

@@ -67,11 +67,16 @@ DRIFT: dict[str, Method] = {
         "Dynamic regularisation: a linear term per client, uniform mean",
         "Acar et al. 2021, ICLR, algorithm 1",
         client=ClientSpec(FedDynClient, options={"alpha": "feddyn-alpha"}),
-        server=ServerSpec(FedDyn, options={"alpha": "feddyn-alpha"}),
+        server=ServerSpec(FedDyn, options={"alpha": "feddyn-alpha", "evaluate": "feddyn-evaluate"}),
         exchange=Exchange(keeps="g_i"),
         fixed={"weights": "uniform"},  # the server's h is an unweighted sum over clients
         keys={
             "feddyn-alpha": Key(Positive, 0.1, "FedDyn: weight of the quadratic term"),
+            "feddyn-evaluate": Key(
+                Literal["server", "mean"],
+                "server",
+                "FedDyn: test the server's model, or the mean of the round's client models",
+            ),
         },
     ),
     "fedcurv": Method(

@@ -157,9 +157,11 @@ HETEROGENEOUS: dict[str, Method] = {
     "fedkd": _row(
         "Mutual distillation with a mentee model that is sent compressed",
         "Wu et al. 2022, Nature Communications",
-        server=ServerSpec(FedKD, parts=parts.fedkd),
+        server=ServerSpec(FedKD, {"sends": "fedkd-sends"}, parts.fedkd),
         client=ClientSpec(
-            FedKDClient, {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach"}, parts.fedkd_client
+            FedKDClient,
+            {**_WHEN, "kl": "fedkd-kl", "detach": "fedkd-detach", "sends": "fedkd-sends"},
+            parts.fedkd_client,
         ),
         exchange=_exchange(also_sends="compressed mentee", keeps="personal model, mentee, map"),
         personal=PersonalModels(second_models=("mentee", "map")),
@@ -181,7 +183,11 @@ HETEROGENEOUS: dict[str, Method] = {
     "fml": _row(
         "Mutual distillation with an averaged meme model",
         "Shen et al. 2020, arXiv 2006.16765",
-        client=ClientSpec(FMLClient, {**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta"}),
+        client=ClientSpec(
+            FMLClient,
+            {**_WHEN, "alpha": "fml-alpha", "beta": "fml-beta", "kl": "fml-kl",
+             "detach": "fml-detach"},
+        ),
         exchange=_exchange(sends="mentee", keeps="personal model, mentee"),
         personal=PersonalModels(second_models=("mentee",)),
         fixed={"weights": "uniform"}, keys=keys.FML,

@@ -134,11 +134,22 @@ FEDKD = {
         "FedKD: average the divergence over batch and classes, or over the batch only",
     ),
     "fedkd-detach": Key(bool, False, "FedKD: no gradients through the teachers"),
+    "fedkd-sends": Key(
+        Literal["weights", "updates"],
+        "weights",
+        "FedKD: compress the mentee's weights, or their changes in a round",
+    ),
 }
 
 FML = {
     "fml-alpha": Key(Share, 0.5, "FML: weight of the personal model's cross-entropy"),
     "fml-beta": Key(Share, 0.5, "FML: weight of the meme's cross-entropy"),
+    "fml-kl": Key(
+        Literal["mean", "batchmean"],
+        "mean",
+        "FML: average the divergence over batch and classes, or over the batch only",
+    ),
+    "fml-detach": Key(bool, False, "FML: no gradients through the teachers"),
 }
 
 FD = {

@@ -73,9 +73,12 @@ SERVER: dict[str, Method] = {
     "fedavgm": Method(
         "Server momentum",
         "Hsu et al. 2019, arXiv 1909.06335",
-        server=ServerSpec(FedAvgM, options={"beta": "fedavgm-beta"}),
+        server=ServerSpec(
+            FedAvgM, options={"beta": "fedavgm-beta", "nesterov": "fedavgm-nesterov"}
+        ),
         keys={
             "fedavgm-beta": Key(Decay, 0.7, "server momentum"),
+            "fedavgm-nesterov": Key(bool, False, "FedAvgM: Nesterov's momentum"),
         },
     ),
     "fedadagrad": _fedopt("Server step divided by the root of all squared updates", adagrad, {}),

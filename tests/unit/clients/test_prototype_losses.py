@@ -136,6 +136,16 @@ def test_fml_losses():
     near(other, vector["L_mentee"])
 
 
+def test_fml_can_average_over_the_batch_and_teach_with_constants():
+    ce, apart = (losses.mutual(*PAIR, KD_LABELS, share, share)[0] for share in (1.0, 0.0))
+    whole = losses.mutual(*PAIR, KD_LABELS, 0.5, 0.5, per_element=False)[0]
+    near(whole, float(ce + PAIR[0].shape[1] * apart) / 2)
+    meme = PAIR[1].clone().requires_grad_()
+    own, other = losses.mutual(PAIR[0], meme, KD_LABELS, detach=True)
+    assert not own.requires_grad
+    assert other.requires_grad
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

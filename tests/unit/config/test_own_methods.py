@@ -76,7 +76,10 @@ def test_arguments_may_be_those_of_the_class_and_of_the_classes_that_it_passes_t
         (row(server=("Short",)), "the server is 'Short', but must be a subclass"),
         (row(client=(LocalClient, {"rate": "lr"})), "'rate' of the client LocalClient, .* none of"),
         (row(client=(Bounded, {"radios": "lr"})), "'radios' of the .* Bounded, which takes radius"),
-        (row(server=(ShortMomentum, {"stepp": "lr"})), "'stepp' of .*, which takes step, beta$"),
+        (
+            row(server=(ShortMomentum, {"stepp": "lr"})),
+            "'stepp' of .*, takes step, beta, nesterov$",
+        ),
         (row(server=(Short, {"lr": "lr"})), "'lr' of the server Short, which takes step$"),
         (row(server=(Short,)), "the server Short needs an argument 'step'; .* {'step': 'KEY'}"),
         (row(client=(Bounded,)), "the client Bounded needs an argument 'radius'"),

@@ -10,12 +10,11 @@ from project_tree import modules
 PARTNERS = {
     "prototypes.rounds": "prototype_client",
     "prototypes.uploads": "prototype_client",
-    "fedkd": "pair",
 }
 WITH_NAMES = {
     "prototypes.rounds": {"EXTRA"},
     "prototypes.uploads": {"PROTOTYPES", "CLASSES", "COUNTS"},
-    "fedkd": {"EXTRA"},
+    "fedkd": {"EXTRA", "UPDATE"},
     "fedgen": {"EXTRA", "COUNTS", "LABELS", "MISSING_COUNTS"},
     "fedgh": {"EXTRA"},
     "fedcurv": {"IMPORTANCE", "WEIGHTED", "OF"},

@@ -100,6 +100,28 @@ def test_fedavgm_equals_the_vector():
     np.testing.assert_allclose(after, case["w_new"], rtol=1e-9)
 
 
+def test_nesterovs_momentum_looks_one_step_ahead():
+    plain, ahead = build(FedAvgM), build(FedAvgM, nesterov=True)
+    w = {"w": np.zeros(1)}
+    for number, moved in ((1, 1.7), (2, 1.0 + 0.7 * 1.7)):  # D + beta m, with m = 1 and 1.7
+        mean = {"w": w["w"] - 1.0}
+        after = ahead.server_update(w, mean)
+        assert w["w"] - after["w"] == pytest.approx(moved)
+        assert w["w"] - plain.server_update(w, mean)["w"] == pytest.approx([1.0, 1.7][number - 1])
+        w = after
+
+
+def test_feddyn_can_evaluate_the_mean_of_the_rounds_models():
+    run = settings(method="feddyn", num_rounds=3)
+    final, strategy, _ = federate({**run, "feddyn-evaluate": "mean"})
+    assert_same(final, federate(run)[0])
+    tested, before = strategy.model_to_evaluate(final), strategy.kept
+    assert any(not np.array_equal(tested[name], final[name]) for name in before)
+    for name, h in before.items():
+        np.testing.assert_allclose(tested[name], final[name] + h / 0.1, rtol=1e-5, atol=1e-6)
+    assert_same(federate(run)[1].model_to_evaluate(final), final)
+
+
 @pytest.mark.parametrize("kind", [FedExP, FedAvgM])
 def test_server_state_survives_a_restart(kind):
     """Two updates equal one update, a new strategy that restores what was saved, and one more."""
