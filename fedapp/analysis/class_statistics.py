@@ -31,7 +31,14 @@ from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from strategies.aggregate import Arrays
 from strategies.rounds.federation import Federation
-from strategies.rounds.records import ARRAYS, TASK, UPLOADS, to_array_record, unpack_uploads
+from strategies.rounds.records import (
+    ARRAYS,
+    LATE_REASON,
+    TASK,
+    UPLOADS,
+    to_array_record,
+    unpack_uploads,
+)
 from strategies.rounds.report import LARGEST_REPORTED
 from strategies.rounds.transport import exchange, release
 
@@ -61,14 +68,12 @@ def gather(grid: Grid, config: RunConfig, process: ProcessContext, run: RunDirec
     merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
     problems: dict[int, str] = {}
     for clients in tracked(_groups(sorted(federation.nodes), merged), "statistics of clients"):
-        found = _ask(grid, federation, clients, model, config.round_timeout, problems)
-        for client, arrays in sorted(found.items()):
+        answers = _answers(grid, federation, clients, model, config.round_timeout)
+        for client in clients:
             try:
-                _check(arrays, merged, federation.examples[client])
-            except ValueError as reason:
-                problems[client] = f"what it sent was refused: {reason}"
-            else:
-                merged.add(arrays)
+                merged.add(_checked(answers[client], merged, federation.examples[client]))
+            except _UnusableError as reason:
+                problems[client] = str(reason)
     _report(problems, config)
     _save(merged, run)
     text = "class statistics of %d clients: %.1f s; `fedapp calibrate %s` retrains the head"
@@ -117,15 +122,14 @@ def _groups(clients: Sequence[int], merged: ClassGaussians) -> Iterator[Sequence
     return (clients[first : first + size] for first in range(0, len(clients), size))
 
 
-def _ask(
-    grid: Grid,
-    federation: Federation,
-    clients: Sequence[int],
-    model: ArrayRecord,
-    timeout: float,
-    problems: dict[int, str],
-) -> dict[int, Arrays]:
-    """Return the clients' statistics as they were sent; those without get an entry in `problems`.
+class _UnusableError(Exception):
+    """A client has no statistics, for this reason."""
+
+
+def _answers(
+    grid: Grid, federation: Federation, clients: Sequence[int], model: ArrayRecord, timeout: float
+) -> dict[int, Arrays | _UnusableError]:
+    """Return for each client what its node sent, or why there is nothing.
 
     Nodes are not trusted: nothing that they send raises an error here.
     """
@@ -139,38 +143,47 @@ def _ask(
         )
         for node, hosted in by_node.items()
     ]
-    found: dict[int, Arrays] = {}
-    problems |= dict.fromkeys(clients, "its node did not answer in time (round-timeout)")
+    answers: dict[int, Arrays | _UnusableError] = dict.fromkeys(
+        clients, _UnusableError(LATE_REASON)
+    )
     for reply in exchange(grid, messages, timeout):
         hosted = by_node[reply.metadata.src_node_id]
         try:
-            found |= _unpacked(reply, hosted)
+            answers |= _unpacked(reply, hosted)
         except Exception as error:
-            problems |= dict.fromkeys(hosted, str(error))
+            answers |= dict.fromkeys(hosted, _UnusableError(str(error)))
         release(reply)
-    for client in found:
-        del problems[client]
-    return found
+    return answers
 
 
 def _unpacked(reply: Message, hosted: Sequence[int]) -> dict[int, Arrays]:
-    """Return the uploads of a node's clients; raises ValueError that says what its node reported.
+    """Return the uploads of a node's clients.
 
-    Other exceptions mean a malformed reply.
+    Raises `_UnusableError` if the node reports an error or answers for others, and any other
+    exception if the reply is malformed.
     """
     if reply.has_error():
-        raise ValueError(f"its node reported: {(reply.error.reason or '').strip()}")
+        raise _UnusableError(f"its node reported: {(reply.error.reason or '').strip()}")
     if TASK in reply.content:
-        raise ValueError(f"its node reported: {reply.content.config_records[TASK]['error']!s}")
+        raise _UnusableError(f"its node reported: {reply.content.config_records[TASK]['error']!s}")
     uploads = unpack_uploads(reply.content.array_records[UPLOADS])
     if sorted(uploads) != sorted(hosted):
-        raise ValueError(f"its node sent statistics of the clients {sorted(uploads)}")
+        raise _UnusableError(f"its node sent statistics of the clients {sorted(uploads)}")
     return uploads
 
 
-def _check(arrays: Mapping[str, np.ndarray], merged: ClassGaussians, examples: int) -> None:
-    """Raise ValueError unless arrays are possible statistics of a client's features."""
-    (classes, width), count = merged.means.shape, len(arrays.get(LABELS, ()))
+def _checked(answer: Arrays | _UnusableError, merged: ClassGaussians, examples: int) -> Arrays:
+    """Return a client's statistics; raises `_UnusableError` unless features may have them."""
+    if isinstance(answer, _UnusableError):
+        raise answer
+    if fault := _fault(answer, merged, examples):
+        raise _UnusableError(f"what it sent was refused: {fault}")
+    return answer
+
+
+def _fault(arrays: Arrays, merged: ClassGaussians, examples: int) -> str:
+    """Return what is wrong with statistics of so many images; empty: nothing."""
+    (classes, width), count = merged.means.shape, np.size(arrays.get(LABELS, ()))
     form = {
         LABELS: ((count,), "int64"),
         COUNTS: ((count,), "int64"),
@@ -178,15 +191,16 @@ def _check(arrays: Mapping[str, np.ndarray], merged: ClassGaussians, examples: i
         SCATTERS: ((count, width, width), "float64"),
     }
     if {name: (array.shape, str(array.dtype)) for name, array in arrays.items()} != form:
-        raise ValueError("not the arrays of such statistics")
+        return "not the arrays of such statistics"
     labels, counts = arrays[LABELS], arrays[COUNTS]
     if not (np.diff(labels) > 0).all() or (labels < 0).any() or (labels >= classes).any():
-        raise ValueError("its labels are not those of classes in ascending order")
+        return "its labels are not those of classes in ascending order"
     if (counts < 1).any() or counts.sum() != examples:
-        raise ValueError(f"its numbers of images are not those of {examples} images")
+        return f"its numbers of images are not those of {examples} images"
     for name in (MEANS, SCATTERS):
         if not (np.abs(arrays[name]) <= LARGEST_REPORTED).all():
-            raise ValueError(f"its {name} are not finite, or too large")
+            return f"its {name} are not finite, or too large"
+    return ""
 
 
 def _report(problems: Mapping[int, str], config: RunConfig) -> None:

@@ -93,6 +93,7 @@ def changed(client: int, **changes) -> Tamper:
         ({"means": lambda a: a * np.nan}, "its means are not finite, or too large"),
         ({"scatters": lambda a: a + np.inf}, "its scatters are not finite, or too large"),
         ({"scatters": lambda a: a[:, :3]}, "not the arrays of such statistics"),
+        ({"labels": lambda a: a[0]}, "not the arrays of such statistics"),
         ({"means": lambda a: a.astype(np.float32)}, "not the arrays of such statistics"),
     ],
 )
