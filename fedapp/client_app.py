@@ -7,12 +7,18 @@ from there, this process answers the message itself, with the same handlers.
 """
 
 import logging
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
+from strategies.rounds.records import REPORT, TASK, unpack_failures
 from strategies.secure.messages import CONFIRM, KEYS, SHARES, UNMASK
 
 log = logging.getLogger(__name__)
@@ -43,4 +49,34 @@ class MessageApp(ClientApp):
         return handlers(message, context)
 
 
-app = MessageApp()
+class LoggedApp(MessageApp):
+    """Tells the operator of a SuperNode, in its log, what it has answered.
+
+    In a simulation the server's log says it: only a SuperNode starts the program `flwr-clientapp`.
+    """
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer one message; raises the exceptions of the handlers."""
+        reply = super().__call__(message, context)
+        if Path(sys.argv[0]).name == "flwr-clientapp":
+            with suppress(Exception):  # a line of the log is not worth an answer
+                for line in lines_of(message, reply):
+                    log.info(line)
+        return reply
+
+
+def lines_of(message: Message, reply: Message) -> list[str]:
+    """Return what a node's answer to a message says: a line for each client, or a refusal."""
+    kind, content = message.metadata.message_type, reply.content
+    reports: Mapping[str, Any] = content.metric_records
+    if kind.startswith(MessageType.QUERY):
+        records = content.config_records.values()
+        return [f"refused ({kind}): {each['error']!s}" for each in records if "error" in each]
+    number = message.content.config_records[TASK]["server_round"]
+    clients = reports.get(REPORT, {}).get("client", [])
+    done = [f"client {client}: {kind} done" for client in clients]
+    failed = [f"client {each.client} failed: {each.reason}" for each in unpack_failures(content)]
+    return [f"round {number!s}, {line}" for line in [*done, *failed]]
+
+
+app = LoggedApp()

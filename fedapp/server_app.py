@@ -22,6 +22,7 @@ from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config, rate_note
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, full_memory_explained
+from fedapp.core.extension_files import own_mistakes_explained
 from fedapp.core.log import configure
 from fedapp.core.plugins import plugin
 from fedapp.results.run_directory import RunDirectory
@@ -60,7 +61,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         log.info(note)
     check_name(config)
     own = user_callbacks(config.callbacks)
-    with full_memory_explained("the server: "):
+    with full_memory_explained("the server: "), own_mistakes_explained():
         # before the directory is created: missing data must not leave an empty one
         process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:

@@ -23,6 +23,7 @@ from fedapp.results.folders import check_writable
 from fedapp.results.plots.measure_plots import write_plots
 from fedapp.results.report import write_report
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.used_files import check_extension
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def analyse_runs(
     runs = [RunDirectory.load(path) for path in paths]
     for run in runs:
         check_writable(run.path, "run directory")
+        check_extension(run)  # first: its method may be of that file
         config = run.config()
         bottleneck = int(config.get("bottleneck", 0))
         check_measures(str(config["method"]), request.measures, bottleneck)

@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="The states that clients store betw
 
 StateDir = Annotated[
     Path | None,
-    typer.Option(help="Folder of the states; default: $FEDAPP_STATE or ~/.cache/fedapp-state."),
+    typer.Option(help="Folder of the states; default: $FEDAPP_STATE, or CACHE-state."),
 ]
 
 

@@ -204,6 +204,6 @@ def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
     lr = float(config.lr)
     return (
         f"no published learning rate for {config.method} on {config.dataset} with {config.model}: "
-        f"{lr:g} is a guess; compare others with fedapp sweep --vary "
-        f'"lr={lr / 3:.2g},{lr:g},{lr * 3:.2g}"'
+        f'{lr:g} is a guess; compare others with fedapp sweep -c "YOUR KEYS" --vary '
+        f'"lr={lr / 3:.2g},{lr:g},{lr * 3:.2g}" --name rates'
     )

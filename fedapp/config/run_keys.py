@@ -224,7 +224,9 @@ class OutputKeys(Keys):
         "", description="own callbacks, separated by spaces: installed names or module:Class"
     )
     state_dir: Recording[str] = Field(
-        "", description="folder of client states; empty: $FEDAPP_STATE or ~/.cache/fedapp-state"
+        "",
+        description="folder of client states; empty: $FEDAPP_STATE, or the cache folder's name "
+        "with -state, such as ~/.cache/fedapp-state",
     )
     keep_state: Recording[bool] = Field(False, description="keep the clients' states after the run")
 

@@ -7,11 +7,14 @@ Flower or Ray starts. The option --extension of the `fedapp` command sets it.
 
 import hashlib
 import os
+import re
 import sys
 import traceback
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from fedapp.core.errors import UserError
@@ -82,10 +85,36 @@ def own_mistake(error: BaseException) -> str | None:
     return None
 
 
+@contextmanager
+def own_mistakes_explained() -> Iterator[None]:
+    """Turn an error of code of an extension file into a UserError with its file and line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if mistake := own_mistake(error):
+            raise UserError(mistake) from None
+        raise
+
+
 def _line(path: str, error: BaseException) -> int | None:
+    """Return the line of a file that failed, or of the function that was called wrongly."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.lineno for frame in frames if frame.filename == path]
-    return own[-1] if own else None
+    return own[-1] if own else _called(path, error)
+
+
+def _called(path: str, error: BaseException) -> int | None:
+    """Return the line of the function of a file whose arguments a TypeError is about."""
+    named = re.match(r"([\w.]+)\(\) (takes|missing|got) ", str(error))
+    if not isinstance(error, TypeError) or named is None:
+        return None
+    for module in [m for m in list(sys.modules.values()) if getattr(m, "__file__", "") == path]:
+        with suppress(AttributeError):
+            code = attrgetter(named[1])(module).__code__
+            return code.co_firstlineno if code.co_filename == path else None
+    return None
 
 
 def _reason(path: Path, error: BaseException) -> str:

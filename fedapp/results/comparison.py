@@ -22,6 +22,10 @@ from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
 _VARIABLE_KEYS = marked_keys(RunKeys, RECORDING, MACHINE)
 _DEFAULTS = {key: value for key, value in RunKeys.defaults().items() if value != "auto"}
 Tables = dict[str, list[dict[str, Any]]]
+# Settings that name a group wherever they differ: a method does not choose them.
+_PROTOCOL = (
+    "dataset", "model", "partition", "num-clients", "participation", "num-rounds", "data-dir",
+)  # fmt: skip
 _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
     "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
@@ -101,7 +105,10 @@ def labels(groups: Sequence[Group]) -> list[str]:
     distinguishing = [key for key in keys if _distinguishes(key, groups)]
     return [
         " ".join(
-            [str(g.settings.get("method")), *(f"{k}={g.settings.get(k)}" for k in distinguishing)]
+            [
+                str(g.settings.get("method")),
+                *(f"{k}={g.settings[k]}" for k in distinguishing if k in g.settings),
+            ]
         )
         for g in groups
     ]
@@ -126,10 +133,10 @@ def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
 
 
 def _distinguishes(key: str, groups: Sequence[Group]) -> bool:
-    """Return whether a setting differs within a method; "dataset" and "model" in all groups."""
+    """Return whether a setting differs within a method; those of `_PROTOCOL` in all groups."""
     values: dict[Scalar | None, set[Scalar | None]] = {}
     for group in groups:
-        method = None if key in ("dataset", "model") else group.settings.get("method")
+        method = None if key in _PROTOCOL else group.settings.get("method")
         values.setdefault(method, set()).add(group.settings.get(key))
     return any(len(group) > 1 for group in values.values())
 
@@ -141,7 +148,8 @@ def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None)
         "runs": one row of numbers per run. "groups": mean and deviation over the seeds of the
             completed runs. "pairs": for two groups with at least two common seeds, the paired
             difference of the final accuracy, its standard error and its p value, raw and adjusted;
-            not for a global model and personal ones, whose accuracies are of different images.
+            not for a global model and personal ones, or for two data sets, whose accuracies are of
+            different images.
     """
     groups = group_runs(runs) if groups is None else groups
     names = labels(groups)
@@ -150,6 +158,12 @@ def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None)
         "groups": [_group_row(name, g) for name, g in zip(names, groups, strict=True)],
         "pairs": _pair_rows(names, groups),
     }
+
+
+def _comparable(one: Group, other: Group) -> bool:
+    """Return whether the accuracies of two groups are of the same images, as far as is known."""
+    data = {group.settings.get("dataset") for group in (one, other)}
+    return len(data) == 1 and len({one.accuracy_of, other.accuracy_of} - {""}) <= 1
 
 
 def _group_row(name: str, group: Group) -> dict[str, Any]:
@@ -163,7 +177,7 @@ def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, 
     finals = [group.by_seed("accuracy_final") for group in groups]
     rows: list[dict[str, Any]] = []
     for one, other in combinations(range(len(groups)), 2):
-        if len({groups[one].accuracy_of, groups[other].accuracy_of} - {""}) > 1:
+        if not _comparable(groups[one], groups[other]):
             continue
         pair = paired_difference(finals[one], finals[other])
         if pair is not None:

@@ -22,7 +22,7 @@ from fedapp.results import checkpoint
 
 log = logging.getLogger(__name__)
 LOCK, CHECKPOINTS = ".lock", "checkpoints"
-_EMPTY_AT_FIRST = "metrics.jsonl"
+_EMPTY_AT_FIRST, _SUMMARY = "metrics.jsonl", "summary.json"
 _BEFORE_ROUND_1 = (LOCK, "config.toml", "partition.json", "state.json", "tensorboard", "wandb")
 
 
@@ -65,6 +65,8 @@ def is_free(path: Path) -> bool:
 def _is_initial(entry: Path) -> bool:
     if entry.name == CHECKPOINTS:
         return all(map(is_temporary, entry.iterdir()))
+    if entry.name == _SUMMARY:  # of a run that the nodes refused
+        return (parse_object(entry.read_bytes()) or {}).get("rounds") == 0
     return entry.name in _BEFORE_ROUND_1 or (
         entry.name == _EMPTY_AT_FIRST and entry.stat().st_size == 0
     )
@@ -102,7 +104,7 @@ def _other_way(path: Path) -> str:
         return ""
     if checkpoint.newest(path):
         return ", or set resume='auto' to continue that run"
-    summary = path / "summary.json"
+    summary = path / _SUMMARY
     ended = (parse_object(summary.read_bytes()) or {}) if summary.is_file() else {}
     if ended.get("status") == "completed":
         return ": that run is completed, and has no checkpoints to continue from"

@@ -71,8 +71,8 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Rounds", str(summary.get("rounds", MISSING))),
         ("Time", duration(summary.get("seconds"))),
         ("Training images per second", MISSING if rate is None else f"{rate:,.0f}"),
-        ("Sent to clients", megabytes(summary.get("bytes_down"))),
-        ("Sent by clients", megabytes(summary.get("bytes_up"))),
+        ("Sent to nodes", megabytes(summary.get("bytes_down"))),
+        ("Sent by nodes", megabytes(summary.get("bytes_up"))),
     ]
 
 

@@ -6,11 +6,13 @@ same text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedapp.results.formatting import clock, decimal, headline, megabytes, percent, status
+
+_MOST_FAILURES = 5  # of a round that are named
 
 
 def round_line(
@@ -43,6 +45,20 @@ def round_line(
         f"  {megabytes(row['bytes_down'])} down  {megabytes(row['bytes_up'])} up{spent}"
         f"  ETA {clock(remaining)}"
     )
+
+
+def failure_lines(failures: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Format the failures of a round that the round before had not, one line for each.
+
+    Only the last line of a reason is given, which names the error of a traceback.
+    """
+    new = [failure for failure in failures if failure not in known]
+    lines = [
+        f"  {who}: {why.strip().splitlines()[-1] if why.strip() else 'no reason'}"
+        for who, _, why in (failure.partition(": ") for failure in new[:_MOST_FAILURES])
+    ]
+    left = len(new) - len(lines)
+    return [*lines, *([f"  and {left} more: see metrics.jsonl"] if left else [])]
 
 
 def summary_text(summary: Mapping[str, Any], run_dir: str | Path) -> str:

@@ -109,24 +109,34 @@ class ClientScores(Callback):
 
 
 class Console(Callback):
-    """Logs the run's main settings and one line per round."""
+    """Logs the run's main settings, one line per round, and failures of clients."""
+
+    def __init__(self) -> None:
+        """Start without a failure."""
+        self._known: list[str] = []  # of the round before
 
     def run_begins(self, run: ActiveRun) -> None:
         """Log what will be trained and what clients keep."""
         config, process = run.config, run.process
+        first, last = run.first_round, run.last_round
+        rounds = f"rounds {first}-{last}" if first <= last else f"none of {last} rounds is left"
         log.info(
-            f"{config.method} on {config.dataset} with {process.title}: rounds "
-            f"{run.first_round}-{run.last_round}, lr {config.lr:g}, {config.local_epochs} local "
-            f"epochs, device {process.device}, run directory {run.directory.path}"
+            f"{config.method} on {config.dataset} with {process.title}: {rounds}, lr "
+            f"{config.lr:g}, {config.local_epochs} local epochs, device {process.device}, run "
+            f"directory {run.directory.path}"
         )
         if process.keeps:
             size, where = stored_size(process.state_bytes()), state_folder(config.state_dir)
-            log.info(f"clients keep: {process.keeps}; {size} in {where}, or in their node's folder")
+            log.info(f"clients keep: {process.keeps}; {size}, by default in {where} of their host")
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Log one line for the round."""
+        """Log one line for the round, and one for each new failure of a client."""
         elapsed = time.monotonic() - run.rounds_started
         log.info(progress.round_line(row, run.last_round, elapsed, first_round=run.first_round))
+        failures = [*row["failures"], *row.get("evaluation_failures", [])]
+        for line in progress.failure_lines(failures, self._known):
+            log.warning(line)
+        self._known = failures
 
 
 class Tracking(Callback):

@@ -24,7 +24,7 @@ from clients.training.arrays import load_arrays
 from clients.training.local_training import LossDiverged
 from clients.training.objective import NotScalarError
 from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
-from fedapp.core.extension_files import own_mistake
+from fedapp.core.extension_files import own_mistake, own_mistakes_explained
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
 from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
@@ -61,7 +61,7 @@ answer_steps(app)
 def query(message: Message, context: Context) -> Message:
     """Reply with the node's identity: partition, clients and their examples, versions, device."""
     try:
-        with full_memory_explained():
+        with full_memory_explained(), own_mistakes_explained():
             identity = describe(context)
     except UserError as mistake:
         identity = {"error": str(mistake)}

@@ -25,6 +25,7 @@ Identity = Mapping[str, Any]
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds until a lost node is queried again
+_FIRST_WORD, _NEXT_WORD = 20.0, 60.0  # seconds until the log says what is waited for
 _EQUAL_RUN = "both need the same app, run configuration and kind of data"
 _ADVICE = {  # by what differs
     IMAGES: "every host divides its own copy of the data among all clients, so copy the server's "
@@ -53,6 +54,7 @@ def wait_for_nodes(
     known: set[int] = set()
     lost = _Lost()
     queries = Requests(grid)
+    say = _FIRST_WORD
     while not answered.complete():
         waited = time.monotonic() - start
         new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
@@ -67,10 +69,15 @@ def wait_for_nodes(
                 answered.add(reply)
         if waited > timeout and not answered.complete():
             raise UserError(answered.missing(known))
+        if waited > say and not answered.complete():
+            say = waited + _NEXT_WORD
+            log.info("waiting for nodes since %.0f s: %s", waited, answered.missing(known))
         if not replies:
             pause(waited)
     total = sum(answered.examples.values())
     log.info("%d nodes host %d clients with %d examples", len(answered.places), num_clients, total)
+    for place in answered.hosts():
+        log.info(place)
     pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
     left = {n: each[ROUNDS_LEFT] for n, each in answered.places.items() if ROUNDS_LEFT in each}
     return Federation(answered.nodes, answered.examples, pool, rounds_left=left)
@@ -118,14 +125,21 @@ class _Answered:
             self.examples[client] = count
 
     def _rival(self, identity: Identity) -> int | None:
-        """Return an earlier node whose clients or whose part of a pool a node has, too."""
-        if not identity["hosts-any"]:
-            return next((self.nodes[c] for c in identity["clients"] if c in self.nodes), None)
+        """Return an earlier node whose part a node has, too, or that counts parts otherwise."""
         first = next(iter(self.places), None)  # the others are like it
         shared = ("hosts-any", "num-partitions")
         if first is not None and any(identity[k] != self.places[first][k] for k in shared):
             return first
-        return self.pool.get(identity["partition-id"])
+        if identity["hosts-any"]:
+            return self.pool.get(identity["partition-id"])
+        return next((self.nodes[c] for c in identity["clients"] if c in self.nodes), None)
+
+    def hosts(self) -> list[str]:
+        """Return the name of each node, by partition; empty if all are on the same host."""
+        if len({identity["host"] for identity in self.places.values()}) < 2:
+            return []
+        places = sorted(self.places.items(), key=lambda place: place[1]["partition-id"])
+        return [_name(node, identity) for node, identity in places]
 
     def missing(self, asked: set[int]) -> str:
         """Return the error sentence about clients that have no node, or nodes without answer."""

@@ -8,10 +8,11 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedapp.config.run_config import RunConfig
+from fedapp.core.files import try_write
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callback import ActiveRun, Callback
 from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.summary import summarise
+from fedapp.runtime.summary import refused, summarise
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.records import LATE, ClientFailure, from_array_record
 from strategies.rounds.report import RoundDiverged, RoundFailed
@@ -103,6 +104,12 @@ class Recorder:
             callback.run_ends(self.run, summary)
         is_lost = status == "completed" and summary["status"] == "failed"
         return str(summary["reason"]) if is_lost else ""
+
+    def refuse(self, reason: str) -> None:
+        """Write summary.json of a run that does not begin; that of earlier rounds stays."""
+        if not self.directory.rounds():
+            summary = {**refused(self.config, self.process), "reason": reason}
+            try_write("summary.json", lambda: self.directory.write_summary(summary))
 
     def _keep_trained_round(self) -> None:
         """Let a round count whose evaluation was interrupted: its model belongs to the state."""

@@ -10,6 +10,7 @@ from clients.training.arrays import to_arrays
 from fedapp.config.privacy import Budget
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
+from fedapp.core.extension_files import own_mistake
 from fedapp.models.groups import find_group
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
@@ -30,9 +31,7 @@ log = logging.getLogger(__name__)
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     """Wait for the nodes and run the remaining rounds."""
     config, process = recorder.config, recorder.process
-    expected = shared_properties(process)
-    federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
-    federation = replace(federation, architectures=_architectures(config))
+    federation = _federation(grid, recorder)
     first_round = saved.server_round + 1 if saved else 1
     # before anything of an earlier attempt is removed
     last = last_round(Budget.of(config), recorder.directory, first_round, config.num_rounds)
@@ -61,12 +60,26 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         recorder.finish("failed", str(mistake))
         raise
     except BaseException as error:  # Ctrl-C too: the model trained so far is kept
+        if sentence := own_mistake(error):
+            recorder.finish("failed", sentence)
+            raise UserError(sentence) from None
         recorder.finish("interrupted", "" if isinstance(error, KeyboardInterrupt) else repr(error))
         raise
     ended = f"a further round would exceed {limit}" if last < config.num_rounds else ""
     if problem := recorder.finish("completed", ended):
         raise UserError(problem)
     _forget_states(grid, federation, strategy, config)  # last, because it may be interrupted
+
+
+def _federation(grid: Grid, recorder: Recorder) -> Federation:
+    """Wait for the nodes; a refusal is in the run's summary.json."""
+    config, expected = recorder.config, shared_properties(recorder.process)
+    try:
+        federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
+    except UserError as mistake:
+        recorder.refuse(str(mistake))
+        raise
+    return replace(federation, architectures=_architectures(config))
 
 
 def _forget_states(

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import fedapp
+from fedapp.config.run_config import RunConfig
 from fedapp.core.extension_files import VARIABLE
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.results.class_accuracy import class_accuracy_measures
@@ -24,6 +25,19 @@ _TESTED = {
     CLIENT_TOTAL: "personal models, all test images",
 }
 _CHANCE = "the final accuracy is no better than chance"
+
+
+def refused(config: RunConfig, process: ProcessContext) -> dict[str, Any]:
+    """Return the summary, without its reason, of a run that ends before it trains anything."""
+    return {
+        "method": config.method,
+        "dataset": config.dataset,
+        "model": process.title,
+        "seed": config.seed,
+        "rounds": 0,
+        "status": "failed",
+        "reason": "",
+    }
 
 
 def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:

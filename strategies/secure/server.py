@@ -196,7 +196,8 @@ class SecureSession:
             node = reply.metadata.src_node_id
             try:
                 if reply.has_error():
-                    raise ProtocolBroken(f"its node reported: {reply.error.reason}")
+                    self.lost[node] = f"its node reported: {reply.error.reason}", ERROR
+                    continue
                 self.bytes_up += payload_bytes(reply)
                 found[self.party[node]] = _fields(reply, fields, len(self._keys), len(self._sealed))
             except Exception as error:  # nodes are not trusted: whatever is wrong, it is theirs
@@ -234,7 +235,8 @@ class SecureSession:
 
     def _require(self, parties: Sequence[int], lost: str = "") -> None:
         if len(parties) < self.threshold:
-            reasons = [reason for reason, _ in self.lost.values()] or [lost or "no more took part"]
+            reasons = [f"of node {node}: {reason}" for node, (reason, _) in self.lost.items()]
+            reasons = reasons or [lost or "no more took part"]
             raise RoundFailed(
                 f"secure aggregation has {len(parties)} nodes left and needs {self.threshold} of "
                 f"{len(self.node)}: {reasons[0]}"

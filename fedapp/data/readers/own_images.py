@@ -51,9 +51,14 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
             "--node-config \"data-dir='/path'\""
         )
     root = absolute(data_dir, "data-dir")
+    if not root.is_dir():
+        raise UserError(f"data-dir {root} does not exist; it must have {IMAGE_FOLDERS}")
     splits = {split: _files(root, split, classes) for split in SPLITS}
     if not any(files.names for files in splits.values()):
-        raise UserError(f"no images in data-dir {root}; it must be laid out as {IMAGE_FOLDERS}")
+        raise UserError(
+            f"no images in data-dir {root}; it must be laid out as {IMAGE_FOLDERS} (the server "
+            "needs test/CLASS only, a client train/CLASS)"
+        )
 
     def decode() -> Arrays:
         images = decode_splits(root, splits)

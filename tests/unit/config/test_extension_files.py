@@ -34,24 +34,6 @@ from fedapp.methods import METHODS, LossSpec, Method, ServerSpec
 """
 
 
-@pytest.fixture
-def named(monkeypatch, tmp_path):
-    """Name a file with some content in FEDAPP_EXTENSIONS; the tables are restored afterwards."""
-    monkeypatch.setenv("FEDAPP_EXTENSIONS", "")
-    tables = {kind: dict(table) for kind, (table, _) in extensions._TABLES.items()}
-
-    def name(content, file="mine.py"):
-        path = tmp_path / file
-        path.write_text(content)
-        os.environ["FEDAPP_EXTENSIONS"] = str(path)
-        return path
-
-    yield name
-    for kind, (table, _) in extensions._TABLES.items():
-        table.clear()
-        table.update(tables[kind])
-
-
 def trained(folder, *options):
     """Run the command for one round in a process of its own and return the run directory."""
     keys = f"num-rounds=1 num-clients=10 output-dir='{folder}' run-name='one'"

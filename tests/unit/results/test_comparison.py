@@ -172,6 +172,25 @@ def test_what_follows_from_the_method_is_not_in_a_label_but_data_and_model_are(m
     assert labels(group_runs(runs))[2] == "fedntd dataset=mnist"
 
 
+def test_what_two_methods_did_not_share_is_in_their_labels(make_run):
+    runs = [
+        make_run(0.5, method="fedavg", participation=1.0),
+        make_run(0.6, method="fedprox", participation=0.5),
+    ]
+    assert labels(group_runs(runs)) == ["fedavg participation=1.0", "fedprox participation=0.5"]
+
+
+def test_accuracies_on_two_data_sets_are_not_tested_against_each_other(make_run):
+    kinds = {"mnist": (0.9, 0.95), "digits": (0.5, 0.6)}
+    runs = [
+        make_run(accuracy, dataset=name, seed=seed)
+        for name, accuracies in kinds.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    assert len(group_runs(runs)) == 2
+    assert compare(runs)["pairs"] == []
+
+
 def test_personal_models_are_not_tested_against_a_global_one(make_run):
     kinds = {"fedavg": "global model", "fedbabu": "global model", "fedper": "personal models"}
     accuracies = {"fedavg": (0.5, 0.52), "fedbabu": (0.6, 0.65), "fedper": (0.8, 0.84)}

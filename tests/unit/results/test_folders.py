@@ -41,6 +41,14 @@ def test_a_run_that_has_not_done_anything_leaves_its_name_free(run, tmp_path):
     assert again.config()["lr"] == 0.1
 
 
+def test_a_run_that_the_nodes_refused_leaves_its_name_free(run, tmp_path):
+    run.write_summary({"status": "failed", "rounds": 0, "reason": "no node came"})
+    RunDirectory.create(tmp_path, "one", {**CONFIG, "lr": 0.1})
+    run.write_summary({"status": "failed", "rounds": 1, "reason": "no node is left"})
+    with pytest.raises(UserError, match="already exists and is not empty"):
+        RunDirectory.create(tmp_path, "one", CONFIG)
+
+
 @pytest.mark.parametrize(
     "name", ["metrics.jsonl", "summary.json", "notes.txt", "checkpoints/round-000001.safetensors"]
 )

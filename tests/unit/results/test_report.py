@@ -122,8 +122,8 @@ def test_headline_numbers_come_from_the_summary(run):
         "Rounds": "13",
         "Time": "1.2 s",
         "Training images per second": "1,234",
-        "Sent to clients": "3.0 MB",
-        "Sent by clients": "4.0 MB",
+        "Sent to nodes": "3.0 MB",
+        "Sent by nodes": "4.0 MB",
     }
     assert report.text("code") == [
         "flwr run . -c \"seed=7 method='feddr+'\"\n"
@@ -140,7 +140,7 @@ def test_unfinished_run_is_summed_up_from_its_rounds(run):
     report = read(run)
     shown = dict(zip(report.text("dt"), report.text("dd"), strict=True))
     assert shown["Rounds"] == "2 of 12"
-    assert shown["Sent by clients"] == "4.0 MB"
+    assert shown["Sent by nodes"] == "4.0 MB"
     assert shown["Final accuracy"] == "-"
     assert "unfinished" in report.text("p")
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.results import formatting
-from fedapp.results.progress import round_line, summary_text
+from fedapp.results.progress import failure_lines, round_line, summary_text
 
 ROW = {
     "round": 12,
@@ -45,6 +45,17 @@ def test_round_line_names_failed_clients_only_when_there_are_some():
     assert "clients 17  failed 3  0.84 s" in round_line(
         {**ROW, "clients": 17, "failed": 3}, 60, elapsed=1
     )
+
+
+def test_new_failures_are_named_with_the_last_line_of_their_reason():
+    known = ["client 1: its disk is full"]
+    traceback = "client 2: Traceback ...\n  File\nRuntimeError: shapes differ"
+    assert failure_lines([*known, traceback], known) == ["  client 2: RuntimeError: shapes differ"]
+    many = [f"client {number}: late" for number in range(8)]
+    assert failure_lines(many, []) == [
+        *(f"  client {number}: late" for number in range(5)),
+        "  and 3 more: see metrics.jsonl",
+    ]
 
 
 def test_round_line_counts_the_clients_whose_states_were_lost():
@@ -117,8 +128,8 @@ def test_summary_text():
         "Rounds": "60",
         "Time": "51.2 s",
         "Training images per second": "8,123",
-        "Sent to clients": "72.0 MB",
-        "Sent by clients": "1,234.6 MB",
+        "Sent to nodes": "72.0 MB",
+        "Sent by nodes": "1,234.6 MB",
         "Run directory": "/runs/one",
     }
 

@@ -254,7 +254,8 @@ def test_a_run_that_was_refused_before_its_first_round_can_be_started_anew(
         patch.setattr(server, "wait_for_nodes", refused)
         with pytest.raises(UserError, match="no node came"):
             train(lr=0.5)
-    assert (tmp_path / "one" / "config.toml").exists()
+    summary = RunDirectory.load(tmp_path / "one").summary()
+    assert (summary["status"], summary["reason"]) == ("failed", "no node came")
     assert train(num_rounds=1).summary()["status"] == "completed"
 
 

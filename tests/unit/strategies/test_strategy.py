@@ -1,5 +1,8 @@
 """Rounds when things go wrong: every failure has a name, and never becomes a model."""
 
+import itertools
+import logging
+
 import numpy as np
 import pytest
 from flwr.app import Message
@@ -17,6 +20,7 @@ from clients.training.local_training import LossDiverged
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size, sample_clients
+from fedapp.runtime import identity, preflight
 from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
@@ -143,6 +147,33 @@ def test_preflight_refuses_other_configurations_and_missing_nodes():
     sentence = r"5 of 10 clients have no node \(first: client 1\).* or raise round-timeout"
     with pytest.raises(UserError, match=sentence):
         wait_for_nodes(grid, 10, {}, 0.3)
+
+
+def test_the_log_says_what_is_waited_for_and_where_the_nodes_are(monkeypatch, caplog):
+    monkeypatch.setattr(preflight, "_FIRST_WORD", 0.0)
+    grid = ShuffledGrid(settings(), nodes=2)
+    late, place = grid.contexts.pop(101), itertools.count()
+
+    def nodes(self):
+        if next(place) == 20:
+            self.contexts[101] = late
+        return list(self.contexts)
+
+    monkeypatch.setattr(ShuffledGrid, "get_node_ids", nodes)
+    monkeypatch.setattr(identity.platform, "node", lambda: f"host-{len(grid.contexts)}")
+    with caplog.at_level(logging.INFO):
+        wait_for_nodes(grid, 10, {}, 60)
+    waiting = "waiting for nodes since 0 s: 5 of 10 clients have no node (first: client 1); 1 nodes"
+    assert caplog.text.count(waiting) == 1
+    assert "node 100 (partition 0 of 2 on host-1)" in caplog.text
+    assert "node 101 (partition 1 of 2 on host-2)" in caplog.text
+
+
+def test_nodes_that_count_partitions_differently_are_refused():
+    grid = ShuffledGrid(settings(num_clients=3, partition="iid"), nodes=3)
+    grid.contexts[102].node_config["num-partitions"] = 4
+    with pytest.raises(UserError, match=r"partition \d of [34] .* do not fit: give every"):
+        wait_for_nodes(grid, 3, {}, 5)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddor", "fedrep"])

@@ -1,0 +1,73 @@
+"""An error in code of the user's own is one sentence with its file and line, wherever it is."""
+
+import pytest
+from in_process import settings
+
+from fedapp.config import extensions
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+from fedapp.server_app import run as train
+
+STRATEGY = """from fedapp.methods import METHODS, Method, ServerSpec
+from strategies.fedavg import FedAvg
+class Own(FedAvg):
+    def server_update(self, {arguments}):
+        {body}
+METHODS["bad"] = Method("", "", server=ServerSpec(Own))
+"""
+CLIENT = """from fedapp.methods import METHODS, ClientSpec, Method
+from clients.base import LocalClient
+class Own(LocalClient):
+    def finish(self, received, update):
+        pass
+METHODS["bad"] = Method("", "", client=ClientSpec(Own))
+"""
+NETWORK = """from torch import nn
+from fedapp.models.backbones import BACKBONES, BackboneInfo
+def own({arguments}):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten())
+BACKBONES["own"] = BackboneInfo(own, {width}, has_batch_norm=False)
+"""
+
+
+def mistake(named, tmp_path, content, **changes) -> str:
+    """Return the sentence that ends a run with a file of this content."""
+    named(content)
+    assert extensions._add_files()[1] is None
+    run = settings(output_dir=str(tmp_path), run_name="bad", num_rounds=1, **changes)
+    with pytest.raises(UserError) as error:
+        train(InProcessGrid(run), run, "", 0.0)
+    return str(error.value)
+
+
+def test_an_error_in_an_own_aggregation_fails_the_run(named, tmp_path):
+    content = STRATEGY.format(arguments="received, mean", body="return 1 / 0")
+    found = mistake(named, tmp_path, content, method="bad")
+    assert found.endswith("mine.py line 5: ZeroDivisionError: division by zero")
+    summary = RunDirectory.load(tmp_path / "bad").summary()
+    assert (summary["status"], summary["reason"]) == ("failed", found)
+
+
+def test_a_wrong_signature_names_the_line_of_the_function(named, tmp_path):
+    content = STRATEGY.format(arguments="mean", body="return mean")
+    found = mistake(named, tmp_path, content, method="bad")
+    assert "mine.py line 4: TypeError: Own.server_update() takes 2 positional arguments" in found
+
+
+def test_so_it_does_on_a_client(named, tmp_path):
+    found = mistake(named, tmp_path, CLIENT, method="bad")
+    assert "mine.py line 4: TypeError: Own.finish() takes 3 positional arguments but 4" in found
+    assert "\n" not in found
+
+
+def test_so_it_does_in_a_network(named, tmp_path):
+    content = NETWORK.format(arguments="channels", width=64)
+    found = mistake(named, tmp_path, content, method="fedavg", model="own")
+    assert "mine.py line 3: TypeError: own() takes 1 positional argument" in found
+
+
+def test_the_error_of_a_long_traceback_is_kept(named, tmp_path):
+    content = NETWORK.format(arguments="*sizes", width=128)
+    found = mistake(named, tmp_path, content, method="fedavg", model="own")
+    assert "RuntimeError" in found.splitlines()[-1]
