@@ -11,6 +11,11 @@ import typer
 from fedapp.cli.options import AsJson, Overrides, Project, show
 from fedapp.engines.deployment.doctor import examine
 
+Ports = Annotated[
+    list[int] | None,
+    typer.Option(min=1, max=65535, help="A port that must be free on this host; may be repeated."),
+]
+
 
 def certificates(
     folder: Annotated[Path, typer.Argument(help="Folder for the files; only you can read it.")],
@@ -56,14 +61,12 @@ def doctor(
             help="HOST:PORT of a SuperLink: test TLS; at its control API also compare clocks."
         ),
     ] = "",
-    port: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1, max=65535, help="A port that must be free on this host; may be repeated."
-        ),
-    ] = None,
+    port: Ports = None,
     dataset: Annotated[str, typer.Option(help="A data set that this host must have.")] = "digits",
     data_dir: Annotated[str, typer.Option(help="Folder that holds this data set.")] = "",
+    classes: Annotated[
+        str, typer.Option(help="Partition 'own': the run's classes; --data-dir has this host's.")
+    ] = "",
     config: Overrides = None,
     project: Project = Path("."),
     as_json: AsJson = False,
@@ -76,7 +79,7 @@ def doctor(
     """
     from fedapp.engines.deployment.doctor_federation import examine_federation
 
-    checks = examine(dataset, data_dir)
+    checks = examine(dataset, data_dir, classes)
     checks += examine_federation(certificates, superlink, port or [])
     if config:
         from fedapp.engines.deployment.protections import protections_of  # imports NumPy

@@ -53,8 +53,7 @@ def wait_for_nodes(
     answered = _Answered(num_clients, expected)
     known: set[int] = set()
     lost = _Lost()
-    queries = Requests(grid)
-    say = _FIRST_WORD
+    queries, news = Requests(grid), _News()
     while not answered.complete():
         waited = time.monotonic() - start
         new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
@@ -69,15 +68,10 @@ def wait_for_nodes(
                 answered.add(reply)
         if waited > timeout and not answered.complete():
             raise UserError(answered.missing(known))
-        if waited > say and not answered.complete():
-            say = waited + _NEXT_WORD
-            log.info("waiting for nodes since %.0f s: %s", waited, answered.missing(known))
+        news.say(waited, answered, known)
         if not replies:
             pause(waited)
-    total = sum(answered.examples.values())
-    log.info("%d nodes host %d clients with %d examples", len(answered.places), num_clients, total)
-    for place in answered.hosts():
-        log.info(place)
+    answered.log_places()
     pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
     left = {n: each[ROUNDS_LEFT] for n, each in answered.places.items() if ROUNDS_LEFT in each}
     return Federation(answered.nodes, answered.examples, pool, rounds_left=left)
@@ -134,12 +128,15 @@ class _Answered:
             return self.pool.get(identity["partition-id"])
         return next((self.nodes[c] for c in identity["clients"] if c in self.nodes), None)
 
-    def hosts(self) -> list[str]:
-        """Return the name of each node, by partition; empty if all are on the same host."""
-        if len({identity["host"] for identity in self.places.values()}) < 2:
-            return []
-        places = sorted(self.places.items(), key=lambda place: place[1]["partition-id"])
-        return [_name(node, identity) for node, identity in places]
+    def log_places(self) -> None:
+        """Log how many nodes host how many clients, and on several hosts the name of each node."""
+        total = sum(self.examples.values())
+        text = "%d nodes host %d clients with %d examples"
+        log.info(text, len(self.places), self.num_clients, total)
+        if len({identity["host"] for identity in self.places.values()}) > 1:
+            places = sorted(self.places.items(), key=lambda place: place[1]["partition-id"])
+            for node, identity in places:
+                log.info(_name(node, identity))
 
     def missing(self, asked: set[int]) -> str:
         """Return the error sentence about clients that have no node, or nodes without answer."""
@@ -163,6 +160,19 @@ def _name(node: int, identity: Identity) -> str:
     part = f"partition {identity['partition-id']} of {identity['num-partitions']}"
     pooled = ", hosts any client" if identity.get("hosts-any") else ""
     return f"node {node} ({part} on {identity['host']}{pooled})"
+
+
+class _News:
+    """Says now and then in the log what the server waits for."""
+
+    def __init__(self) -> None:
+        self._next = _FIRST_WORD
+
+    def say(self, waited: float, answered: _Answered, known: set[int]) -> None:
+        """Log what is missing after so many seconds, unless it was logged a moment ago."""
+        if waited > self._next and not answered.complete():
+            self._next = waited + _NEXT_WORD
+            log.info("waiting for nodes since %.0f s: %s", waited, answered.missing(known))
 
 
 class _Lost:

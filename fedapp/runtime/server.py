@@ -42,13 +42,9 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     try:
         recorder.begin(strategy, first_round, arrays, last)
         strategy.start(
-            grid,
-            arrays,
-            last,
-            config.round_timeout,
-            evaluate_fn=recorder.end_of_round,
-            first_round=first_round,
-        )
+            grid, arrays, last, config.round_timeout,
+            evaluate_fn=recorder.end_of_round, first_round=first_round,
+        )  # fmt: skip
         recorder.check_last()
     except RoundFailed as reason:
         diverged = isinstance(reason, RoundDiverged)

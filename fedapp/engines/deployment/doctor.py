@@ -9,12 +9,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedapp.core.errors import UserError
 from fedapp.core.hardware import gpu_count, gpu_names
-from fedapp.core.paths import cache_folder
+from fedapp.core.paths import cache_folder, state_folder
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -36,10 +37,14 @@ class Check:
         return {"check": self.name, "ok": "yes" if self.ok else "NO", "found": self.found}
 
 
-def examine(dataset: str = "digits", data_dir: str = "") -> list[Check]:
-    """Run the checks of the machine; a failed check states what would be right."""
+def examine(dataset: str = "digits", data_dir: str = "", classes: str = "") -> list[Check]:
+    """Run the checks of the machine; a failed check states what would be right.
+
+    With `classes` the images in `data_dir` are those of one host alone, as with partition 'own'.
+    """
     checks = [*_versions(), attempt("devices", _devices), *_disks()]
-    return [*checks, attempt("data", lambda: _data(dataset, data_dir))]
+    data = partial(_own_data, data_dir, classes) if classes else partial(_data, dataset, data_dir)
+    return [*checks, attempt("data", data)]
 
 
 def _versions() -> list[Check]:
@@ -97,10 +102,14 @@ def _gpu(index: int) -> str:
 
 
 def _disks() -> list[Check]:
-    """Check the disks of the working directory (runs), the data cache and Flower's home."""
-
+    """Check the disks of the working directory (runs), caches, client states and Flower's home."""
     flower = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-    folders = {"disk": Path.cwd(), "disk of the cache": cache_folder(), "disk of Flower": flower}
+    folders = {
+        "disk": Path.cwd(),
+        "disk of the cache": cache_folder(),
+        "disk of client states": state_folder(),
+        "disk of Flower": flower,
+    }
     return [_disk(name, folder) for name, folder in folders.items()]
 
 
@@ -117,6 +126,14 @@ def _data(dataset: str, data_dir: str) -> str:
 
     data = load_dataset(dataset, data_dir)
     return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
+
+
+def _own_data(data_dir: str, classes: str) -> str:
+    from fedapp.data.readers.own_images import class_names, load_named_images
+
+    images = load_named_images(data_dir, class_names(classes))
+    counts = {split: len(images[f"{split}_labels"]) for split in ("train", "test")}
+    return f"{counts['train']} training images and {counts['test']} test images of its own"
 
 
 def attempt(name: str, action: Callable[[], str]) -> Check:

@@ -133,7 +133,7 @@ def test_a_guessed_learning_rate_is_named_with_what_to_do(keys, guessed):
     assert bool(note) == guessed
     if guessed:
         assert f"no published learning rate for {keys['method']} on {keys['dataset']}" in note
-        assert "fedapp sweep --vary" in note
+        assert 'fedapp sweep -c "YOUR KEYS" --vary "lr=' in note
 
 
 def test_square_brackets_are_text(capsys, tmp_path):

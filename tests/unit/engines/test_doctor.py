@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PrivateFormat,
 )
+from PIL import Image
 from typer.testing import CliRunner
 
 from fedapp.cli import app as cli
@@ -223,6 +224,25 @@ def test_data_that_is_not_there_is_said(tmp_path):
     found = {check.name: check for check in examine("images", str(tmp_path))}
     assert not found["data"].ok
     assert "no folder 'train'" in found["data"].found
+
+
+def test_a_hosts_own_images_are_checked_by_the_names_of_the_classes(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+    for name in ("cat", "dog"):
+        folder = tmp_path / "data" / "train" / name
+        folder.mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(folder / "one.png")
+
+    def found(folder, classes):
+        return {each.name: each for each in examine("digits", str(folder), classes)}["data"]
+
+    assert found(tmp_path / "data", "cat dog owl").found == (
+        "2 training images and 0 test images of its own"
+    )
+    assert "none of the run's classes (cat, owl)" in found(tmp_path / "data", "cat owl").found
+    missing = found(tmp_path / "nowhere", "cat owl")
+    assert not missing.ok
+    assert "does not exist" in missing.found
 
 
 def test_the_command_fails_when_a_check_fails(pki):
