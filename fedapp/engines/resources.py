@@ -52,6 +52,7 @@ class Resources:
         """
         one = device.startswith("cuda:")
         gpus = len(gpu_names()[: 1 if one else None]) if device != "cpu" else 0
+        self._check_gpus(gpus, device)
         workers = self.workers or self._automatic_workers(gpus)
         workers = max(1, min(workers, num_clients))
         per_worker = 4
@@ -63,6 +64,18 @@ class Resources:
         share = self.gpus if self.gpus >= 0 else min(1.0, gpus / workers)
         share = 0.0 if one else share
         return Resources(nodes, workers, share)
+
+    def _check_gpus(self, gpus: int, device: str) -> None:
+        """Raise UserError if a share of a GPU is asked for where there is none.
+
+        The workers of a Ray cluster may have GPUs that this machine has not.
+        """
+        asked = self.gpus > 0 and device != "cpu"
+        if asked and not gpus and not os.environ.get("RAY_ADDRESS"):
+            raise UserError(
+                f"--gpus is {self.gpus:g}, but this machine has no GPU: leave it out to train on "
+                "the CPU"
+            )
 
     def _automatic_workers(self, gpus: int) -> int:
         """Return as many workers as fit this machine's GPUs, four on each by default, or cores."""

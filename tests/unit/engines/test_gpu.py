@@ -63,6 +63,16 @@ def test_a_share_of_gpus_is_a_finite_number(share):
         Resources(gpus=float(share))
 
 
+def test_a_share_of_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("fedapp.engines.resources.gpu_names", list)
+    with pytest.raises(UserError, match=r"--gpus is 0\.5, but this machine has no GPU: leave"):
+        Resources(gpus=0.5).resolve(10)
+    assert Resources(gpus=0.5).resolve(10, device="cpu").gpus == 0.5
+    assert Resources(gpus=0.0).resolve(10).gpus == 0.0
+    monkeypatch.setenv("RAY_ADDRESS", "cluster:6379")  # which may have some
+    assert Resources(gpus=0.5).resolve(10).gpus == 0.5
+
+
 def test_without_a_share_of_them_gpus_are_hidden(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     hidden = environment_for(tmp_path, Resources(gpus=0.0))
