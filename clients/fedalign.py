@@ -15,6 +15,7 @@ from clients.training.local_training import Forward
 from clients.training.objective import Objective
 
 _ITERATIONS = 10
+_LEAST = 1e-12  # smallest squared difference, as a share of the mean square at full width
 
 
 class FedAlignClient(LocalClient):
@@ -32,7 +33,7 @@ class FedAlignClient(LocalClient):
         Args:
             args, kwargs: as `LocalClient`.
             mu: weight of the alignment.
-            width: share of the stage's channels, above 0 and up to 1.
+            width: share of the stage's channels, above 0 and below 1.
         """
         super().__init__(*args, **kwargs)
         self.mu, self.width = mu, width
@@ -52,7 +53,8 @@ class FedAlignClient(LocalClient):
         with torch.autocast(inputs.device.type, enabled=False):  # a difference of near norms
             whole = stretch(inputs.float(), outputs.float())
             distance = F.mse_loss(stretch(part_inputs.float(), narrow.float()), whole)
-        weight = self.mu * loss.detach() / distance.detach().clamp(min=1e-12)
+        least = _LEAST * whole.square().mean()
+        weight = self.mu * loss.detach() / torch.maximum(distance.detach(), least)
         (loss + weight * distance).backward()
         return loss.detach()
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from clients.base import Arrays
 from clients.pair import EXTRA, PairClient
 from clients.prototype_losses import adaptive_mutual
-from clients.state.store import StateError
 from clients.training.arrays import load_arrays, to_arrays
 from clients.update import Update
 
@@ -40,20 +39,12 @@ class FedKDClient(PairClient):
         self._received: Arrays = {}  # the mentee at the start of the round
 
     def recall(self, keep_received: bool) -> None:
-        """Load both models and replace the stored mentee by the received one.
-
-        Raises `StateError` if a change was sent and the mentee that it belongs to is lost.
-        """
+        """Load both models and replace the stored mentee by the received one."""
         super().recall(keep_received)
         stored = to_arrays(self._mentee())
         if not keep_received:
             return
         if UPDATE in self.extras:
-            if self.reinitialised:
-                raise StateError(
-                    "its state is lost, and the server sent the change of the mentee alone; it "
-                    "gets the whole one in its next round"
-                )
             change = self.decompress(self.extras[UPDATE], stored)
             stored = {name: array + change[name] for name, array in stored.items()}
         elif EXTRA in self.extras:  # evaluations have none

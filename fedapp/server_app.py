@@ -61,7 +61,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         log.info(note)
     check_name(config)
     own = user_callbacks(config.callbacks)
-    with full_memory_explained("the server: "), own_mistakes_explained():
+    with own_mistakes_explained(), full_memory_explained("the server: "):
         # before the directory is created: missing data must not leave an empty one
         process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:
@@ -70,9 +70,9 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
             calls, origins = callbacks_of(config, directory, own), config.origins(run_config)
             recorder = Recorder(directory, config, process, started, calls, origins)
             with closing(recorder):
-                train(grid, recorder, saved)
+                federation = train(grid, recorder, saved)
             if config.class_statistics:
-                gather(grid, config, process, directory)
+                gather(grid, federation, process, directory)
 
 
 def callbacks_of(

@@ -31,20 +31,24 @@ class FedKD(UploadRounds[Arrays]):
         compress: Callable[[Arrays, int], Arrays],
         decompress: Callable[[Arrays, Arrays], Arrays],
         sends: str = "weights",
+        whole: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Prepare; `mentee` is the initial model, which the first round sends uncompressed."""
+        """Prepare; `mentee` is the initial model, which the first round sends uncompressed.
+
+        With `whole` clients always get the mentee itself, as a client may have lost its own.
+        """
         super().__init__(*args, **kwargs)
         self.mentee, self.sent = mentee, mentee
         self.compress, self.decompress = compress, decompress
-        self.sends_updates = sends == "updates"
+        self.sends_updates, self.whole = sends == "updates", whole
         self._followers: frozenset[int] = frozenset()  # clients that hold the mentee before `sent`
 
     def extras(self, clients: Sequence[int]) -> dict[str, Arrays]:
         """Send the compressed mean of the previous round, or the mentee to those who missed it."""
         if not self.sends_updates:
             return {EXTRA: self.sent}
-        if self._followers.issuperset(clients):
+        if clients and not self.whole and self._followers.issuperset(clients):
             return {UPDATE: self.sent}
         return {EXTRA: self.mentee}
 

@@ -138,10 +138,10 @@ def _drawn(
     try:
         return gaussians.draw(count, generator)
     except torch.linalg.LinAlgError as error:
-        raise UserError(
-            f"{statistics_file(run)} has a scatter that is that of no features ({error}): a client "
-            "has sent a wrong one"
-        ) from None
+        sent = statistics_file(run).is_file()
+        what = f"{statistics_file(run)} has a scatter" if sent else "a class has a scatter"
+        more = ": a client has sent a wrong one" if sent else ""
+        raise UserError(f"{what} that is that of no features ({error}){more}") from None
 
 
 def _retrain(

@@ -26,8 +26,6 @@ from fedapp.results.final_model import check_made_from, made_from, not_its_model
 from fedapp.results.folders import writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.global_model import load_weights
-from fedapp.runtime.identity import shared_properties
-from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.process import ProcessContext
 from strategies.aggregate import Arrays
 from strategies.rounds.federation import Federation
@@ -36,6 +34,7 @@ from strategies.rounds.records import (
     LATE_REASON,
     TASK,
     UPLOADS,
+    shortened,
     to_array_record,
     unpack_uploads,
 )
@@ -51,7 +50,7 @@ _REPEAT = (
 )
 
 
-def gather(grid: Grid, config: RunConfig, process: ProcessContext, run: RunDirectory) -> None:
+def gather(grid: Grid, federation: Federation, process: ProcessContext, run: RunDirectory) -> None:
     """Ask all clients of a completed run for their statistics, and write the merged ones.
 
     The clients are merged in the order of their ids, so that the file is the same for any nodes.
@@ -60,11 +59,9 @@ def gather(grid: Grid, config: RunConfig, process: ProcessContext, run: RunDirec
         UserError: the statistics of a client are missing or invalid and failures are not tolerated,
             or there are none.
     """
-    started = time.monotonic()
+    started, config = time.monotonic(), process.config
     load_weights(process.model, run)
     model = to_array_record(to_arrays(process.slot.shared))
-    expected = shared_properties(process)
-    federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
     merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
     problems: dict[int, str] = {}
     for clients in tracked(_groups(sorted(federation.nodes), merged), "statistics of clients"):
@@ -151,7 +148,7 @@ def _answers(
         try:
             answers |= _unpacked(reply, hosted)
         except Exception as error:
-            answers |= dict.fromkeys(hosted, _UnusableError(str(error)))
+            answers |= dict.fromkeys(hosted, _UnusableError(shortened(str(error))))
         release(reply)
     return answers
 
@@ -195,7 +192,7 @@ def _fault(arrays: Arrays, merged: ClassGaussians, examples: int) -> str:
     labels, counts = arrays[LABELS], arrays[COUNTS]
     if not (np.diff(labels) > 0).all() or (labels < 0).any() or (labels >= classes).any():
         return "its labels are not those of classes in ascending order"
-    if (counts < 1).any() or counts.sum() != examples:
+    if not ((counts >= 1) & (counts <= examples)).all() or counts.sum() != examples:
         return f"its numbers of images are not those of {examples} images"
     for name in (MEANS, SCATTERS):
         if not (np.abs(arrays[name]) <= LARGEST_REPORTED).all():

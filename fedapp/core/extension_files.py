@@ -6,6 +6,7 @@ Flower or Ray starts. The option --extension of the `fedapp` command sets it.
 """
 
 import hashlib
+import logging
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute, name_and_hash
 
+log = logging.getLogger(__name__)
 VARIABLE, OPTION = "FEDAPP_EXTENSIONS", "--extension"
 SOURCE = f"{OPTION} ({VARIABLE})"  # in errors: a user may have used either
 _PREFIX = "fedapp_extension_"  # of the modules' names: a file may be called torch.py
@@ -94,6 +96,7 @@ def own_mistakes_explained() -> Iterator[None]:
         raise
     except Exception as error:
         if mistake := own_mistake(error):
+            log.debug("in an extension file", exc_info=True)
             raise UserError(mistake) from None
         raise
 

@@ -14,6 +14,7 @@ Unsigned = Annotated[int, Field(ge=0)]
 Threads = Annotated[int, Field(ge=0, le=1024)]
 Weight = Annotated[float, Field(ge=0, le=MOST)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Part = Annotated[float, Field(gt=0, lt=1)]
 
 
 def must_be(error: ErrorDetails) -> str:

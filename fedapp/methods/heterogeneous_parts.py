@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clients.state.memory import REINIT
 from clients.training.arrays import to_arrays
 from fedapp.core.errors import UserError
 from fedapp.core.rng import Stream, seeded, torch_rng, torch_seed
@@ -125,6 +126,7 @@ def fedkd_client(setup: MethodSetup) -> dict[str, Any]:
 
 
 def fedkd(setup: MethodSetup) -> dict[str, Any]:
-    """Return FedKD's compression and the initial mentee."""
-    mentee = setup.model.get_submodule("mentee")
-    return {**fedkd_client(setup), "mentee": to_arrays(dict(mentee.named_parameters()))}
+    """Return FedKD's compression, the initial mentee, and whether clients may lose theirs."""
+    mentee = to_arrays(dict(setup.model.get_submodule("mentee").named_parameters()))
+    whole = setup.values["state-missing"] == REINIT
+    return {**fedkd_client(setup), "mentee": mentee, "whole": whole}

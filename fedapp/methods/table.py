@@ -16,7 +16,7 @@ from clients.fedsam import FedSAMClient
 from clients.fedsol import FedSOLClient
 from clients.training.objective import REGULARISERS
 from fedapp.core.errors import OWN, UserError, unknown
-from fedapp.core.keys import Key, Positive, Share, Weight
+from fedapp.core.keys import Key, Part, Positive, Weight
 from fedapp.methods.centralised import CENTRALISED
 from fedapp.methods.drift import DRIFT
 from fedapp.methods.fine_tuned import FINE_TUNING_KEYS, fine_tuned_rows
@@ -143,7 +143,7 @@ METHODS: dict[str, Method] = {
         needs="has_basic_blocks",
         keys={
             "fedalign-mu": Key(Weight, 0.45, "FedAlign: alignment, as a share of the loss"),
-            "fedalign-width": Key(Share, 0.25, "FedAlign: share of the channels at reduced width"),
+            "fedalign-width": Key(Part, 0.25, "FedAlign: share of the channels at reduced width"),
         },
     ),
     "spherefed": Method(

@@ -81,6 +81,8 @@ class RunDirectory:
             ) from error
         if run.metrics_path.exists():
             run._rewrite_rounds(run.rounds())  # removes an incomplete last line
+        if not run.rounds():
+            run.remove_summary()  # of a run that the nodes refused
         return run
 
     @classmethod

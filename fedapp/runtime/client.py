@@ -61,7 +61,7 @@ answer_steps(app)
 def query(message: Message, context: Context) -> Message:
     """Reply with the node's identity: partition, clients and their examples, versions, device."""
     try:
-        with full_memory_explained(), own_mistakes_explained():
+        with own_mistakes_explained(), full_memory_explained():
             identity = describe(context)
     except UserError as mistake:
         identity = {"error": str(mistake)}
@@ -148,19 +148,25 @@ def statistics(message: Message, context: Context) -> Message:
     The features are those by the received model. A node that sends masked sums only does not.
     """
     try:
-        check_masked(context.node_config, False)
-        process = open_process(context.run_config, context.node_config)
-        received = from_array_record(message.content.array_records[ARRAYS])
-        load_arrays(process.slot.shared, received)
-        clients: Any = message.content.config_records[TASK]["clients"]
-        uploads = {
-            client: feature_statistics(process.model, process.data.own_images(client))
-            for client in clients
-        }
+        with own_mistakes_explained(), full_memory_explained():
+            uploads = _statistics(message, context)
     except UserError as mistake:
         refusal = ConfigRecord({"error": str(mistake)})
         return Message(RecordDict({TASK: refusal}), reply_to=message)
     return Message(RecordDict({UPLOADS: pack_uploads(uploads)}), reply_to=message)
+
+
+def _statistics(message: Message, context: Context) -> dict[int, Arrays]:
+    """Return the statistics of each client; raises UserError if this node must not send them."""
+    check_masked(context.node_config, False)
+    process = open_process(context.run_config, context.node_config)
+    if not process.config.class_statistics:
+        raise UserError("the server asks for class statistics, and the run is without them")
+    received = from_array_record(message.content.array_records[ARRAYS])
+    load_arrays(process.slot.shared, received)
+    clients: Any = message.content.config_records[TASK]["clients"]
+    images = process.data.own_images
+    return {client: feature_statistics(process.model, images(client)) for client in clients}
 
 
 @app.query("forget")

@@ -65,9 +65,9 @@ def describe(context: Context) -> dict[str, Any]:
         process = open_process(context.run_config, context.node_config)
     check_masked(context.node_config, process.config.secure_aggregation != "off")
     secure_node(context)  # unreadable keys are reported before round 1
+    rounds_left = _rounds_left(ledger, process)
     if process.keeps:
         _check_states(context, process)
-    rounds_left = _rounds_left(ledger, process)
     clients = hosted_clients(context, process.config.num_clients)
     return {
         "partition-id": partition_id,

@@ -3,11 +3,13 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
 from fedapp.core.files import try_write
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callback import ActiveRun, Callback
@@ -107,9 +109,11 @@ class Recorder:
 
     def refuse(self, reason: str) -> None:
         """Write summary.json of a run that does not begin; that of earlier rounds stays."""
-        if not self.directory.rounds():
-            summary = {**refused(self.config, self.process), "reason": reason}
-            try_write("summary.json", lambda: self.directory.write_summary(summary))
+        with suppress(UserError):  # of damaged rounds, which are not the reason
+            if not self.directory.rounds():
+                seconds = time.monotonic() - self.started
+                summary = refused(self.config, self.process, reason, seconds)
+                try_write("summary.json", lambda: self.directory.write_summary(summary))
 
     def _keep_trained_round(self) -> None:
         """Let a round count whose evaluation was interrupted: its model belongs to the state."""

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from clients.training.arrays import to_arrays
 from fedapp.config.privacy import Budget
 from fedapp.config.run_config import RunConfig
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.extension_files import own_mistake
 from fedapp.models.groups import find_group
 from fedapp.results.checkpoint import Checkpoint
@@ -28,8 +28,8 @@ from strategies.rounds.report import RoundDiverged, RoundFailed
 log = logging.getLogger(__name__)
 
 
-def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
-    """Wait for the nodes and run the remaining rounds."""
+def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> Federation:
+    """Wait for the nodes and run the remaining rounds; return the clients and their nodes."""
     config, process = recorder.config, recorder.process
     federation = _federation(grid, recorder)
     first_round = saved.server_round + 1 if saved else 1
@@ -56,7 +56,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         recorder.finish("failed", str(mistake))
         raise
     except BaseException as error:  # Ctrl-C too: the model trained so far is kept
-        if sentence := own_mistake(error):
+        is_own = isinstance(error, Exception) and not out_of_memory(error)
+        if is_own and (sentence := own_mistake(error)):
             recorder.finish("failed", sentence)
             raise UserError(sentence) from None
         recorder.finish("interrupted", "" if isinstance(error, KeyboardInterrupt) else repr(error))
@@ -65,6 +66,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
     if problem := recorder.finish("completed", ended):
         raise UserError(problem)
     _forget_states(grid, federation, strategy, config)  # last, because it may be interrupted
+    return federation
 
 
 def _federation(grid: Grid, recorder: Recorder) -> Federation:

@@ -27,8 +27,10 @@ _TESTED = {
 _CHANCE = "the final accuracy is no better than chance"
 
 
-def refused(config: RunConfig, process: ProcessContext) -> dict[str, Any]:
-    """Return the summary, without its reason, of a run that ends before it trains anything."""
+def refused(
+    config: RunConfig, process: ProcessContext, reason: str, seconds: float
+) -> dict[str, Any]:
+    """Return the summary of a run that ends after so many seconds, before it trains anything."""
     return {
         "method": config.method,
         "dataset": config.dataset,
@@ -36,7 +38,8 @@ def refused(config: RunConfig, process: ProcessContext) -> dict[str, Any]:
         "seed": config.seed,
         "rounds": 0,
         "status": "failed",
-        "reason": "",
+        "reason": reason,
+        "seconds_total": seconds,
     }
 
 

@@ -196,10 +196,10 @@ def unpack_failures(content: RecordDict) -> list[ClientFailure]:
     failures = _rows(ClientFailure, content.config_records.get(FAILURES))
     if other := {failure.kind for failure in failures} - {DIVERGED, ERROR}:
         raise ValueError(f"a failure is of the kind {sorted(other, key=str)[0]!r}")
-    return [replace(failure, reason=_shortened(failure.reason)) for failure in failures]
+    return [replace(failure, reason=shortened(failure.reason)) for failure in failures]
 
 
-def _shortened(reason: str) -> str:
+def shortened(reason: str) -> str:
     """Leave out the middle of a long reason: a traceback ends with its error."""
     if len(reason) <= _LONGEST_REASON:
         return reason

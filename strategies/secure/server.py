@@ -235,7 +235,7 @@ class SecureSession:
 
     def _require(self, parties: Sequence[int], lost: str = "") -> None:
         if len(parties) < self.threshold:
-            reasons = [f"of node {node}: {reason}" for node, (reason, _) in self.lost.items()]
+            reasons = [f"node {node}: {reason}" for node, (reason, _) in self.lost.items()]
             reasons = reasons or [lost or "no more took part"]
             raise RoundFailed(
                 f"secure aggregation has {len(parties)} nodes left and needs {self.threshold} of "

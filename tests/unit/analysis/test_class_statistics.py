@@ -87,6 +87,7 @@ def changed(client: int, **changes) -> Tamper:
     ("changes", "reason"),
     [
         ({"counts": lambda a: a + 1}, "numbers of images are not those of 239 images"),
+        ({"counts": lambda a: a + [2**62, 2**62, 2**62, 2**62, 0][: len(a)]}, "numbers of images"),
         ({"counts": lambda a: a * 0}, "numbers of images are not those of 239 images"),
         ({"labels": lambda a: a + 5}, "labels are not those of classes in ascending order"),
         ({"labels": lambda a: a[::-1].copy()}, "labels are not those of classes in ascending"),
@@ -118,6 +119,40 @@ def test_a_tolerant_run_does_without_a_node_that_fails(run, tmp_path, caplog):
     partition = run.partition()["train_counts"]
     assert all_of_them - less == np.sum(partition[1]) + np.sum(partition[4])
     assert calibrated(other) != calibrated(run)
+
+
+class Silent(ShuffledGrid):
+    """A grid whose node 101 ends with the training."""
+
+    def pull_messages(self, message_ids):
+        asked = [
+            each for each in message_ids
+            if self.waiting[each].metadata.message_type != "query.statistics"
+            or self.waiting[each].metadata.dst_node_id != 101
+        ]  # fmt: skip
+        return super().pull_messages(asked) if asked else []
+
+
+def test_a_node_that_is_gone_is_not_waited_for_again(tmp_path, caplog):
+    keys = {"num_clients": 6, "shards": 5, "num_rounds": 1, "round_timeout": 3.0}
+    values = settings(
+        output_dir=str(tmp_path), run_name="one", method="fedavg", class_statistics=True,
+        tolerate_failures=True, **keys,
+    )  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        server_app.run(Silent(values, 3), values, "", 0.0)
+    assert "2 of 6 clients gave none (client 1: its node did not answer in time" in caplog.text
+    assert (tmp_path / "one" / FILE).exists()
+
+
+def test_a_node_tells_nothing_if_the_run_has_not_the_key(run):
+    values = settings(method="fedavg", num_clients=6, shards=5, num_rounds=1)
+    grid = ShuffledGrid(values, 3)
+    content = RecordDict({TASK: ConfigRecord({"clients": [0]})})
+    message = Message(content, dst_node_id=100, message_type="query.statistics")
+    answer = grid.answer(message).content
+    assert "the run is without them" in answer.config_records[TASK]["error"]
+    assert UPLOADS not in answer
 
 
 def test_a_client_cannot_answer_for_another(tmp_path):

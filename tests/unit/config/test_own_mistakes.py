@@ -49,6 +49,16 @@ def test_an_error_in_an_own_aggregation_fails_the_run(named, tmp_path):
     assert (summary["status"], summary["reason"]) == ("failed", found)
 
 
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit"])
+def test_an_interruption_in_own_code_is_an_interruption(named, tmp_path, error):
+    named(STRATEGY.format(arguments="received, mean", body=f"raise {error}"))
+    assert extensions._add_files()[1] is None
+    run = settings(output_dir=str(tmp_path), run_name="bad", num_rounds=1, method="bad")
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        train(InProcessGrid(run), run, "", 0.0)
+    assert RunDirectory.load(tmp_path / "bad").summary()["status"] == "interrupted"
+
+
 def test_a_wrong_signature_names_the_line_of_the_function(named, tmp_path):
     content = STRATEGY.format(arguments="mean", body="return mean")
     found = mistake(named, tmp_path, content, method="bad")

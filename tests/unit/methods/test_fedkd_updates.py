@@ -1,15 +1,14 @@
 """FedKD that sends changes of the mentee: every client has the server's, and less is sent."""
 
+import shutil
+
 import numpy as np
-import pytest
 from in_process import assert_same, federate, train_one
 from personal_runs import outcome, run
 
 from clients.fedkd import UPDATE, FedKDClient
-from clients.state.store import StateError
 from fedapp.config.resolve import parse_config
 from fedapp.results import checkpoint
-from fedapp.runtime.process import ProcessContext
 from strategies.fedkd import EXTRA, FedKD
 
 SOME = {"method": "fedkd", "fedkd_sends": "updates", "participation": 0.5, "num_rounds": 5}
@@ -67,11 +66,14 @@ def test_a_resumed_run_equals_one_without_a_break(tmp_path):
     assert_same(mentee(parts), mentee(whole))
 
 
-def test_a_client_that_lost_its_state_refuses_a_change(tmp_path):
-    keys = {"method": "fedkd", "fedkd_sends": "updates", "state_missing": "reinit"}
-    process = ProcessContext(parse_config(run(**keys)))
-    memory = process.memory(0, "lost", 3, accepted=2, state_dir=str(tmp_path))
-    whole = {name: tensor.detach().numpy() for name, tensor in process.client(0)._mentee().items()}
-    process.client(0, memory, {EXTRA: whole}, 3).prepare(3)
-    with pytest.raises(StateError, match="its state is lost, and the server sent the change"):
-        process.client(0, memory, {UPDATE: whole}, 3).prepare(3)
+def test_clients_that_may_lose_their_state_always_get_the_whole_mentee(tmp_path):
+    keys = {"method": "fedkd", "fedkd_sends": "updates", "state_dir": str(tmp_path)}
+
+    def lose(strategy):
+        shutil.rmtree(tmp_path)
+
+    lost = run(**keys, num_rounds=3, state_missing="reinit")
+    strategy = federate(lost, nodes=4, after_round=lose)[1]
+    assert strategy.report.failures == []
+    assert all(result.reinitialised for result in strategy.report.results)
+    assert strategy.extras([0]).keys() == {EXTRA}
