@@ -127,7 +127,8 @@ class Console(Callback):
         )
         if process.keeps:
             size, where = stored_size(process.state_bytes()), state_folder(config.state_dir)
-            log.info(f"clients keep: {process.keeps}; {size}, by default in {where} of their host")
+            more = "or in their node's state-dir"
+            log.info(f"clients keep: {process.keeps}; {size} in {where} of their host, {more}")
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Log one line for the round, and one for each new failure of a client."""

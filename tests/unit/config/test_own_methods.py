@@ -78,7 +78,7 @@ def test_arguments_may_be_those_of_the_class_and_of_the_classes_that_it_passes_t
         (row(client=(Bounded, {"radios": "lr"})), "'radios' of the .* Bounded, which takes radius"),
         (
             row(server=(ShortMomentum, {"stepp": "lr"})),
-            "'stepp' of .*, takes step, beta, nesterov$",
+            "'stepp' of .* which takes step, beta, nesterov$",
         ),
         (row(server=(Short, {"lr": "lr"})), "'lr' of the server Short, which takes step$"),
         (row(server=(Short,)), "the server Short needs an argument 'step'; .* {'step': 'KEY'}"),

@@ -212,7 +212,7 @@ def test_the_disk_space_of_states_is_logged_at_the_start(tmp_path, capsys):
     size = 2 * 10 * ProcessContext(parse_config(run)).client(0).state_bytes()
     text = capsys.readouterr().out
     assert f"clients keep: c_i; up to {megabytes(size)} in " in text
-    assert "or in their node's folder" in text
+    assert "of their host, or in their node's state-dir" in text
 
 
 def test_an_update_that_is_refused_leaves_the_state_as_it_was(monkeypatch):
