@@ -25,11 +25,12 @@ def class_statistics(features: Tensor, labels: Tensor) -> Arrays:
     """
     present, counts = labels.unique(return_counts=True)
     own = [features[labels == label].double() for label in present]
-    centred = [each - each.mean(dim=0) for each in own]
+    means = [each.mean(dim=0) for each in own]
+    centred = [each - mean for each, mean in zip(own, means, strict=True)]
     return {
         LABELS: present.numpy(),
         COUNTS: counts.numpy(),
-        MEANS: np.stack([each.mean(dim=0).numpy() for each in own]),
+        MEANS: np.stack([mean.numpy() for mean in means]),
         SCATTERS: np.stack([(each.T @ each).numpy() for each in centred]),
     }
 
