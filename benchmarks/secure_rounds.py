@@ -85,12 +85,12 @@ def measure(count: int, size: float) -> list[str]:
     session = SecureSession(grid, list(grid.nodes), SHARE, TIMEOUT)  # type: ignore[arg-type]
     asked = session.prepare()
     prepared = time.perf_counter() - started
-    sums = np.zeros(values, np.int64)
+    sums, terms = np.zeros(values, np.int64), b""
     for node, record in asked.items():
         arrays = {"model": sums} if node == 100 else {}
-        grid.timed(node, grid.nodes[node].mask, {"arrays": arrays}, record)
+        grid.timed(node, grid.nodes[node].mask, {"arrays": arrays}, record, terms)
     opened = time.perf_counter()
-    session.open({"arrays": {"model": sums}}, list(grid.nodes))
+    session.open({"arrays": {"model": sums}}, list(grid.nodes), lost="", terms=terms)
     server = time.perf_counter() - opened
     extra = (session.bytes_up + session.bytes_down) / count + sum(
         len(text) for text in asked[100]["sealed"]

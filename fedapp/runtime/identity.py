@@ -15,13 +15,11 @@ import torch
 from flwr.app import Context
 
 import fedapp
-from clients.state.store import make_private
 from fedapp.core.errors import UserError
-from fedapp.core.paths import state_folder
-from fedapp.results.folders import check_writable
 from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import check_masked, secure_node
+from fedapp.runtime.state_folder import state_folder_of
 from fedapp.runtime.strategy import evaluation_on_clients
 from strategies.rounds.records import PROTOCOL_VERSION
 
@@ -67,7 +65,8 @@ def describe(context: Context) -> dict[str, Any]:
     secure_node(context)  # unreadable keys are reported before round 1
     rounds_left = _rounds_left(ledger, process)
     if process.keeps:
-        _check_states(context, process)
+        chosen = str(context.node_config.get("state-dir") or process.config.state_dir)
+        state_folder_of(chosen, f"clients of this method keep {process.keeps}")
     clients = hosted_clients(context, process.config.num_clients)
     return {
         "partition-id": partition_id,
@@ -83,20 +82,6 @@ def describe(context: Context) -> dict[str, Any]:
         "versions": f"fedapp {fedapp.__version__}, torch {torch.__version__}, "
         f"numpy {np.__version__}",
     }
-
-
-def _check_states(context: Context, process: ProcessContext) -> None:
-    """Raise UserError if the folder of this node's client states cannot be made."""
-    chosen = str(context.node_config.get("state-dir") or process.config.state_dir)
-    folder = state_folder(chosen)
-    try:
-        make_private(folder)
-    except OSError as error:
-        raise UserError(
-            f"state-dir {folder} cannot be made, and clients of this method keep "
-            f"{process.keeps} there: {error.strerror or error}"
-        ) from None
-    check_writable(folder, "state-dir")
 
 
 def _rounds_left(ledger: Ledger | None, process: ProcessContext) -> int | None:

@@ -14,7 +14,6 @@ its own log only.
 
 import logging
 import math
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from fedapp.config.privacy import spent
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, parse_object, write_atomically
 from fedapp.core.paths import expanded
+from fedapp.results.folders import check_writable
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.secure import PEERS
 
@@ -87,8 +87,7 @@ class Ledger:
     def check_writable(self) -> None:
         """Raise UserError if a round could not be counted."""
         with self._locked():
-            if not os.access(self.file.parent, os.W_OK):
-                raise UserError(f"node-config key '{LEDGER}': {self.file.parent} is not writable")
+            check_writable(self.file.parent, f"node-config key '{LEDGER}': folder")
 
     def charge(self, noise: float) -> None:
         """Count one round on disk.

@@ -25,9 +25,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.state.store import make_private
 from fedapp.core.errors import UserError
-from fedapp.core.paths import state_folder
+from fedapp.runtime.state_folder import state_folder_of
 from strategies.secure.messages import CONFIRM, FEWEST, KEYS, SECURE, SHARES, UNMASK
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
@@ -68,21 +67,11 @@ def secure_node(context: Context) -> SecureNode:
     """
     share = float(context.run_config["secure-threshold"])
     identity = identity_of(context.node_config)
-    return SecureNode(context.state, share, identity, _steps_folder(context) if identity else None)
-
-
-def _steps_folder(context: Context) -> Path:
-    """Return the folder in which a node with signed keys notes its steps."""
+    if identity is None:
+        return SecureNode(context.state, share)
     chosen = str(context.node_config.get("state-dir", ""))  # not the run's, which the server sends
-    folder = state_folder(chosen) / _STEPS_FOLDER
-    try:
-        make_private(folder)
-    except OSError as error:
-        raise UserError(
-            f"a node with signed keys notes its steps in {folder}, which cannot be made "
-            f"({error.strerror}): name another folder by the node-config key 'state-dir'"
-        ) from None
-    return folder
+    steps = state_folder_of(chosen, "a node with signed keys notes its steps", _STEPS_FOLDER)
+    return SecureNode(context.state, share, identity, steps)
 
 
 def check_masked(node_config: Mapping[str, Any], masked: bool) -> None:

@@ -128,7 +128,7 @@ class SecureNode:
         """
         return int(self._state(asked, _SHARED)["threshold"])
 
-    def mask(self, groups: Mapping[str, Arrays], asked: Fields, terms: bytes = b"") -> None:
+    def mask(self, groups: Mapping[str, Arrays], asked: Fields, terms: bytes) -> None:
         """Mask the node's sums in place, with its own mask and one per pair.
 
         `terms` is a hash of what all nodes must do equally with their sums, as `terms_of` returns.

@@ -102,7 +102,7 @@ class SecureSession:
         }
 
     def open(
-        self, groups: Mapping[str, Arrays], nodes: Sequence[int], lost: str = "", terms: bytes = b""
+        self, groups: Mapping[str, Arrays], nodes: Sequence[int], lost: str, terms: bytes
     ) -> None:
         """Remove all masks from the sum of the masked sums of `nodes`, in place.
 

@@ -178,7 +178,7 @@ def test_a_ledger_or_notes_that_cannot_be_written_are_named_before_round_1(
     configs = limited()
     with monkeypatch.context() as patched:
         patched.setattr("os.access", lambda path, mode: False)
-        with pytest.raises(UserError, match=r"node 10. cannot take part: .* is not writable"):
+        with pytest.raises(UserError, match=r"node 10. cannot take part: .* cannot be written"):
             federate(run, nodes=NODES, node_configs=configs)
     (tmp_path / "file").touch()
     configs[1]["state-dir"] = str(tmp_path / "file")
