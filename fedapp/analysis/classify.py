@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from fedapp.data.batches.in_memory import Normaliser, batch_bounds, mixed_order
 from fedapp.data.datasets import find_dataset
 from fedapp.data.image_format import ImageFormat
 from fedapp.data.readers.encoded import EncodedImages
-from fedapp.data.readers.images import check_depth, open_image, read_images
+from fedapp.data.readers.images import read_images
+from fedapp.data.readers.pixels import read_central_square, read_image
 from fedapp.models.backbones import normalises_by_batch
 from fedapp.models.model import Model
 from fedapp.results.final_model import read_image_format
@@ -144,22 +146,11 @@ class TrainedModel:
         chosen, channels = [files[row] for row in rows], self.images.channels
         if info.stretches:
             names = [str(file) for file in chosen]
-            return read_images(Path(), names, side, resize=True)[0][..., :channels]
-        return np.stack([_square(file, side, channels) for file in chosen])
+            stretched = partial(read_image, side=side)
+            return read_images(Path(), names, side, stretched)[0][..., :channels]
+        mode = "L" if channels == 1 else "RGB"
+        return np.stack([read_central_square(file, side, mode) for file in chosen])
 
 
 def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:
     return [Path(each) for each in ([images] if isinstance(images, str | Path) else images)]
-
-
-def _square(file: Path, side: int, channels: int) -> np.ndarray:
-    """Return the central square of a file, scaled, as uint8 [side, side, channels]."""
-    from PIL import ImageOps
-    from PIL.Image import Resampling
-
-    with open_image(file) as image:
-        check_depth(f"image {file}", image)
-        plain = image.convert("L" if channels == 1 else "RGB")
-        if plain.size != (side, side):
-            plain = ImageOps.fit(plain, (side, side), Resampling.BILINEAR)
-    return np.asarray(plain).reshape(side, side, channels)

@@ -67,6 +67,9 @@ def doctor(
     classes: Annotated[
         str, typer.Option(help="Partition 'own': the run's classes; --data-dir has this host's.")
     ] = "",
+    image_size: Annotated[
+        int, typer.Option(min=0, help="The run's image-size, if its images are scaled.")
+    ] = 0,
     config: Overrides = None,
     project: Project = Path("."),
     as_json: AsJson = False,
@@ -79,7 +82,7 @@ def doctor(
     """
     from fedapp.engines.deployment.doctor_federation import examine_federation
 
-    checks = examine(dataset, data_dir, classes)
+    checks = examine(dataset, data_dir, classes, image_size)
     checks += examine_federation(certificates, superlink, port or [])
     if config:
         from fedapp.engines.deployment.protections import protections_of  # imports NumPy

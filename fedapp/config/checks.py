@@ -76,6 +76,11 @@ def _check_data(config: RunConfig) -> None:
             f"run-config key 'class-list' is '{config.class_list}', but dataset '{config.dataset}' "
             "has one list of classes; leave it empty"
         )
+    if config.image_size and info.image_size:
+        raise UserError(
+            f"run-config key 'image-size' is {config.image_size}, but the images of dataset "
+            f"'{config.dataset}' are {info.image_size}x{info.image_size}; set it to 0"
+        )
     parse_augmentation(config.augmentation)
     if info.streams:
         check_streamed(config.augmentation)

@@ -130,6 +130,7 @@ APPLIES: dict[str, Test] = {
     "data-dir": _data_folder,
     "download": _downloads,
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
+    "image-size": lambda config, _: not find_dataset(config.dataset).image_size,
     "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
     "classes": _with("partition", "own"),
     "shards": _with("partition", "shards"),

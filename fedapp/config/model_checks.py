@@ -44,8 +44,8 @@ def check_group(config: RunConfig, method: Method) -> None:
 
 def _check_images(config: RunConfig, group: ModelGroup) -> None:
     """Raise UserError if a client's network cannot take images of the data set's size, if known."""
-    side = find_dataset(config.dataset).image_size
-    if side is not None:
+    side = config.image_size or find_dataset(config.dataset).image_size
+    if side:
         for name in group.architectures[: config.num_clients]:
             check_architecture(name, side)
 
@@ -90,8 +90,8 @@ def check_model(config: RunConfig, row: Method) -> None:
             f"method '{config.method}' needs {_NEEDS[row.needs]}: its model must be one of "
             f"{', '.join(fitting)}, not '{config.model}'"
         )
-    side = find_dataset(config.dataset).image_size
-    if side is not None and not config.model_group:  # otherwise checked once the data are loaded
+    side = config.image_size or find_dataset(config.dataset).image_size
+    if side and not config.model_group:  # otherwise checked once the data are loaded
         check_single_image_batches(config, side)
 
 

@@ -55,6 +55,13 @@ class DataKeys(Keys):
         "",
         description="partition own: names of all classes in the order of their labels: 'cat dog'",
     )
+    image_size: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="scale the central square of each image to this side in pixels; 0: images are "
+        "squares of one size",
+    )
     decode_threads: Recording[Threads] = Field(
         0, description="threads per process that decode imagenet100; 0: one per core, at most 8"
     )

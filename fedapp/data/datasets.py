@@ -15,7 +15,7 @@ import numpy as np
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.data.image_format import ImageFormat
-from fedapp.data.readers.cache import cached_arrays
+from fedapp.data.readers.digits import read_digits
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.hub import PREFIX, read_hub
 from fedapp.data.readers.imagenet import LAYOUT, read_imagenet100
@@ -155,7 +155,12 @@ def find_dataset(name: str) -> DatasetInfo:
 
 
 def load_dataset(
-    name: str, data_dir: str = "", download: bool = False, class_list: str = "", classes: str = ""
+    name: str,
+    data_dir: str = "",
+    download: bool = False,
+    class_list: str = "",
+    classes: str = "",
+    image_size: int = 0,
 ) -> Dataset:
     """Load a data set, from the cache of decoded data where possible.
 
@@ -165,13 +170,16 @@ def load_dataset(
         download: fetch a missing public data set.
         class_list: file with the ImageNet classes to use, absolute or in data-dir.
         classes: class names of own images, by label; "": the existing folders.
+        image_size: side in pixels that the images' central squares are scaled to; 0: they are not.
 
     Raises:
-        UserError: unknown name, absent, damaged or unreadable files, or a failed download.
+        UserError: unknown name, absent, damaged or unreadable files, a failed download, or a reader
+            that does not scale.
     """
     info = find_dataset(name)
     try:
-        arrays = dict(info.read(Origin(name, data_dir, download, class_list, classes)))
+        origin = Origin(name, data_dir, download, class_list, classes, image_size)
+        arrays = dict(info.read(origin))
     except OSError as error:
         location = f"data-dir {data_dir}" if data_dir else "the cache folder"
         raise UserError(
@@ -180,6 +188,7 @@ def load_dataset(
         ) from error
     names = tuple(str(item) for item in arrays.pop("classes"))
     _check_encoding(name, names)
+    _check_side(name, arrays["train_images"].shape[1], image_size)
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
     return Dataset(name, names, mean, std, **arrays, pools_test=info.pools_test)
@@ -197,41 +206,20 @@ def _check_encoding(dataset: str, classes: Sequence[str]) -> None:
             ) from None
 
 
+def _check_side(dataset: str, side: int, wanted: int) -> None:
+    """Raise UserError if a data set's reader has not scaled the images as configured."""
+    if wanted not in (0, side):
+        raise UserError(
+            f"run-config key 'image-size' is {wanted}, but dataset '{dataset}' does not scale its "
+            f"images, which are {side}x{side}: set it to 0"
+        )
+
+
 def _read_images(origin: Origin) -> Arrays:
     """Read one folder that is divided among clients, or one host's own part of the data."""
     if not origin.classes:
-        return load_image_folder(origin.data_dir)
-    return load_named_images(origin.data_dir, class_names(origin.classes))
-
-
-def _read_digits(origin: Origin) -> Arrays:
-    """Read scikit-learn's digits; cached, because importing scikit-learn takes seconds."""
-    from importlib.metadata import version
-
-    return cached_arrays("digits", "scikit-learn", [version("scikit-learn")], _decode_digits)
-
-
-def _decode_digits() -> Arrays:
-    """Scale 0..16 to 0..255 and hold out a fixed fifth of each class for the test set."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.rint(digits.images * 255 / 16).astype(np.uint8)[..., None]
-    labels = digits.target.astype(np.int64)
-    rng = np.random.default_rng(0)
-    is_test = np.zeros(len(labels), dtype=bool)
-    for label in range(10):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        is_test[members[: round(len(members) / 5)]] = True
-    return {
-        "classes": np.array([str(digit) for digit in range(10)]),
-        "mean": np.array(DIGITS_MEAN),
-        "std": np.array(DIGITS_STD),
-        "train_images": images[~is_test],
-        "train_labels": labels[~is_test],
-        "test_images": images[is_test],
-        "test_labels": labels[is_test],
-    }
+        return load_image_folder(origin.data_dir, origin.image_size)
+    return load_named_images(origin.data_dir, class_names(origin.classes), origin.image_size)
 
 
 def _public(files: PublicFiles, source: str, layout: str, **more: Any) -> DatasetInfo:
@@ -240,13 +228,10 @@ def _public(files: PublicFiles, source: str, layout: str, **more: Any) -> Datase
     return DatasetInfo(files.num_classes, side, source, layout, files.read, **more)
 
 
-DIGITS_MEAN = (0.3055,)
-DIGITS_STD = (0.3759,)
-
 HUB = f"{PREFIX}OWNER/NAME"
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
-        10, 8, "scikit-learn (installed with fedapp)", "nothing", _read_digits,
+        10, 8, "scikit-learn (installed with fedapp)", "nothing", read_digits,
         train_images=1_438, test_images=359, bundled=True,
     ),
     "cifar10": _public(
@@ -286,7 +271,7 @@ DATASETS: dict[str, DatasetInfo] = {
         train_images=2_040, test_images=6_149,
     ),
     HUB: DatasetInfo(
-        None, None, "any images of one size on the Hugging Face hub, or a copy of its files",
+        None, None, "any images on the Hugging Face hub, or a copy of its files",
         "*.parquet and README.md as on the hub (needs pip install -e '.[hub]')", read_hub,
     ),
     "images": DatasetInfo(

@@ -8,6 +8,7 @@ compares the copies by a hash before round 1.
 import hashlib
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 
 
 @lru_cache(maxsize=1)
-def _dataset(name: str, data_dir: str, download: bool, class_list: str, classes: str) -> Dataset:
-    return load_dataset(name, data_dir, download, class_list, classes)
+def _dataset(*origin: Any) -> Dataset:
+    return load_dataset(*origin)
 
 
 def clear_data_cache() -> None:
@@ -43,7 +44,10 @@ def load_run_dataset(config: RunConfig, data_dir: str = "") -> Dataset:
         UserError: as `load_dataset`.
     """
     folder = data_dir or config.data_dir
-    data = _dataset(config.dataset, folder, config.download, config.class_list, config.classes)
+    data = _dataset(
+        config.dataset, folder, config.download, config.class_list, config.classes,
+        config.image_size,
+    )  # fmt: skip
     if config.pool_data is True:
         data = data.pooled()
     return data.symmetric() if config.normalisation == "symmetric" else data

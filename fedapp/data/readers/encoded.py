@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedapp.data.batches.crops import crop_boxes
-from fedapp.data.readers.images import check_depth, open_image
+from fedapp.data.readers.pixels import check_depth, open_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image

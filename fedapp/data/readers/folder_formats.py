@@ -6,6 +6,7 @@ set is decoded again when a list, or the set of files in a folder, changes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from fedapp.core.arrays import Arrays
 from fedapp.data.readers.formats import damaged, text_lines
 from fedapp.data.readers.images import class_folders, images_by_class, read_images
+from fedapp.data.readers.pixels import read_image
 
 
 def find_folders(root: Path, files: Sequence[str], folders: Sequence[str]) -> dict[str, Path]:
@@ -117,11 +119,12 @@ class FlowersFormat:
             "test": _matlab(paths["setid.mat"], "tstid"),
         }
         arrays: Arrays = {}
+        stretched = partial(read_image, side=self.side)
         for split, ids in splits.items():
             if not len(ids) or ids.min() < 1 or ids.max() > len(labels):
                 raise damaged(paths["setid.mat"], f"image ids must be in 1..{len(labels)}")
             names = [f"jpg/image_{number:05d}.jpg" for number in ids]
-            arrays[f"{split}_images"], _ = read_images(paths["."], names, self.side, resize=True)
+            arrays[f"{split}_images"], _ = read_images(paths["."], names, self.side, stretched)
             arrays[f"{split}_labels"] = labels[ids - 1]
         return arrays
 

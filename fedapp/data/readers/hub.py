@@ -8,7 +8,9 @@ extra "hub".
 import os
 import reprlib
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -24,12 +26,14 @@ from fedapp.core.locks import lock_file
 from fedapp.core.paths import absolute, cache_folder
 from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.images import (
+    SCALE_THEM,
     channel_statistics,
+    scaled_source,
     square_side,
     stack_photos,
-    to_bytes,
     unify_channels,
 )
+from fedapp.data.readers.pixels import central_square, to_bytes
 from fedapp.data.readers.sources import Origin
 
 PREFIX = "hub:"
@@ -47,7 +51,7 @@ def read_hub(origin: Origin) -> Arrays:
 
     Raises:
         UserError: a wrong name, an absent copy or library, a failed download, or data that are not
-            images of one size with labels.
+            images with labels, of one size unless they are to be scaled.
     """
     name, _, subset = origin.name.removeprefix(PREFIX).partition(":")
     if name.count("/") != 1 or not all(name.split("/")):
@@ -63,7 +67,8 @@ def read_hub(origin: Origin) -> Arrays:
         _download(name, root)
     files = sorted(path for pattern in FILES for path in root.rglob(pattern))
     versions = [subset, *(file_version(str(path), path.stat()) for path in files)]
-    return cached_arrays("hub", f"{root}:{subset}", versions, lambda: _decode(root, subset))
+    source, side = scaled_source(f"{root}:{subset}", origin.image_size), origin.image_size
+    return cached_arrays("hub", source, versions, lambda: _decode(root, subset, side))
 
 
 def _folder_of(name: str, data_dir: str) -> Path:
@@ -164,7 +169,7 @@ def _check_reachable(name: str) -> None:
         ) from None
 
 
-def _decode(root: Path, subset: str) -> Arrays:
+def _decode(root: Path, subset: str, side: int) -> Arrays:
     library = _library("datasets")
     # The library's own copy, in Arrow, is needed only until the images are decoded.
     cache_folder().mkdir(parents=True, exist_ok=True)
@@ -174,10 +179,10 @@ def _decode(root: Path, subset: str) -> Arrays:
         except Exception as error:  # damaged files, unknown subsets: dozens of types
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"cannot read the Parquet files in {root}: {first}") from error
-        return _arrays(root, splits)
+        return _arrays(root, splits, side)
 
 
-def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
+def _arrays(root: Path, splits: Mapping[str, Any], side: int) -> Arrays:
     train = splits.get("train")
     test = next((splits[name] for name in TEST_SPLITS if name in splits), None)
     if train is None or test is None:
@@ -189,13 +194,7 @@ def _arrays(root: Path, splits: Mapping[str, Any]) -> Arrays:
             raise UserError(f"the split {split} in {root} is empty")
     names = getattr(train.features[label], "names", None)
     labels = {s: _labels(root, s, rows, label, names) for s, rows in splits.items()}
-    side = square_side(*next(_photos(root, "train", train, image)))
-    pixels = unify_channels(
-        {
-            split: stack_photos(_photos(root, split, rows, image), len(rows), side)
-            for split, rows in splits.items()
-        }
-    )
+    pixels = _pixels({name: _Photos(root, name, splits[name], image) for name in splits}, side)
     highest = max(int(values.max()) for values in labels.values())
     arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
     for split in splits:
@@ -230,16 +229,46 @@ def _labels(
     return np.array(values, dtype=np.int64)
 
 
-def _photos(root: Path, split: str, rows: Any, column: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Decode a column: yield each image's name for errors, and uint8 [H, W, 1 or 3]."""
-    for number in range(len(rows)):
-        name = f"image {number} of {split} in {root}"
+@dataclass(frozen=True)
+class _Photos:
+    """The images of one split: a column of its rows."""
+
+    root: Path
+    split: str
+    rows: Any
+    column: str
+
+    def names(self) -> list[str]:
+        """Return the names of all images."""
+        return [self.name(row) for row in range(len(self.rows))]
+
+    def name(self, row: int) -> str:
+        """Return the name of an image for errors."""
+        return f"image {row} of {self.split} in {self.root}"
+
+    def read(self, row: int, side: int = 0) -> np.ndarray:
+        """Decode an image, uint8 [H, W, 1 or 3]; with `side` its central square, scaled to it."""
+        name = self.name(row)
         try:
-            if (photo := rows[number][column]) is None:
-                raise UserError(f"{name} is missing: its row has none in the column '{column}'")
-            decoded = to_bytes(name, photo)
+            if (photo := self.rows[row][self.column]) is None:
+                raise UserError(
+                    f"{name} is missing: its row has none in the column '{self.column}'"
+                )
+            return central_square(name, photo, side) if side else to_bytes(name, photo)
         except UserError:
             raise
         except Exception as error:  # Pillow raises many types of exceptions
             raise UserError(f"cannot read {name}: {error}") from error
-        yield name, decoded
+
+
+def _pixels(photos: Mapping[str, _Photos], side: int) -> Arrays:
+    """Return the images of each split; raises UserError if some cannot be used."""
+    hint = "" if side else SCALE_THEM
+    first = photos["train"]
+    every = side or square_side(first.name(0), first.read(0))
+    return unify_channels(
+        {
+            split: stack_photos(each.names(), partial(each.read, side=side), every, hint)
+            for split, each in photos.items()
+        }
+    )

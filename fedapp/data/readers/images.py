@@ -7,12 +7,11 @@ The images are decoded once into one uint8 array. Errors that would otherwise ap
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -22,9 +21,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
 from fedapp.core.progress import tracked
 from fedapp.data.readers.cache import cached_arrays, file_version
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from fedapp.data.readers.pixels import read_central_square, read_image
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff")
 IMAGE_FOLDERS = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .png, .webp, .bmp, .tif)"
@@ -34,6 +31,8 @@ _OTHER_IMAGES = (
 )  # fmt: skip
 SPLITS = ("train", "test")
 _STATISTICS_CHUNK = 1000
+_MOST_PROBLEMS = 100  # images that cannot be used; then the others are not looked at
+SCALE_THEM = "; set image-size=N to scale the central square of each image to N x N pixels"
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,14 @@ class ImageFiles:
     labels: np.ndarray
 
 
-def load_image_folder(data_dir: str) -> Arrays:
+def load_image_folder(data_dir: str, side: int = 0) -> Arrays:
     """Return classes, mean, std and the images and labels of both splits of an image folder.
 
     Images are RGB, or have one channel when all of them are greyscale. Mean and standard deviation
-    are those of the training images.
+    are those of the training images. With `side` their central squares are scaled to it.
 
     Raises:
-        UserError: the layout is wrong, or a file cannot be read or differs in size.
+        UserError: the layout is wrong, a file cannot be read or, without `side`, differs in size.
     """
     if not data_dir:
         raise UserError(f"dataset 'images' needs data-dir: a folder with {IMAGE_FOLDERS}")
@@ -60,11 +59,11 @@ def load_image_folder(data_dir: str) -> Arrays:
     splits = {split: images_by_class(root, [f"{split}/{c}" for c in classes]) for split in SPLITS}
 
     def decode() -> Arrays:
-        images = decode_splits(root, splits)
+        images = decode_splits(root, splits, side)
         mean, std = channel_statistics(images["train_images"])
         return {"classes": np.array(classes), "mean": mean, "std": std, **images}
 
-    return cached_arrays("images", str(root), file_versions(root, splits), decode)
+    return cached_arrays("images", scaled_source(root, side), file_versions(root, splits), decode)
 
 
 def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -159,53 +158,64 @@ def file_versions(root: Path, splits: Mapping[str, ImageFiles]) -> list[str]:
     return [file_version(name, (root / name).stat()) for name in names]
 
 
-def decode_splits(root: Path, splits: Mapping[str, ImageFiles]) -> Arrays:
+def scaled_source(root: object, side: int) -> str:
+    """Return the source of a cache entry whose images are scaled to `side`, or are not (0)."""
+    return f"{root} at {side}" if side else str(root)
+
+
+def decode_splits(root: Path, splits: Mapping[str, ImageFiles], side: int = 0) -> Arrays:
     """Return the images and labels of the splits, by "<split>_images" and "<split>_labels".
 
+    With `side` the central squares of the images are scaled to it.
+
     Raises:
-        UserError: a file cannot be read, is not square, or differs in size from the first.
+        UserError: a file cannot be read; or, without `side`, one is not square, or differs in size
+            from the first.
     """
-    first = root / next(name for files in splits.values() for name in files.names)
-    side = square_side(first, read_image(first))
+    read: Callable[[Path], np.ndarray] = partial(read_central_square, side=side)
+    hint = ""
+    if not side:
+        first = root / next(name for files in splits.values() for name in files.names)
+        read, hint = read_image, SCALE_THEM
+        side = square_side(first, read_image(first))
     pixels = unify_channels(
-        {split: read_images(root, files.names, side) for split, files in splits.items()}
+        {split: read_images(root, files.names, side, read, hint) for split, files in splits.items()}
     )
     images = {f"{split}_images": array for split, array in pixels.items()}
     return {**images, **{f"{split}_labels": files.labels for split, files in splits.items()}}
 
 
 def read_images(
-    root: Path, names: Sequence[str], side: int, resize: bool = False
+    root: Path,
+    names: Sequence[str],
+    side: int,
+    read: Callable[[Path], np.ndarray] = read_image,
+    hint: str = "",
 ) -> tuple[np.ndarray, bool]:
     """Return the images uint8 [n, side, side, 3] and whether all of them are greyscale.
 
-    Args:
-        root: the folder that `names` are relative to.
-        names: of the files.
-        side: of the square images in pixels.
-        resize: scale images of other sizes, without keeping their ratio, instead of refusing them.
-
-    Raises:
-        UserError: a file cannot be read, or has another size.
+    `names` are relative to `root`; the rest is as in `stack_photos`.
     """
-    paths = (root / name for name in names)
-    photos = ((path, read_image(path, side if resize else None)) for path in paths)
-    return stack_photos(photos, len(names), side)
+    paths = [root / name for name in names]
+    return stack_photos(paths, lambda position: read(paths[position]), side, hint)
 
 
 def stack_photos(
-    photos: Iterable[tuple[object, np.ndarray]], count: int, side: int
+    names: Sequence[object], read: Callable[[int], np.ndarray], side: int, hint: str = ""
 ) -> tuple[np.ndarray, bool]:
-    """Return `count` photos as uint8 [count, side, side, 3], and whether all are greyscale.
+    """Return photos as uint8 [n, side, side, 3], and whether all are greyscale.
 
     Args:
-        photos: pairs of a name for errors, and uint8 [H, W, 1] or [H, W, 3].
-        count: how many there are.
+        names: of the photos, for errors.
+        read: returns the photo at a position in `names` as uint8 [H, W, 1] or [H, W, 3].
         side: of the square images in pixels.
+        hint: what to do about photos of another size.
 
     Raises:
-        UserError: a photo has another size, or this machine's memory cannot hold them all.
+        UserError: photos cannot be read or have another size (it tells how many), or this machine's
+            memory cannot hold them all.
     """
+    count = len(names)
     needed, memory = 3 * count * side**2, psutil.virtual_memory().total
     if needed > memory:
         raise UserError(
@@ -213,16 +223,37 @@ def stack_photos(
             f"this machine has {memory / 1e9:.0f}: make the images smaller"
         )
     images = np.empty((count, side, side, 3), dtype=np.uint8)
-    grey = True
-    for index, (name, photo) in enumerate(tracked(photos, "decoding images", count)):
-        if photo.shape[:2] != (side, side):
-            raise UserError(
-                f"all images must have the same size, but {name} is "
-                f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}"
-            )
-        grey = grey and photo.shape[2] == 1
-        images[index] = photo  # broadcasts one grey channel to three
+    grey, problems = True, []
+    for index in tracked(range(count), "decoding images", count):
+        try:
+            photo = read(index)
+            _check_size(names[index], photo, side, hint)
+        except UserError as problem:
+            problems.append(str(problem))
+            if len(problems) == _MOST_PROBLEMS:
+                break
+        else:
+            grey = grey and photo.shape[2] == 1
+            images[index] = photo  # broadcasts one grey channel to three
+    if problems:
+        raise UserError(_summary(problems))
     return images, grey
+
+
+def _check_size(name: object, photo: np.ndarray, side: int, hint: str) -> None:
+    if photo.shape[:2] != (side, side):
+        raise UserError(
+            f"all images must have the same size, but {name} is "
+            f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}{hint}"
+        )
+
+
+def _summary(problems: Sequence[str]) -> str:
+    """Return one sentence about images that cannot be used: the first, and how many there are."""
+    if len(problems) == 1:
+        return problems[0]
+    more = f"{len(problems) - 1}{' or more' if len(problems) == _MOST_PROBLEMS else ''}"
+    return f"{problems[0]}; {more} more images cannot be used, for example: {problems[1]}"
 
 
 def unify_channels(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> Arrays:
@@ -240,51 +271,5 @@ def square_side(name: object, photo: np.ndarray) -> int:
     """Return the side of a photo [H, W, channels]; raises UserError unless H is W."""
     height, width = photo.shape[:2]
     if height != width:
-        raise UserError(f"images must be square, but {name} is {width}x{height}")
+        raise UserError(f"images must be square, but {name} is {width}x{height}{SCALE_THEM}")
     return int(width)
-
-
-def read_image(path: Path, side: int | None = None) -> np.ndarray:
-    """Decode one file, scaled to `side` if given, to uint8 [H, W, 1] (greyscale) or [H, W, 3].
-
-    Raises:
-        UserError: the file cannot be read, or has more than 8 bits per channel.
-    """
-    with open_image(path) as image:
-        return to_bytes(f"image {path}", image, side)
-
-
-def check_depth(name: str, image: Image) -> None:
-    """Raise UserError that contains `name` for an image with more than 8 bits per channel."""
-    if image.mode[0] in "IF":
-        raise UserError(f"{name} has more than 8 bits per channel, which is not handled")
-
-
-def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
-    """Return an image, scaled to `side` if given, as uint8 [H, W, 1] (greyscale) or [H, W, 3].
-
-    Raises:
-        UserError: the image has more than 8 bits per channel; the message contains `name`.
-    """
-    from PIL.Image import Resampling
-
-    check_depth(name, image)
-    plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
-    if side is not None and plain.size != (side, side):
-        plain = plain.resize((side, side), Resampling.BILINEAR)
-    array = np.asarray(plain)
-    return array[..., None] if array.ndim == 2 else array
-
-
-@contextmanager
-def open_image(path: Path) -> Iterator[Image]:
-    """Open an image file; any failure in the block becomes a UserError that names the file."""
-    import PIL.Image
-
-    try:
-        with PIL.Image.open(path) as image:
-            yield image
-    except UserError:
-        raise
-    except Exception as error:  # Pillow raises many types of exceptions
-        raise UserError(f"cannot read image {path}: {error}") from error

@@ -22,6 +22,7 @@ from fedapp.data.readers.images import (
     decode_splits,
     file_versions,
     images_by_class,
+    scaled_source,
 )
 
 
@@ -37,13 +38,15 @@ def class_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
+def load_named_images(data_dir: str, classes: Sequence[str], side: int = 0) -> Arrays:
     """Return the images and labels of both splits; a label is the position in `classes`.
 
-    Images are normalised to -1..1, because clients' image statistics differ.
+    Images are normalised to -1..1, because clients' image statistics differ. With `side` their
+    central squares are scaled to it.
 
     Raises:
-        UserError: no folder, an unlisted class, a damaged image or one of another size.
+        UserError: no folder, an unlisted class, a damaged image or, without `side`, one of another
+            size.
     """
     if not data_dir:
         raise UserError(
@@ -61,12 +64,12 @@ def load_named_images(data_dir: str, classes: Sequence[str]) -> Arrays:
         )
 
     def decode() -> Arrays:
-        images = decode_splits(root, splits)
+        images = decode_splits(root, splits, side)
         half = np.full(images["train_images"].shape[-1], 0.5)
         return {"classes": np.array(classes), "mean": half, "std": half, **images}
 
     versions = [*classes, *file_versions(root, splits)]
-    return cached_arrays("own-images", str(root), versions, decode)
+    return cached_arrays("own-images", scaled_source(root, side), versions, decode)
 
 
 def _files(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:

@@ -20,6 +20,7 @@ class Origin:
         download: whether a missing data set may be fetched.
         class_list: file with the requested classes of ImageNet; "": the first 100.
         classes: names of a federation's classes, for clients' own images; "": the existing folders.
+        image_size: side in pixels that the images' central squares are scaled to; 0: they are not.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Origin:
     download: bool = False
     class_list: str = ""
     classes: str = ""
+    image_size: int = 0
 
 
 class Images(Protocol):

@@ -37,14 +37,16 @@ class Check:
         return {"check": self.name, "ok": "yes" if self.ok else "NO", "found": self.found}
 
 
-def examine(dataset: str = "digits", data_dir: str = "", classes: str = "") -> list[Check]:
+def examine(
+    dataset: str = "digits", data_dir: str = "", classes: str = "", image_size: int = 0
+) -> list[Check]:
     """Run the checks of the machine; a failed check states what would be right.
 
     With `classes` the images in `data_dir` are those of one host alone, as with partition 'own'.
     """
     checks = [*_versions(), attempt("devices", _devices), *_disks()]
-    data = partial(_own_data, data_dir, classes) if classes else partial(_data, dataset, data_dir)
-    return [*checks, attempt("data", data)]
+    read = partial(_own_data, data_dir, classes) if classes else partial(_data, dataset, data_dir)
+    return [*checks, attempt("data", partial(read, image_size))]
 
 
 def _versions() -> list[Check]:
@@ -121,17 +123,17 @@ def _disk(name: str, folder: Path) -> Check:
     return Check(name, enough, text + ("" if enough else f"; {_DISK_GB:g} GB to write is needed"))
 
 
-def _data(dataset: str, data_dir: str) -> str:
+def _data(dataset: str, data_dir: str, image_size: int) -> str:
     from fedapp.data.datasets import load_dataset
 
-    data = load_dataset(dataset, data_dir)
+    data = load_dataset(dataset, data_dir, image_size=image_size)
     return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
 
 
-def _own_data(data_dir: str, classes: str) -> str:
+def _own_data(data_dir: str, classes: str, image_size: int) -> str:
     from fedapp.data.readers.own_images import class_names, load_named_images
 
-    images = load_named_images(data_dir, class_names(classes))
+    images = load_named_images(data_dir, class_names(classes), image_size)
     counts = {split: len(images[f"{split}_labels"]) for split in ("train", "test")}
     return f"{counts['train']} training images and {counts['test']} test images of its own"
 
