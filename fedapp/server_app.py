@@ -67,6 +67,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         for note in process.data.partition.notes:
             log.info("partition: %s", note)
         with opened_run(config, run_config, process.data.hash) as (directory, saved):
+            directory.write_partition(*process.data.class_counts(), process.data.hash)
             calls, origins = callbacks_of(config, directory, own), config.origins(run_config)
             recorder = Recorder(directory, config, process, started, calls, origins)
             with closing(recorder):
@@ -97,10 +98,10 @@ def callbacks_of(
         callbacks.ClientScores(),
         callbacks.Console(),
         Measures(config.analyses, tracker),
-        callbacks.SummaryFile(),
-        Checkpoints(),  # after the measures and the small summary, before a slow tracker
+        Checkpoints(),  # after the measures, before a slow tracker
         callbacks.Tracking(tracker),
         callbacks.FinalModel(),
+        callbacks.SummaryFile(),  # after the model, whose presence it vouches for
         callbacks.Figures(),
         callbacks.Report(),
     ]

@@ -175,7 +175,6 @@ class FinalModel(Callback):
                 with suppress(OSError):
                     run.directory.model_path.unlink(missing_ok=True)
             _incomplete(run, summary, "model.safetensors")
-            try_write("summary.json", lambda: run.directory.write_summary(summary))
 
     def _save(self, run: ActiveRun) -> None:
         """Save the model that the method evaluates.

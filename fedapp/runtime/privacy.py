@@ -98,20 +98,17 @@ def last_round(
     return last
 
 
-def last_of_nodes(
-    strategy: ClientStrategy, first_round: int, planned: int, otherwise: str
-) -> tuple[int, str]:
-    """Return the last round that the nodes' own limits allow, and which limit ends the run.
+def last_of_nodes(strategy: ClientStrategy, first_round: int, planned: int) -> int:
+    """Return the last round that the nodes' own limits allow, at most the planned one.
 
-    That is a node's, or the one named `otherwise` if no node's ends it before round `planned`. A
-    strategy that tolerates failures goes on while as many nodes of a round as must stay are left.
+    A strategy that tolerates failures goes on while as many nodes of a round as must stay are left.
 
     Raises:
         UserError: the first round of a run is not allowed.
     """
     left = dict(strategy.federation.rounds_left)
     if not left or not isinstance(strategy, SecureRounds):
-        return planned, otherwise
+        return planned
     for server_round in range(first_round, planned + 1):
         nodes = list(strategy.federation.by_node(strategy.cohort(server_round)))
         spent = [node for node in nodes if left.get(node) == 0]
@@ -127,6 +124,6 @@ def last_of_nodes(
                 "run ends after round %d of %d",
                 spent[0], strategy.federation.rounds_left[spent[0]], server_round - 1, planned,
             )  # fmt: skip
-            return server_round - 1, "a node's privacy-epsilon"
+            return server_round - 1
         left.update({node: left[node] - 1 for node in nodes if left.get(node)})
-    return planned, otherwise
+    return planned

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -32,7 +32,7 @@ class Recorder:
         callbacks: Sequence[Callback],
         origins: Mapping[str, str],
     ) -> None:
-        """Write the partition.
+        """Take the parts of a run.
 
         `started` is the monotonic time at which the ServerApp started; `origins` are those of the
         configuration.
@@ -40,7 +40,6 @@ class Recorder:
         self.directory, self.config, self.process = directory, config, process
         self.started, self.callbacks, self.origins = started, callbacks, origins
         self._row: dict[str, Any] = {}  # of the newest round that was recorded or begun to be
-        directory.write_partition(*process.data.class_counts(), process.data.hash)
 
     def begin(
         self, strategy: ClientStrategy, first_round: int, arrays: ArrayRecord, last_round: int
@@ -107,7 +106,16 @@ class Recorder:
         is_lost = status == "completed" and summary["status"] == "failed"
         return str(summary["reason"]) if is_lost else ""
 
-    def refuse(self, reason: str) -> None:
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Let summary.json say why a run does not begin, if the block raises UserError."""
+        try:
+            yield
+        except UserError as mistake:
+            self._refuse(str(mistake))
+            raise
+
+    def _refuse(self, reason: str) -> None:
         """Write summary.json of a run that does not begin; that of earlier rounds stays."""
         with suppress(UserError):  # of damaged rounds, which are not the reason
             if not self.directory.rounds():

@@ -31,14 +31,15 @@ log = logging.getLogger(__name__)
 def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> Federation:
     """Wait for the nodes and run the remaining rounds; return the clients and their nodes."""
     config, process = recorder.config, recorder.process
-    federation = _federation(grid, recorder)
     first_round = saved.server_round + 1 if saved else 1
-    # before anything of an earlier attempt is removed
-    last = last_round(Budget.of(config), recorder.directory, first_round, config.num_rounds)
-    state_key = _state_key(grid, federation, recorder, saved)
-    strategy = build_strategy(config, process, federation, state_key)
-    last, limit = last_of_nodes(strategy, first_round, last, f"dp-epsilon {config.dp_epsilon:g}")
-    arrays = _starting_point(process, strategy, recorder.directory, saved)
+    with recorder.refusing():
+        federation = _federation(grid, recorder)
+        # before anything of an earlier attempt is removed
+        allowed = last_round(Budget.of(config), recorder.directory, first_round, config.num_rounds)
+        state_key = _state_key(grid, federation, recorder, saved)
+        strategy = build_strategy(config, process, federation, state_key)
+        last = last_of_nodes(strategy, first_round, allowed)
+        arrays = _starting_point(process, strategy, recorder.directory, saved)
     try:
         recorder.begin(strategy, first_round, arrays, last)
         strategy.start(
@@ -62,21 +63,28 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> Federatio
             raise UserError(sentence) from None
         recorder.finish("interrupted", "" if isinstance(error, KeyboardInterrupt) else repr(error))
         raise
-    ended = f"a further round would exceed {limit}" if last < config.num_rounds else ""
-    if problem := recorder.finish("completed", ended):
+    if problem := recorder.finish("completed", _ended_by(config, allowed, last)):
         raise UserError(problem)
     _forget_states(grid, federation, strategy, config)  # last, because it may be interrupted
     return federation
 
 
+def _ended_by(config: RunConfig, allowed: int, last: int) -> str:
+    """Return which limit has ended a run after round `last`; "" if it was the planned last one.
+
+    `allowed` is the last round that the run's own budget of privacy allows.
+    """
+    if last == config.num_rounds:
+        return ""
+    node = "a node's privacy-epsilon"
+    limit = node if last < allowed else f"dp-epsilon {config.dp_epsilon:g}"
+    return f"a further round would exceed {limit}"
+
+
 def _federation(grid: Grid, recorder: Recorder) -> Federation:
-    """Wait for the nodes; a refusal is in the run's summary.json."""
+    """Wait for the nodes; return the clients that each of them hosts."""
     config, expected = recorder.config, shared_properties(recorder.process)
-    try:
-        federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
-    except UserError as mistake:
-        recorder.refuse(str(mistake))
-        raise
+    federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
     return replace(federation, architectures=_architectures(config))
 
 

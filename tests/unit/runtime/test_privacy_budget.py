@@ -1,5 +1,7 @@
 """The privacy budget of a run: counted in every file, over interruptions, and never exceeded."""
 
+import json
+
 import pytest
 from in_process import federate, settings
 
@@ -78,9 +80,12 @@ def test_a_run_ends_before_it_would_exceed_its_budget(train, caplog):
     assert "allows 3 of 9 rounds" in caplog.text
 
 
-def test_a_run_whose_budget_is_spent_is_refused(train):
+def test_a_run_whose_budget_is_spent_is_refused_and_its_summary_says_so(train, tmp_path):
     with pytest.raises(UserError, match=r"round 1 would exceed dp-epsilon 0\.5"):
         train(dp_noise=4.0, dp_epsilon=0.5)
+    (summary,) = (json.loads(file.read_text()) for file in tmp_path.rglob("summary.json"))
+    assert (summary["status"], summary["rounds"]) == ("failed", 0)
+    assert summary["reason"].startswith("round 1 would exceed dp-epsilon 0.5")
 
 
 @pytest.mark.parametrize(
