@@ -167,6 +167,9 @@ def _percent(fraction: float | None) -> str:
 
 
 def _forgetting(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the forgetting if every round was tested: with fewer tests it is smaller."""
+    if rows and rows[-1]["round"] > len(rows):
+        return ""
     known = [row["class_accuracy"] for row in rows if row.get("class_accuracy")]
     return f"{forgetting(np.array(known, float)):.3f}" if len(known) > 1 else ""
 

@@ -126,8 +126,9 @@ def published_beside_ours(paper: str, table: str, lines: Sequence[Record]) -> st
         if late:
             row.insert(5, "; ".join(late.get(line["run"], "-") for line in of_cell))
         if forgotten:
-            mean = statistics.mean(float(line["forgetting"]) for line in of_cell)
-            row += [str(forgotten.get(of_cell[0]["cell"], "-")), f"{mean:.2f}"]
+            known = [float(line["forgetting"]) for line in of_cell if line["forgetting"]]
+            mean = f"{statistics.mean(known):.2f}" if known else "-"
+            row += [str(forgotten.get(of_cell[0]["cell"], "-")), mean]
         rows.append(row)
     return "\n".join(markdown_table(columns, rows))
 

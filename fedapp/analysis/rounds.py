@@ -24,6 +24,7 @@ from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, vi
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.strategy import cohort_of
 from strategies.rounds.base import ClientStrategy
 
 
@@ -81,7 +82,8 @@ def measure_round(
     with borrowed(process):
         result = None if models.result is None else _view(process, models.result)
         received = _view(process, models.start.arrays)
-        measures = {word: MEASURES[word](process, received, result) for word in words}
+        counts = _cohort_counts(process, models.server_round)
+        measures = {word: MEASURES[word](process, received, result, counts) for word in words}
         rows: dict[str, list[Figures]] = {word: [] for word in measures}
         if any(measure.local for measure in measures.values()):
             follow = any(measure.epochs for measure in measures.values())
@@ -115,7 +117,6 @@ def _locals(
 
     With `follow` the result also has the model after each epoch.
     """
-    counts = process.data.class_counts()[0]
     for client in models.clients:
         path = [stop_of(received, process, models.start.arrays)] if follow else []
         start = time.perf_counter()
@@ -130,8 +131,21 @@ def _locals(
         erased = process.data.dropped_class(client, models.server_round)
         view = view_of(process)
         path += [stop_of(view, process)] if follow else []
-        present = np.where(np.arange(counts.shape[1]) == erased, 0, counts[client])
+        present = _counts(process, client, models.server_round)
         yield Local(client, view, received, present, erased, path)
+
+
+def _cohort_counts(process: ProcessContext, server_round: int) -> np.ndarray:
+    """Return [C], the images of each class that all clients of a round have together."""
+    cohort = cohort_of(process.config, server_round, 0)
+    return np.sum([_counts(process, client, server_round) for client in cohort], axis=0)
+
+
+def _counts(process: ProcessContext, client: int, server_round: int) -> np.ndarray:
+    """Return [C], a client's images of each class, without the class that it lacks in a round."""
+    counts = process.data.class_counts()[0][client]
+    erased = process.data.dropped_class(client, server_round)
+    return np.where(np.arange(len(counts)) == erased, 0, counts)
 
 
 def _train(process: ProcessContext, client: int, models: RoundModels, path: list[Stop]) -> None:

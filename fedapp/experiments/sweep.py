@@ -32,7 +32,9 @@ from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
 
-_SHOWN = ("accuracy_final", "accuracy_best", "best_round", "seconds", "reason")
+_SHOWN = (
+    "accuracy_of", "accuracy_final", "accuracy_best", "best_round", "seconds", "reason",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -205,11 +207,13 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of `summarise` as formatted text; seconds are those of one run."""
+    several = len({row["accuracy_of"] for row in summary if row["accuracy_of"]}) > 1
     return [
         {
             "combination": row["combination"],
             "completed": f"{row['completed']} of {row['runs']}",
             "seeds": " ".join(map(str, row["seeds"])),
+            **({"accuracy of": row["accuracy_of"]} if several else {}),
             **accuracy_texts(row),
             "seconds": row["seconds"],
         }
@@ -256,6 +260,7 @@ def _combination_row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         "seeds": [row["seed"] for row in done],
         "runs": len(rows),
         "completed": len(done),
+        "accuracy_of": next((row["accuracy_of"] for row in done if row.get("accuracy_of")), ""),
     }
     known = {name: [row[name] for row in done if row[name] is not None] for name in FIGURES}
     return result | spread_columns(known)

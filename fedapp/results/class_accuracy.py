@@ -29,14 +29,21 @@ def consistency(class_accuracy: np.ndarray) -> np.ndarray:
         return np.sum(before * after, axis=1) / norms
 
 
+def class_accuracy_words(analyses: str) -> list[str]:
+    """Return the measures of this module among the words of the key `analyses`."""
+    return [word for word in analyses.split() if word in ("forgetting", "consistency")]
+
+
 def class_accuracy_measures(analyses: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the measures in `analyses` ("forgetting consistency") from evaluated rounds."""
-    words = analyses.split()
+    words = class_accuracy_words(analyses)
     rows = [row for row in rows if row["class_accuracy"] is not None]
     history = np.array([row["class_accuracy"] for row in rows], dtype=float)
     if len(rows):
         history = history[:, np.isfinite(history).all(axis=0)]  # tested classes
     measures: dict[str, Any] = {}
+    if words:
+        measures["class_accuracy_rounds"] = len(rows)  # with fewer tests both are smaller
     if "forgetting" in words:
         measures["forgetting"] = forgetting(history)
     if "consistency" in words:

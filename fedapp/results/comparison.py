@@ -24,8 +24,12 @@ _DEFAULTS = {key: value for key, value in RunKeys.defaults().items() if value !=
 Tables = dict[str, list[dict[str, Any]]]
 # Settings that name a group wherever they differ: a method does not choose them.
 _PROTOCOL = (
-    "dataset", "model", "partition", "num-clients", "participation", "num-rounds", "data-dir",
+    "dataset", "data-dir", "image-size", "class-list", "classes", "model", "partition", "shards",
+    "alpha", "lda-cap", "classes-per-client", "unbalanced-sigma", "partition-file", "pool-data",
+    "partition-seed", "stochastic-every", "stochastic-from", "num-clients", "participation",
+    "num-rounds",
 )  # fmt: skip
+_IMAGES = ("dataset", "data-dir", "image-size", "class-list", "classes", "pool-data")  # of a test
 _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
     "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
@@ -148,8 +152,7 @@ def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None)
         "runs": one row of numbers per run. "groups": mean and deviation over the seeds of the
             completed runs. "pairs": for two groups with at least two common seeds, the paired
             difference of the final accuracy, its standard error and its p value, raw and adjusted;
-            not for a global model and personal ones, or for two data sets, whose accuracies are of
-            different images.
+            not for a global model and personal ones, or for two sets of images.
     """
     groups = group_runs(runs) if groups is None else groups
     names = labels(groups)
@@ -162,8 +165,8 @@ def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None)
 
 def _comparable(one: Group, other: Group) -> bool:
     """Return whether the accuracies of two groups are of the same images, as far as is known."""
-    data = {group.settings.get("dataset") for group in (one, other)}
-    return len(data) == 1 and len({one.accuracy_of, other.accuracy_of} - {""}) <= 1
+    images = {tuple(group.settings.get(key) for key in _IMAGES) for group in (one, other)}
+    return len(images) == 1 and len({one.accuracy_of, other.accuracy_of} - {""}) <= 1
 
 
 def _group_row(name: str, group: Group) -> dict[str, Any]:

@@ -91,10 +91,16 @@ def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     low, middle, high = map(percent, summary["client_accuracy_quartiles"])
     worst = f"{percent(summary['client_accuracy_worst'])} (client {summary['client_worst']})"
     return [
-        ("Accuracy on own test splits", f"{percent(mean)} ± {100 * std:.1f} over clients"),
+        (_own_splits(summary), f"{percent(mean)} ± {100 * std:.1f} over clients"),
         ("Worst client", worst),
         ("Quartiles of the clients", f"{low}, {middle}, {high}"),
     ]
+
+
+def _own_splits(summary: Mapping[str, Any]) -> str:
+    """Return the label of the clients' mean accuracy: of which models, if the summary says it."""
+    models = summary.get("client_accuracy_of")
+    return f"Own test splits, {models}" if models else "Accuracy on own test splits"
 
 
 def status(summary: Mapping[str, Any]) -> str:

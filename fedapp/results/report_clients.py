@@ -24,8 +24,10 @@ def classes(rows: Rows, class_names: Sequence[str]) -> str:
     names = class_names if len(class_names) == len(values) else [str(i) for i in range(len(values))]
     known = [(value, name) for value, name in zip(values, names, strict=True) if value is not None]
     worst, best = min(known, default=(None, MISSING)), max(known, default=(None, MISSING))
+    row = measured[-1]
+    model = " of the global model" if row.get("global_accuracy") is not None else ""
     description = (
-        f"After round {measured[-1]['round']}: lowest {percent(worst[0])} (class {worst[1]}), "
+        f"After round {row['round']}{model}: lowest {percent(worst[0])} (class {worst[1]}), "
         f"highest {percent(best[0])} (class {best[1]})."
     )
     figure = page.plot(

@@ -28,7 +28,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
     count = max(len(rows), 1)
     updates = max(sum(row["clients"] for row in rows), 1)
     sampled = max(sum(row.get("asked", row["clients"]) for row in rows), 1)
-    accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]
+    measured = next((r["accuracy"] for r in reversed(rows) if r["accuracy"] is not None), None)
     messages = sum(row["bytes_up"] + row["bytes_down"] for row in rows)
     evaluated = sum(row.get("eval_bytes_up", 0) + row.get("eval_bytes_down", 0) for row in rows)
     return {
@@ -43,7 +43,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
         "messages_mb": messages / 1e6,
         "eval_mb": evaluated / 1e6,
         "accuracy_best": best_round(rows).get("accuracy"),
-        "accuracy_final": accuracies[-1] if accuracies else None,
+        "accuracy_final": run.summary().get("accuracy_final", measured),
     }
 
 

@@ -15,6 +15,7 @@ from fedapp.core.files import json_text, try_write, write_atomically
 from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
 from fedapp.results import progress
+from fedapp.results.class_accuracy import class_accuracy_words
 from fedapp.results.formatting import stored_size
 from fedapp.results.plots.curves import curves
 from fedapp.results.plots.measure_plots import write_plots
@@ -125,6 +126,11 @@ class Console(Callback):
             f"{config.lr:g}, {config.local_epochs} local epochs, device {process.device}, run "
             f"directory {run.directory.path}"
         )
+        if config.eval_every > 1 and (words := class_accuracy_words(config.analyses)):
+            log.info(
+                f"{' and '.join(words)}: of the tests of every {config.eval_every} rounds only, "
+                "and smaller than with eval-every=1"
+            )
         if process.keeps:
             size, where = stored_size(process.state_bytes()), state_folder(config.state_dir)
             more = "or in their node's state-dir"

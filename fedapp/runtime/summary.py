@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import fedapp
+from clients.base import LocalClient
 from fedapp.config.run_config import RunConfig
 from fedapp.core.extension_files import VARIABLE
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
@@ -25,6 +26,7 @@ _TESTED = {
     CLIENT_TOTAL: "personal models, all test images",
 }
 _CHANCE = "the final accuracy is no better than chance"
+_FINE_TUNED, _PERSONAL, _ONE = "fine-tuned models", "personal models", "the global model"
 
 
 def refused(
@@ -63,10 +65,10 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "accuracy_best": best.get("accuracy"),
         "best_round": best.get("round"),
         "status": status,
-        "reason": reason or (_CHANCE if chance else ""),
+        "reason": reason or (_CHANCE if chance else _incomplete(evaluated) if ok else ""),
         "at_chance": chance,
         "seconds": seconds,
-        "seconds_total": time.monotonic() - run.started,
+        "seconds_total": seconds + _overhead(run, rows),
         "images_per_second": images / seconds if images and seconds else None,
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),
@@ -76,7 +78,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
             **recorded(process),
         },
         "command": _command(run),
-        **_last_clients(rows),
+        **_last_clients(process, rows),
         **class_accuracy_measures(config.analyses, rows),
     }
 
@@ -88,12 +90,38 @@ def _at_chance(process: ProcessContext, evaluated: list[dict[str, Any]]) -> bool
     return is_global and bool(evaluated) and at_chance(evaluated[-1]["accuracy"], labels)
 
 
-def _last_clients(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _incomplete(evaluated: list[dict[str, Any]]) -> str:
+    """Return a sentence if the final accuracy is not of all clients."""
+    last = evaluated[-1] if evaluated else {}
+    if not last.get("unevaluated"):
+        return ""
+    lacking = len(last["unevaluated"])
+    every = lacking + last.get("client_count", 0)
+    return f"the final accuracy is that of {every - lacking} of {every} clients"
+
+
+def _overhead(run: ActiveRun, rows: list[dict[str, Any]]) -> float:
+    """Return the seconds of this process outside its rounds."""
+    own = sum(row["seconds"] for row in rows if row["round"] >= run.first_round)
+    return time.monotonic() - run.started - own
+
+
+def _last_clients(process: ProcessContext, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the results of the last evaluation on the clients' own test splits, if any."""
     evaluated = [row for row in rows if "client_accuracy_mean" in row]
     if not evaluated:
         return {}
-    return {k: v for k, v in evaluated[-1].items() if k.startswith("client_") and "bytes" not in k}
+    last = {k: v for k, v in evaluated[-1].items() if k.startswith("client_") and "bytes" not in k}
+    return {**last, "client_accuracy_of": _models_of_clients(process)}
+
+
+def _models_of_clients(process: ProcessContext) -> str:
+    """Return which models were tested on the clients' own test splits."""
+    method = process.method
+    if process.slot.tuning:
+        return _FINE_TUNED
+    own_logits = method.client.kind.logit_scale is not LocalClient.logit_scale
+    return _PERSONAL if method.accuracy != GLOBAL or own_logits else _ONE
 
 
 def _command(run: ActiveRun) -> str:

@@ -9,23 +9,25 @@ import numpy as np
 def in_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
     """Return sum_c p_c A_c: accuracy on the client's own class distribution p = counts / n.
 
-    Both of shape [classes]; a client's training counts (FedNTD, section 3).
+    Both of shape [classes]; a client's training counts (FedNTD, section 3). The weight of classes
+    without test images, whose accuracy is NaN, is divided over the others; NaN if no class is left.
     """
-    return _weighted(class_accuracy, counts / counts.sum())
+    return _mean(class_accuracy, counts / counts.sum())
 
 
 def out_local_accuracy(class_accuracy: np.ndarray, counts: np.ndarray) -> float:
     """Return the accuracy on the opposite distribution, p~_c = (1 - p_c) / (C - 1).
 
-    The weight of classes without test images, whose accuracy is NaN, is divided over the others.
+    Classes without test images as in `in_local_accuracy`.
     """
-    shares, known = counts / counts.sum(), np.isfinite(class_accuracy)
-    opposite = (1 - shares) / (len(shares) - 1)
-    tested = 1 - opposite[~known].sum()
-    return _weighted(class_accuracy, np.where(known, opposite, 0.0)) / float(tested)
+    shares = counts / counts.sum()
+    return _mean(class_accuracy, (1 - shares) / (len(shares) - 1))
 
 
-def _weighted(class_accuracy: np.ndarray, weights: np.ndarray) -> float:
-    """Sum weights * accuracies over the classes of positive weight; the others may be NaN."""
-    used = weights > 0
-    return float(np.sum(weights[used] * class_accuracy[used]))
+def _mean(class_accuracy: np.ndarray, weights: np.ndarray) -> float:
+    """Return the weighted mean over the classes whose accuracy is known; the weights sum to 1."""
+    known = np.isfinite(class_accuracy)
+    tested = 1 - weights[~known].sum()
+    if not weights[known].any():
+        return float("nan")
+    return float(np.sum(weights[known] * class_accuracy[known]) / tested)

@@ -5,6 +5,8 @@ Thus only one local model is in memory at a time, and a measure is a class of a 
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from fedapp.analysis.measures.views import Local, View
 from fedapp.runtime.process import ProcessContext
 
@@ -19,9 +21,19 @@ class Measure:
     local: ClassVar[bool] = True  # whether it needs local models, each of which costs a training
     epochs: ClassVar[bool] = False  # whether it needs them after each epoch (`Local.path`)
 
-    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
-        """Take the model that the round's clients received, and the round's result, if known."""
+    def __init__(
+        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
+    ) -> None:
+        """Take what a round started from and gave.
+
+        Args:
+            process: has the data and a model.
+            received: the model that the round's clients received.
+            result: the round's result; None if it is not known.
+            counts: [C], the training images of each class that all clients of the round have.
+        """
         self.process, self.received, self.result = process, received, result
+        self.counts = counts
 
     @property
     def newest(self) -> View:

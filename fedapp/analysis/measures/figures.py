@@ -21,13 +21,8 @@ class LocalAccuracy(Measure):
     title = "In-local and out-local accuracy"
     source = "FedNTD (Lee et al. 2022), section 3"
 
-    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
-        super().__init__(process, received, result)
-        self.counts = np.zeros(len(received.head))
-
     def of_client(self, local: Local) -> Figures:
         """Return both accuracies of the local model and of the received one."""
-        self.counts += local.counts
         own, received = local.view.class_accuracy, local.received.class_accuracy
         return {
             "in_local": in_local_accuracy(own, local.counts),
@@ -37,9 +32,7 @@ class LocalAccuracy(Measure):
         }
 
     def of_model(self) -> dict[str, Any]:
-        """Return both accuracies of the global model, for the union of the round's clients."""
-        if not self.counts.any():
-            return {}
+        """Return both accuracies of the global model, for all clients of the round together."""
         accuracies = self.newest.class_accuracy
         return {
             "in_global": in_local_accuracy(accuracies, self.counts),
@@ -165,8 +158,10 @@ class Divergence(Measure):
         "FedNTD (Lee et al. 2022), section 5 and figure 8; Yin et al. 2018 (gradient diversity)"
     )
 
-    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
-        super().__init__(process, received, result)
+    def __init__(
+        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
+    ) -> None:
+        super().__init__(process, received, result, counts)
         self.pairs: dict[str, list[tuple[float, float]]] = {norm: [] for norm in _ORDERS}
         self.diversity = on_weights.GradientDiversity()
 

@@ -65,8 +65,10 @@ class FeatureMap(Measure):
     images: ClassVar[int] = 300  # of the test set
     clients: ClassVar[float] = MAP_CLIENTS
 
-    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
-        super().__init__(process, received, result)
+    def __init__(
+        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
+    ) -> None:
+        super().__init__(process, received, result, counts)
         self.chosen = _sample_of(len(received.labels), self.images, process.config.seed)
         self.seen = {"global": received.features[self.chosen]}
 
@@ -100,8 +102,10 @@ class UnitCircle(Measure):
     title = "Features on the unit circle"
     source = "FedNTD (Lee et al. 2022), figure of features on a hypersphere"
 
-    def __init__(self, process: ProcessContext, received: View, result: View | None) -> None:
-        super().__init__(process, received, result)
+    def __init__(
+        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
+    ) -> None:
+        super().__init__(process, received, result, counts)
         self.densities = {"global": _by_class(received)}
         self.observed = {"global": np.arange(len(received.head))}
 

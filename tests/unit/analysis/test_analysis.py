@@ -100,10 +100,14 @@ def test_in_and_out_local_accuracy_agree_for_a_client_with_all_classes_alike():
     assert accuracy.out_local_accuracy(LAST, counts) == pytest.approx(inside)
 
 
-def test_a_class_without_test_images_counts_only_for_clients_that_have_it():
+def test_the_weight_of_classes_without_test_images_is_divided_over_the_others():
     lacking = np.array([0.5, 1.0, np.nan])
     assert accuracy.in_local_accuracy(lacking, COUNTS) == pytest.approx(0.65)
-    assert math.isnan(accuracy.in_local_accuracy(lacking, np.array([1.0, 0.0, 1.0])))
+    assert accuracy.in_local_accuracy(lacking, np.array([1.0, 3.0, 9.0])) == pytest.approx(0.875)
+    assert accuracy.out_local_accuracy(lacking, np.array([1.0, 3.0, 4.0])) == pytest.approx(
+        (0.5 * 7 + 1.0 * 5) / 12
+    )
+    assert math.isnan(accuracy.in_local_accuracy(lacking, np.array([0.0, 0.0, 2.0])))
 
 
 def test_class_accuracy_counts_each_class_for_itself():

@@ -32,6 +32,17 @@ def round_of(folder, **changes):
     return saved, models
 
 
+def test_the_global_model_is_measured_for_all_clients_of_the_round(tmp_path):
+    saved, models = round_of(tmp_path)
+    every, one = (
+        measure_round(saved.process, each, ["local-accuracy"])["measures"]["local-accuracy"]
+        for each in (models, replace(models, clients=models.clients[:1]))
+    )
+    assert len(one["clients"]) == 1
+    assert every["model"] == one["model"]
+    assert set(one["model"]) == {"in_global", "out_global"}
+
+
 @pytest.mark.parametrize(("weights", "stochastic"), [("size", 0), ("uniform", 0), ("size", 1)])
 def test_it_goes_from_the_received_model_to_the_local_ones_and_their_mean(
     tmp_path, weights, stochastic

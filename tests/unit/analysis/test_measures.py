@@ -38,6 +38,7 @@ PICTURES = (
     "t-sne-locals",
     "unit-circle",
 )  # slow, or of models with few features
+COUNTS = np.full(10, 7)  # images of each class of a cohort
 QUICK = "local-accuracy alignment drift four-factors norms weight-alignment divergence"
 
 
@@ -165,7 +166,7 @@ def test_the_landscape_reads_only_the_images_that_it_draws(saved, monkeypatch):
 
     monkeypatch.setattr(data, "test_batches", counted)
     monkeypatch.setattr(drawings, "LANDSCAPE_IMAGES", 40)
-    measured = drawings.Landscape(saved.process, None, None).of_model()
+    measured = drawings.Landscape(saved.process, None, None, COUNTS).of_model()
     assert len(read) == 40
     assert len(set(read)) > 5  # of many classes
     assert np.isfinite(measured["slice"]).all()
@@ -191,7 +192,7 @@ def test_pictures_are_measured_and_drawn(saved):
 
 def test_all_local_models_are_on_one_map_where_the_other_shows_four(saved):
     view = view_of(saved.process)
-    maps = [kind(saved.process, view, None) for kind in (FeatureMap, LocalFeatureMap)]
+    maps = [kind(saved.process, view, None, COUNTS) for kind in (FeatureMap, LocalFeatureMap)]
     for client in range(6):
         for measure in maps:
             measure.of_client(Local(client, view, view, np.ones(10)))

@@ -1,6 +1,7 @@
 """The evidence: runs become data, and the pages' tables are what the data say."""
 
 import importlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,18 @@ def test_a_run_becomes_lines_and_replaces_its_earlier_ones(data, tmp_path, monke
         "10.00",
     ]
     assert line["forgetting"] == "0.100"  # (0.3 - 0.1 + 0.5 - 0.5) / 2
+
+
+def test_forgetting_of_a_run_that_was_not_tested_in_each_round_is_left_out(
+    data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(data, "DATA", tmp_path / "docs")
+    run = make_run(tmp_path / "runs", [0.3, 0.1], "completed")
+    rows = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
+    rows[1]["round"] = 20
+    run.metrics_path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    data.collect([tmp_path / "runs"], "abc", "a laptop")
+    assert [line["forgetting"] for line in data.read("runs.csv")] == [""]
 
 
 def test_unfinished_runs_are_not_compared(data, pages, tmp_path, monkeypatch):
