@@ -66,7 +66,7 @@ def _check(
     """Print what a configuration resolves to and what the run will cost; start nothing."""
     from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
-    from fedapp.runtime.forecast import forecast, time_note  # imports PyTorch
+    from fedapp.runtime.forecast import forecast, own_steps_note, time_note  # imports PyTorch
     from fedapp.runtime.opening import check_place  # imports PyTorch
 
     values = load_run_config(project, overrides)
@@ -74,6 +74,7 @@ def _check(
     check_place(resolved)
     workers = _workers(engine, resources, values)
     cost = forecast(resolved, workers)
+    about = "at least" if cost.own_steps else "about"
     found = {
         "method": resolved.method,
         "data": f"{resolved.dataset}, {resolved.num_clients} clients ({resolved.partition})",
@@ -82,7 +83,7 @@ def _check(
         f"of {resolved.batch_size}, lr {resolved.lr:g} ({resolved.lr_schedule})",
         "images": f"{cost.images_per_round:,} per round, {cost.images_per_second:,.0f} per second "
         "and process, as measured just now",
-        "time": f"about {clock(cost.seconds)} on {workers} processes, "
+        "time": f"{about} {clock(cost.seconds)} on {workers} processes, "
         f"{cost.seconds_per_round:.3g} s per round",
         "memory": f"about {megabytes(cost.memory)}",
         "traffic": f"models of {megabytes(cost.bytes_per_round)} per round",
@@ -91,8 +92,8 @@ def _check(
     show(
         "This run is possible", [{"": name, "value": value} for name, value in found.items()], False
     )
-    notes = rate_note(values, resolved), time_note(cost, resolved), without_effect(typed, resolved)
-    for note in notes:
+    costs = own_steps_note(cost, resolved), time_note(cost, resolved)
+    for note in (rate_note(values, resolved), *costs, without_effect(typed, resolved)):
         if note:
             say(note)
 

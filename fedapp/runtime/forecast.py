@@ -7,6 +7,7 @@ from itertools import cycle, islice
 import psutil
 import torch
 
+from clients.base import LocalClient
 from clients.training.arrays import nbytes
 from clients.training.evaluation import predict
 from clients.training.local_training import Batches, train
@@ -29,6 +30,7 @@ class Forecast:
     memory: int  # bytes of all processes together
     bytes_per_round: int  # that clients send and receive
     parameters: int
+    own_steps: bool  # whether the method's clients do more than the steps that are measured
     state: int | None  # bytes that all clients keep on disk, at most; 0: unknown; None: none
 
 
@@ -64,8 +66,23 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
         memory=imported + own * (workers + 1),
         bytes_per_round=2 * shared * cohort,
         parameters=sum(p.numel() for p in process.model.parameters()),
+        own_steps=_has_own_steps(process.method.client.kind),
         state=process.state_bytes() if process.keeps else None,
     )
+
+
+def own_steps_note(cost: Forecast, config: RunConfig) -> str:
+    """Return a note if clients of the method do more than the steps that are measured."""
+    if not cost.own_steps:
+        return ""
+    return (
+        f"clients of method '{config.method}' have local steps of their own, which cost more than "
+        "the plain training steps that this time is measured from"
+    )
+
+
+def _has_own_steps(kind: type[LocalClient]) -> bool:
+    return kind.run is not LocalClient.run or kind.gradients is not LocalClient.gradients
 
 
 def time_note(cost: Forecast, config: RunConfig) -> str:

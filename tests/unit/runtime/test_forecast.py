@@ -39,6 +39,7 @@ def test_a_forecast_counts_images_and_measures_speed(method):
     assert process / 2 < cost.memory < 3 * process  # workers share what they import
     assert (cost.state is not None) == (method in ("moon", "scaffold", "feddor", "fml"))
     assert cost.state is None or cost.state > 0
+    assert cost.own_steps == (method in ("scaffold", "feddor", "fml"))
 
 
 def test_clients_without_a_full_batch_have_no_forecast():
@@ -55,6 +56,14 @@ def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
     for words in ("fedprox", "7 rounds", "188,810 parameters", "per second", "about"):
         assert words in done.stdout
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_check_says_where_a_method_does_more_than_it_measures(tmp_path):
+    for method, words in (("ditto", "at least"), ("fedprox", "about")):
+        keys = f"method='{method}' num-clients=10 num-rounds=7"
+        done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", "-c", keys])
+        assert f"{words} 0:" in done.stdout
+        assert ("have local steps of their own" in done.output) == (method == "ditto")
 
 
 def test_check_warns_of_rounds_longer_than_their_time_limit(tmp_path):
