@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from fedapp.core.errors import OWN, UserError, unknown
+from fedapp.core.extension_files import own_mistake
 from fedapp.models.quick_layers import use_quick_layers
 
 NormLayer = Callable[[int], nn.Module]
@@ -72,7 +73,8 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
         A module that maps float32 [B, channels, H, W] to features [B, feature_dim].
 
     Raises:
-        UserError: unknown name or `bn`, images that are too small, or a model that is too large.
+        UserError: unknown name or `bn`, images that are too small, a model that is too large, or a
+            network of the user's own that does not give the features that its row states.
     """
     if name not in BACKBONES:
         raise unknown("model", name, BACKBONES, OWN)
@@ -83,8 +85,31 @@ def build_extractor(name: str, channels: int, image_size: int, bn: str = "batch"
     build = partial(BACKBONES[name].build, channels, image_size, NORMS[bn])
     check_memory(name, image_size, build)
     extractor = build()
+    if name not in _BUILT_IN:
+        _check_features(name, extractor, channels, image_size)
     use_quick_layers(extractor)
     return extractor
+
+
+def _check_features(name: str, extractor: nn.Module, channels: int, image_size: int) -> None:
+    """Raise UserError unless an extractor maps two images to [2, feature_dim]."""
+    images, width = torch.zeros(2, channels, image_size, image_size), BACKBONES[name].feature_dim
+    was_training = extractor.training
+    try:
+        with torch.no_grad():
+            shape = list(extractor.eval()(images).shape)
+    except Exception as error:
+        where = own_mistake(error) or f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"model '{name}' cannot take images of shape {list(images.shape)}: {where}"
+        ) from error
+    finally:
+        extractor.train(was_training)
+    if shape != [2, width]:
+        raise UserError(
+            f"model '{name}' maps two images to features of shape {shape}, but its BackboneInfo "
+            f"has feature_dim={width}, so that it must be [2, {width}]"
+        )
 
 
 def check_memory(name: str, image_size: int, build: Callable[[], nn.Module]) -> None:
@@ -238,3 +263,4 @@ BACKBONES: dict[str, BackboneInfo] = {
     "mobilenet": BackboneInfo(_mobilenet, 1024, True, 16),
     "mobilenetv2": BackboneInfo(_mobilenetv2, 1280, True, 8),
 }
+_BUILT_IN = frozenset(BACKBONES)  # the others are of the user or of another package

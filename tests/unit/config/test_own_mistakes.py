@@ -77,7 +77,25 @@ def test_so_it_does_in_a_network(named, tmp_path):
     assert "mine.py line 3: TypeError: own() takes 1 positional argument" in found
 
 
-def test_the_error_of_a_long_traceback_is_kept(named, tmp_path):
+def test_a_network_with_another_number_of_features_is_explained(named, tmp_path):
     content = NETWORK.format(arguments="*sizes", width=128)
     found = mistake(named, tmp_path, content, method="fedavg", model="own")
+    assert found == (
+        "model 'own' maps two images to features of shape [2, 64], but its BackboneInfo has "
+        "feature_dim=128, so that it must be [2, 128]"
+    )
+
+
+def test_a_network_that_cannot_take_the_images_is_explained(named, tmp_path):
+    network = NETWORK.replace("nn.Flatten()", "nn.Linear(3, 4)")
+    content = network.format(arguments="*sizes", width=64)
+    found = mistake(named, tmp_path, content, method="fedavg", model="own")
+    assert found.startswith("model 'own' cannot take images of shape [2, 1, 8, 8]: RuntimeError: ")
+
+
+def test_the_error_of_a_long_traceback_is_kept(named, tmp_path):
+    content = CLIENT.replace("update):", "update, lr):").replace("pass", "update.shared['x'] @ 1")
+    content = content.replace("from clients.base", "import torch\nfrom clients.base")
+    content = content.replace("update.shared['x'] @ 1", "torch.ones(2) @ torch.ones(3)")
+    found = mistake(named, tmp_path, content, method="bad")
     assert "RuntimeError" in found.splitlines()[-1]
