@@ -108,5 +108,5 @@ def _audience(file: Path) -> str:
         "ca.key": "no host: keep it offline; `--renew` needs it",
         "superlink.key": "the SuperLink, secret",
     }
-    public = "the SuperLink's operator: flwr supernode register"
+    public = "the machine that starts runs, once: flwr supernode register"
     return known.get(file.name, public if file.suffix == ".pub" else "only this SuperNode, secret")

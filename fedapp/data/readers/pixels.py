@@ -34,13 +34,16 @@ def read_central_square(path: Path, side: int, mode: str = "") -> np.ndarray:
 def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
     """Return an image, stretched to `side` if given, as uint8 [H, W, 1] (greyscale) or [H, W, 3].
 
+    It is turned upright as its EXIF data say.
+
     Raises:
         UserError: the image has more than 8 bits per channel; the message contains `name`.
     """
+    from PIL import ImageOps
     from PIL.Image import Resampling
 
     check_depth(name, image)
-    plain = image.convert(_mode(image))
+    plain = ImageOps.exif_transpose(image).convert(_mode(image))
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Resampling.BILINEAR)
     return _pixels(plain)

@@ -11,7 +11,7 @@ from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
 from fedapp.data.readers.images import load_image_folder
 from fedapp.data.readers.own_images import load_named_images
-from fedapp.data.readers.pixels import read_central_square
+from fedapp.data.readers.pixels import read_central_square, read_image
 from fedapp.interface.training import run
 from fedapp.results.run_directory import RunDirectory
 
@@ -99,6 +99,9 @@ def test_a_photo_is_turned_as_its_camera_says(tmp_path):
     pixels = read_central_square(tmp_path / "turned.jpg", 10)
     assert (pixels[:, 6:] > 200).all()  # now the right half is
     assert (pixels[:, :4] < 50).all()
+    whole = read_image(tmp_path / "turned.jpg")
+    assert (whole[:, 24:] > 200).all()
+    assert (whole[:, :16] < 50).all()
 
 
 def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size_and_looks_the_same(tmp_path):
