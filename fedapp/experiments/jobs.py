@@ -104,11 +104,19 @@ def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resourc
     """Run on worker processes, with the output on stderr; return the exit code.
 
     An interrupted run interrupts this process too, so that no further run starts.
+
+    Raises:
+        UserError: it ended before it was completed, and has no log but this terminal.
     """
     with stdout_to_stderr():
         code = launch.run(project, overrides, resources)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
+    if code:
+        raise UserError(
+            f"it ended with exit code {code} before it was completed: its last lines in this "
+            "terminal say why"
+        )
     return code
 
 

@@ -136,3 +136,9 @@ def test_no_run_follows_one_that_was_interrupted(monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_: INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):
         jobs.run_attached(ROOT, {}, Resources())
+
+
+def test_a_run_without_a_log_sends_its_reader_to_the_terminal(monkeypatch):
+    monkeypatch.setattr(launch, "run", lambda *_: 1)
+    problem = jobs.problem_of(lambda: jobs.run_attached(ROOT, {}, Resources()))
+    assert problem.endswith("before it was completed: its last lines in this terminal say why")
