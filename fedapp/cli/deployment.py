@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedapp.cli.options import AsJson, Overrides, Project, show
-from fedapp.engines.deployment.doctor import examine
+from fedapp.engines.deployment.doctor import Check, examine
 
 Ports = Annotated[
     list[int] | None,
@@ -70,6 +70,9 @@ def doctor(
     image_size: Annotated[
         int, typer.Option(min=0, help="The run's image-size, if its images are scaled.")
     ] = 0,
+    test_share: Annotated[
+        float, typer.Option(min=0.0, max=0.9, help="The run's test-share, if images are held out.")
+    ] = 0.0,
     config: Overrides = None,
     project: Project = Path("."),
     as_json: AsJson = False,
@@ -82,14 +85,17 @@ def doctor(
     """
     from fedapp.engines.deployment.doctor_federation import examine_federation
 
-    checks = examine(dataset, data_dir, classes, image_size)
+    checks = examine(dataset, data_dir, classes, image_size, test_share)
     checks += examine_federation(certificates, superlink, port or [])
-    if config:
-        from fedapp.engines.deployment.protections import protections_of  # imports NumPy
-
-        checks += protections_of(project, config)
+    checks += _protections(project, config) if config else []
     show("Checks", [check.row() for check in checks], as_json)
     raise SystemExit(0 if all(check.ok for check in checks) else 1)
+
+
+def _protections(project: Path, config: list[str]) -> list[Check]:
+    from fedapp.engines.deployment.protections import protections_of  # imports NumPy
+
+    return list(protections_of(project, config))
 
 
 def _audience(file: Path) -> str:

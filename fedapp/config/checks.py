@@ -81,6 +81,11 @@ def _check_data(config: RunConfig) -> None:
             f"run-config key 'image-size' is {config.image_size}, but the images of dataset "
             f"'{config.dataset}' are {info.image_size}x{info.image_size}; set it to 0"
         )
+    if config.test_share and (info.image_size or config.partition == "own"):
+        raise UserError(
+            f"run-config key 'test-share' is {config.test_share:g}, but dataset '{config.dataset}' "
+            f"with partition '{config.partition}' has test images of its own; set it to 0"
+        )
     parse_augmentation(config.augmentation)
     if info.streams:
         check_streamed(config.augmentation)

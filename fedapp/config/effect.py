@@ -131,6 +131,9 @@ APPLIES: dict[str, Test] = {
     "download": _downloads,
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
     "image-size": lambda config, _: not find_dataset(config.dataset).image_size,
+    "test-share": lambda config, _: (
+        not find_dataset(config.dataset).image_size and config.partition != "own"
+    ),
     "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
     "classes": _with("partition", "own"),
     "shards": _with("partition", "shards"),

@@ -62,6 +62,13 @@ class DataKeys(Keys):
         description="scale the central square of each image to this side in pixels; 0: images are "
         "squares of one size",
     )
+    test_share: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.9,
+        description="share of each class to hold out for tests, for data without test images; 0: "
+        "the data set has test images",
+    )
     decode_threads: Recording[Threads] = Field(
         0, description="threads per process that decode imagenet100; 0: one per core, at most 8"
     )

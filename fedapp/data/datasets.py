@@ -154,23 +154,14 @@ def find_dataset(name: str) -> DatasetInfo:
     return DATASETS[row_name(name)]
 
 
-def load_dataset(
-    name: str,
-    data_dir: str = "",
-    download: bool = False,
-    class_list: str = "",
-    classes: str = "",
-    image_size: int = 0,
-) -> Dataset:
+def load_dataset(name: str, data_dir: str = "", download: bool = False, **options: Any) -> Dataset:
     """Load a data set, from the cache of decoded data where possible.
 
     Args:
         name: a key of `DATASETS`.
         data_dir: folder with the files; "": the folder for downloads.
         download: fetch a missing public data set.
-        class_list: file with the ImageNet classes to use, absolute or in data-dir.
-        classes: class names of own images, by label; "": the existing folders.
-        image_size: side in pixels that the images' central squares are scaled to; 0: they are not.
+        options: further fields of `Origin`.
 
     Raises:
         UserError: unknown name, absent, damaged or unreadable files, a failed download, or a reader
@@ -178,7 +169,7 @@ def load_dataset(
     """
     info = find_dataset(name)
     try:
-        origin = Origin(name, data_dir, download, class_list, classes, image_size)
+        origin = Origin(name, data_dir, download, **options)
         arrays = dict(info.read(origin))
     except OSError as error:
         location = f"data-dir {data_dir}" if data_dir else "the cache folder"
@@ -188,7 +179,7 @@ def load_dataset(
         ) from error
     names = tuple(str(item) for item in arrays.pop("classes"))
     _check_encoding(name, names)
-    _check_side(name, arrays["train_images"].shape[1], image_size)
+    _check_side(name, arrays["train_images"].shape[1], origin.image_size)
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
     return Dataset(name, names, mean, std, **arrays, pools_test=info.pools_test)
@@ -218,7 +209,7 @@ def _check_side(dataset: str, side: int, wanted: int) -> None:
 def _read_images(origin: Origin) -> Arrays:
     """Read one folder that is divided among clients, or one host's own part of the data."""
     if not origin.classes:
-        return load_image_folder(origin.data_dir, origin.image_size)
+        return load_image_folder(origin)
     return load_named_images(origin.data_dir, class_names(origin.classes), origin.image_size)
 
 

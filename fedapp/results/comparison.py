@@ -22,14 +22,18 @@ from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
 _VARIABLE_KEYS = marked_keys(RunKeys, RECORDING, MACHINE)
 _DEFAULTS = {key: value for key, value in RunKeys.defaults().items() if value != "auto"}
 Tables = dict[str, list[dict[str, Any]]]
+_IMAGES = (  # they decide on what images a model is tested
+    "dataset", "data-dir", "image-size", "test-share", "class-list", "classes", "pool-data",
+)  # fmt: skip
+_IMAGES = (  # they decide on what images a model is tested
+    "dataset", "data-dir", "image-size", "test-share", "class-list", "classes", "pool-data",
+)  # fmt: skip
 # Settings that name a group wherever they differ: a method does not choose them.
 _PROTOCOL = (
-    "dataset", "data-dir", "image-size", "class-list", "classes", "model", "partition", "shards",
-    "alpha", "lda-cap", "classes-per-client", "unbalanced-sigma", "partition-file", "pool-data",
-    "partition-seed", "stochastic-every", "stochastic-from", "num-clients", "participation",
-    "num-rounds",
+    *_IMAGES, "model", "partition", "shards", "alpha", "lda-cap", "classes-per-client",
+    "unbalanced-sigma", "partition-file", "partition-seed", "stochastic-every", "stochastic-from",
+    "num-clients", "participation", "num-rounds",
 )  # fmt: skip
-_IMAGES = ("dataset", "data-dir", "image-size", "class-list", "classes", "pool-data")  # of a test
 _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
     "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",

@@ -20,8 +20,8 @@ from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 
 
 @lru_cache(maxsize=1)
-def _dataset(*origin: Any) -> Dataset:
-    return load_dataset(*origin)
+def _dataset(name: str, data_dir: str, download: bool, **options: Any) -> Dataset:
+    return load_dataset(name, data_dir, download, **options)
 
 
 def clear_data_cache() -> None:
@@ -45,8 +45,8 @@ def load_run_dataset(config: RunConfig, data_dir: str = "") -> Dataset:
     """
     folder = data_dir or config.data_dir
     data = _dataset(
-        config.dataset, folder, config.download, config.class_list, config.classes,
-        config.image_size,
+        config.dataset, folder, config.download, class_list=config.class_list,
+        classes=config.classes, image_size=config.image_size, test_share=config.test_share,
     )  # fmt: skip
     if config.pool_data is True:
         data = data.pooled()

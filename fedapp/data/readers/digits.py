@@ -6,6 +6,7 @@ import numpy as np
 
 from fedapp.core.arrays import Arrays
 from fedapp.data.readers.cache import cached_arrays
+from fedapp.data.readers.held_out import held_out
 from fedapp.data.readers.sources import Origin
 
 DIGITS_MEAN = (0.3055,)
@@ -24,11 +25,7 @@ def _decode() -> Arrays:
     digits = load_digits()
     images = np.rint(digits.images * 255 / 16).astype(np.uint8)[..., None]
     labels = digits.target.astype(np.int64)
-    rng = np.random.default_rng(0)
-    is_test = np.zeros(len(labels), dtype=bool)
-    for label in range(10):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        is_test[members[: round(len(members) / 5)]] = True
+    is_test = held_out(labels, 0.2)
     return {
         "classes": np.array([str(digit) for digit in range(10)]),
         "mean": np.array(DIGITS_MEAN),

@@ -14,14 +14,21 @@ from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
-from fedapp.core.progress import tracked
 from fedapp.data.readers.cache import cached_arrays, file_version
+from fedapp.data.readers.held_out import held_out
 from fedapp.data.readers.pixels import read_central_square, read_image
+from fedapp.data.readers.sources import Origin
+from fedapp.data.readers.stacking import (
+    SCALE_THEM,
+    channel_statistics,
+    square_side,
+    stack_photos,
+    unify_channels,
+)
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff")
 IMAGE_FOLDERS = "train/CLASS/*.jpg and test/CLASS/*.jpg (or .png, .webp, .bmp, .tif)"
@@ -30,9 +37,7 @@ _OTHER_IMAGES = (
     ".dng", ".nef", ".cr2",
 )  # fmt: skip
 SPLITS = ("train", "test")
-_STATISTICS_CHUNK = 1000
-_MOST_PROBLEMS = 100  # images that cannot be used; then the others are not looked at
-SCALE_THEM = "; set image-size=N to scale the central square of each image to N x N pixels"
+HOLD_OUT = "; set test-share=0.2 to hold a fifth of each class out for tests"
 
 
 @dataclass(frozen=True)
@@ -42,44 +47,57 @@ class ImageFiles:
     names: list[str]
     labels: np.ndarray
 
+    def part(self, chosen: np.ndarray) -> ImageFiles:
+        """Return the images that `chosen`, bool [n], marks."""
+        return ImageFiles([self.names[row] for row in np.flatnonzero(chosen)], self.labels[chosen])
 
-def load_image_folder(data_dir: str, side: int = 0) -> Arrays:
+
+def load_image_folder(origin: Origin) -> Arrays:
     """Return classes, mean, std and the images and labels of both splits of an image folder.
 
     Images are RGB, or have one channel when all of them are greyscale. Mean and standard deviation
-    are those of the training images. With `side` their central squares are scaled to it.
+    are those of the training images.
 
     Raises:
-        UserError: the layout is wrong, a file cannot be read or, without `side`, differs in size.
+        UserError: the layout is wrong, a file cannot be read or differs in size and is not to be
+            scaled.
     """
-    if not data_dir:
+    if not origin.data_dir:
         raise UserError(f"dataset 'images' needs data-dir: a folder with {IMAGE_FOLDERS}")
-    root = absolute(data_dir, "data-dir")
-    classes = _classes(root)
-    splits = {split: images_by_class(root, [f"{split}/{c}" for c in classes]) for split in SPLITS}
+    root = absolute(origin.data_dir, "data-dir")
+    if origin.test_share:
+        classes, splits = _divided(root, origin.test_share)
+    else:
+        classes = _classes(root)
+        splits = {s: images_by_class(root, [f"{s}/{c}" for c in classes]) for s in SPLITS}
 
     def decode() -> Arrays:
-        images = decode_splits(root, splits, side)
+        images = decode_splits(root, splits, origin.image_size)
         mean, std = channel_statistics(images["train_images"])
         return {"classes": np.array(classes), "mean": mean, "std": std, **images}
 
-    return cached_arrays("images", scaled_source(root, side), file_versions(root, splits), decode)
+    return cached_arrays("images", origin.source(root), file_versions(root, splits), decode)
 
 
-def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation per channel of uint8 [n, H, W, ch], on the scale 0..1.
+def _divided(root: Path, share: float) -> tuple[list[str], dict[str, ImageFiles]]:
+    """Return the classes, and the splits of which a share of each class is held out for tests.
 
-    The deviation is at least one grey level, so that division by it is safe.
+    The class folders are in `root`, or in its folder "train".
     """
-    total = np.zeros(images.shape[-1])
-    squares = np.zeros(images.shape[-1])
-    for start in range(0, len(images), _STATISTICS_CHUNK):
-        values = images[start : start + _STATISTICS_CHUNK].reshape(-1, images.shape[-1]) / 255.0
-        total += values.sum(axis=0)
-        squares += (values * values).sum(axis=0)
-    pixels = images[..., 0].size
-    mean = total / pixels
-    return mean, np.sqrt(np.maximum(squares / pixels - mean * mean, 1 / 255**2))
+    if (root / "test").is_dir():
+        raise UserError(
+            f"run-config key 'test-share' is {share:g}, but data-dir {root} has a folder 'test' "
+            "with test images; set it to 0"
+        )
+    if not root.is_dir():
+        raise UserError(f"there is no data-dir {root}; it must have folders CLASS/*.jpg")
+    inside = "train/" if (root / "train").is_dir() else ""
+    classes = class_folders(root / inside)
+    if len(classes) < 2:
+        raise UserError(f"{root / inside} must have at least two class folders")
+    files = images_by_class(root, [f"{inside}{name}" for name in classes])
+    is_test = held_out(files.labels, share)
+    return classes, {"train": files.part(~is_test), "test": files.part(is_test)}
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -94,7 +112,10 @@ def _classes(root: Path) -> list[str]:
     for split in SPLITS:
         if not (root / split).is_dir():
             missing = f"no folder '{split}' in" if root.is_dir() else "there is no"
-            raise UserError(f"{missing} data-dir {root}; it must be laid out as {IMAGE_FOLDERS}")
+            hint = HOLD_OUT if root.is_dir() else ""
+            raise UserError(
+                f"{missing} data-dir {root}; it must be laid out as {IMAGE_FOLDERS}{hint}"
+            )
         by_split[split] = set(class_folders(root / split))
     for split, other in (SPLITS, SPLITS[::-1]):
         if extra := by_split[split] - by_split[other]:
@@ -158,11 +179,6 @@ def file_versions(root: Path, splits: Mapping[str, ImageFiles]) -> list[str]:
     return [file_version(name, (root / name).stat()) for name in names]
 
 
-def scaled_source(root: object, side: int) -> str:
-    """Return the source of a cache entry whose images are scaled to `side`, or are not (0)."""
-    return f"{root} at {side}" if side else str(root)
-
-
 def decode_splits(root: Path, splits: Mapping[str, ImageFiles], side: int = 0) -> Arrays:
     """Return the images and labels of the splits, by "<split>_images" and "<split>_labels".
 
@@ -198,78 +214,3 @@ def read_images(
     """
     paths = [root / name for name in names]
     return stack_photos(paths, lambda position: read(paths[position]), side, hint)
-
-
-def stack_photos(
-    names: Sequence[object], read: Callable[[int], np.ndarray], side: int, hint: str = ""
-) -> tuple[np.ndarray, bool]:
-    """Return photos as uint8 [n, side, side, 3], and whether all are greyscale.
-
-    Args:
-        names: of the photos, for errors.
-        read: returns the photo at a position in `names` as uint8 [H, W, 1] or [H, W, 3].
-        side: of the square images in pixels.
-        hint: what to do about photos of another size.
-
-    Raises:
-        UserError: photos cannot be read or have another size (it tells how many), or this machine's
-            memory cannot hold them all.
-    """
-    count = len(names)
-    needed, memory = 3 * count * side**2, psutil.virtual_memory().total
-    if needed > memory:
-        raise UserError(
-            f"{count} images of {side}x{side} pixels need {needed / 1e9:.0f} GB of memory, and "
-            f"this machine has {memory / 1e9:.0f}: make the images smaller"
-        )
-    images = np.empty((count, side, side, 3), dtype=np.uint8)
-    grey, problems = True, []
-    for index in tracked(range(count), "decoding images", count):
-        try:
-            photo = read(index)
-            _check_size(names[index], photo, side, hint)
-        except UserError as problem:
-            problems.append(str(problem))
-            if len(problems) == _MOST_PROBLEMS:
-                break
-        else:
-            grey = grey and photo.shape[2] == 1
-            images[index] = photo  # broadcasts one grey channel to three
-    if problems:
-        raise UserError(_summary(problems))
-    return images, grey
-
-
-def _check_size(name: object, photo: np.ndarray, side: int, hint: str) -> None:
-    if photo.shape[:2] != (side, side):
-        raise UserError(
-            f"all images must have the same size, but {name} is "
-            f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}{hint}"
-        )
-
-
-def _summary(problems: Sequence[str]) -> str:
-    """Return one sentence about images that cannot be used: the first, and how many there are."""
-    if len(problems) == 1:
-        return problems[0]
-    more = f"{len(problems) - 1}{' or more' if len(problems) == _MOST_PROBLEMS else ''}"
-    return f"{problems[0]}; {more} more images cannot be used, for example: {problems[1]}"
-
-
-def unify_channels(pixels: Mapping[str, tuple[np.ndarray, bool]]) -> Arrays:
-    """Return each split's images, as uint8 [n, H, W, 1] if all images are greyscale.
-
-    `pixels` has the results of `stack_photos` by split. Otherwise images keep three channels.
-    """
-    channels = 1 if all(grey for _, grey in pixels.values()) else 3
-    return {
-        split: np.ascontiguousarray(images[..., :channels]) for split, (images, _) in pixels.items()
-    }
-
-
-def square_side(name: object, photo: np.ndarray) -> int:
-    """Return the side of a photo [H, W, channels]; raises UserError unless H is W."""
-    height, width = photo.shape[:2]
-    if height != width:
-        raise UserError(f"images must be square, but {name} is {width}x{height}{SCALE_THEM}")
-    return int(width)

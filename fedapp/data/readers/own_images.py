@@ -22,8 +22,8 @@ from fedapp.data.readers.images import (
     decode_splits,
     file_versions,
     images_by_class,
-    scaled_source,
 )
+from fedapp.data.readers.sources import Origin
 
 
 def class_names(text: str) -> tuple[str, ...]:
@@ -69,7 +69,8 @@ def load_named_images(data_dir: str, classes: Sequence[str], side: int = 0) -> A
         return {"classes": np.array(classes), "mean": half, "std": half, **images}
 
     versions = [*classes, *file_versions(root, splits)]
-    return cached_arrays("own-images", scaled_source(root, side), versions, decode)
+    source = Origin("images", image_size=side).source(root)
+    return cached_arrays("own-images", source, versions, decode)
 
 
 def _files(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:

@@ -16,8 +16,8 @@ from fedapp.core.paths import absolute, cache_folder
 from fedapp.data.readers.cache import cached_arrays, file_version
 from fedapp.data.readers.folder_formats import CinicFormat, FlowersFormat, TinyImageNetFormat
 from fedapp.data.readers.formats import CifarFormat, FileFormat, IdxFormat, locate
-from fedapp.data.readers.images import channel_statistics
 from fedapp.data.readers.sources import Origin
+from fedapp.data.readers.stacking import channel_statistics
 
 
 @dataclass(frozen=True)

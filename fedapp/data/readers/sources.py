@@ -21,6 +21,8 @@ class Origin:
         class_list: file with the requested classes of ImageNet; "": the first 100.
         classes: names of a federation's classes, for clients' own images; "": the existing folders.
         image_size: side in pixels that the images' central squares are scaled to; 0: they are not.
+        test_share: share of each class that is held out for tests, for data without test images;
+            0: the data have them.
     """
 
     name: str
@@ -29,6 +31,13 @@ class Origin:
     class_list: str = ""
     classes: str = ""
     image_size: int = 0
+    test_share: float = 0.0
+
+    def source(self, root: object) -> str:
+        """Return a name for what is read from a folder in this way, for the cache."""
+        scaled = f" at {self.image_size}" if self.image_size else ""
+        divided = f" with {self.test_share:g} held out" if self.test_share else ""
+        return f"{root}{scaled}{divided}"
 
 
 class Images(Protocol):

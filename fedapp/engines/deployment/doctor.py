@@ -38,15 +38,22 @@ class Check:
 
 
 def examine(
-    dataset: str = "digits", data_dir: str = "", classes: str = "", image_size: int = 0
+    dataset: str = "digits",
+    data_dir: str = "",
+    classes: str = "",
+    image_size: int = 0,
+    test_share: float = 0.0,
 ) -> list[Check]:
     """Run the checks of the machine; a failed check states what would be right.
 
     With `classes` the images in `data_dir` are those of one host alone, as with partition 'own'.
     """
     checks = [*_versions(), attempt("devices", _devices), *_disks()]
-    read = partial(_own_data, data_dir, classes) if classes else partial(_data, dataset, data_dir)
-    return [*checks, attempt("data", partial(read, image_size))]
+    if classes:
+        data = partial(_own_data, data_dir, classes, image_size)
+    else:
+        data = partial(_data, dataset, data_dir, image_size=image_size, test_share=test_share)
+    return [*checks, attempt("data", data)]
 
 
 def _versions() -> list[Check]:
@@ -123,10 +130,10 @@ def _disk(name: str, folder: Path) -> Check:
     return Check(name, enough, text + ("" if enough else f"; {_DISK_GB:g} GB to write is needed"))
 
 
-def _data(dataset: str, data_dir: str, image_size: int) -> str:
+def _data(dataset: str, data_dir: str, **options: Any) -> str:
     from fedapp.data.datasets import load_dataset
 
-    data = load_dataset(dataset, data_dir, image_size=image_size)
+    data = load_dataset(dataset, data_dir, **options)
     return f"{dataset}: {len(data.train_labels)} training images of {data.num_classes} classes"
 
 

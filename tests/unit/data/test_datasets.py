@@ -10,7 +10,7 @@ import pytest
 
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import DATASETS, load_dataset
-from fedapp.data.readers.images import channel_statistics
+from fedapp.data.readers.stacking import channel_statistics
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -87,18 +87,10 @@ def test_grey_images_keep_one_channel_and_validation_may_be_the_test(tmp_path):
     assert data.channels == len(data.mean) == 1
 
 
-def test_images_of_any_size_are_scaled_and_kept_apart_in_the_cache(tmp_path):
-    train = {"img": rows(1, 0)["img"] + rows(1, 0, side=9)["img"], "label": [0, 1]}
-    copy = str(write(tmp_path / "sizes", {"train": train, "test": rows(2, 0, side=5)}))
-    for side in (6, 7):
-        data = load_dataset(NAME, copy, image_size=side)
-        assert data.train_images.shape == data.test_images.shape == (2, side, side, 3)
-
-
 @pytest.mark.parametrize(
     ("splits", "words"),
     [
-        ({"train": rows(2, 0)}, r"have the splits \['train'\], not train and test"),
+        ({"train": rows(2, 0)}, r"have the splits \['train'\], not train and test; set test-share"),
         (
             {"train": rows(2, 0), "test": rows(2, 0, side=9)},
             r"same size, but image 0 of test in .* is 9x9 and not 8x8",

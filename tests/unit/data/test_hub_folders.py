@@ -40,7 +40,7 @@ def decoded(tmp_path, monkeypatch) -> list[str]:
     monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
     monkeypatch.setattr(hub, "_check_reachable", lambda name: None)
-    monkeypatch.setattr(hub, "_decode", decode)
+    monkeypatch.setattr(hub, "decode", decode)
     return contents
 
 

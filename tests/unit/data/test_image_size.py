@@ -9,7 +9,6 @@ from PIL import Image, ImageDraw
 from fedapp.analysis.classify import TrainedModel
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
-from fedapp.data.readers.images import load_image_folder
 from fedapp.data.readers.own_images import load_named_images
 from fedapp.data.readers.pixels import read_central_square, read_image
 from fedapp.interface.training import run
@@ -52,7 +51,7 @@ def test_the_central_square_of_each_photo_is_scaled(folder):
 
 
 def test_each_size_is_kept_in_the_cache_under_its_own_name(folder):
-    sides = [load_image_folder(str(folder), side)["train_images"].shape[1] for side in (8, 20, 8)]
+    sides = [load_dataset("images", str(folder), image_size=side).image_size for side in (8, 20, 8)]
     assert sides == [8, 20, 8]
 
 
@@ -83,7 +82,7 @@ def test_all_broken_files_are_counted_in_one_attempt(folder):
 
 
 def test_no_more_files_are_tried_than_the_error_can_count(folder, monkeypatch):
-    monkeypatch.setattr("fedapp.data.readers.images._MOST_PROBLEMS", 3)
+    monkeypatch.setattr("fedapp.data.readers.stacking._MOST_PROBLEMS", 3)
     for path in (folder / "train").glob("*/*"):
         path.write_text("no image")
     with pytest.raises(UserError, match="; 2 or more more images cannot be used"):

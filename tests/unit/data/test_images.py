@@ -9,8 +9,8 @@ from PIL import Image
 
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import Dataset, load_dataset
-from fedapp.data.readers.images import channel_statistics, stack_photos
 from fedapp.data.readers.pixels import read_image
+from fedapp.data.readers.stacking import channel_statistics, stack_photos
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -56,7 +56,7 @@ def test_mean_and_deviation_are_those_of_the_training_images(folder):
 
 
 def test_statistics_in_chunks_are_exact_and_a_constant_channel_can_be_divided_by(monkeypatch):
-    monkeypatch.setattr("fedapp.data.readers.images._STATISTICS_CHUNK", 3)
+    monkeypatch.setattr("fedapp.data.readers.stacking._STATISTICS_CHUNK", 3)
     images = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 2), dtype=np.uint8)
     images[..., 1] = 9
     mean, std = channel_statistics(images)

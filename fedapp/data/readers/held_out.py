@@ -1,0 +1,17 @@
+"""Test images for data that have none: a share of each class, the same on every host."""
+
+import numpy as np
+
+
+def held_out(labels: np.ndarray, share: float) -> np.ndarray:
+    """Return which images are for tests, bool [n]: this share of each class, drawn once for all.
+
+    A class with two images or more has at least one for tests and one for training.
+    """
+    rng = np.random.default_rng(0)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        count = min(max(1, round(len(members) * share)), len(members) - 1)
+        chosen[members[:count]] = True
+    return chosen

@@ -1,0 +1,178 @@
+"""The rows of a data set of the Hugging Face hub, decoded to images and labels."""
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fedapp.core.arrays import Arrays
+from fedapp.core.errors import UserError
+from fedapp.core.paths import cache_folder
+from fedapp.data.readers.held_out import held_out
+from fedapp.data.readers.images import HOLD_OUT
+from fedapp.data.readers.pixels import central_square, to_bytes
+from fedapp.data.readers.sources import Origin
+from fedapp.data.readers.stacking import (
+    SCALE_THEM,
+    channel_statistics,
+    square_side,
+    stack_photos,
+    unify_channels,
+)
+
+TEST_SPLITS = ("test", "validation", "valid", "val")
+LABELS = ("label", "fine_label", "labels")
+
+
+def library(name: str) -> ModuleType:
+    """Import a library of the extra "hub"; raises UserError if it is not installed."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"data sets of the hub need the package '{name}' ({error}); install it with "
+            "pip install -e '.[hub]'"
+        ) from error
+
+
+def decode(root: Path, subset: str, origin: Origin) -> Arrays:
+    """Return classes, mean, std and the images and labels of both splits of a copy in `root`.
+
+    Raises:
+        UserError: the library is missing, or the files are damaged or not images with labels.
+    """
+    datasets = library("datasets")
+    # The library's own copy, in Arrow, is needed only until the images are decoded.
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=cache_folder(), prefix=".hub-") as scratch:
+        try:
+            splits = datasets.load_dataset(str(root), subset or None, cache_dir=scratch)
+        except Exception as error:  # damaged files, unknown subsets: dozens of types
+            first = str(error).strip().partition("\n")[0]
+            raise UserError(f"cannot read the Parquet files in {root}: {first}") from error
+        return _arrays(root, splits, origin)
+
+
+def _arrays(root: Path, found: Mapping[str, Any], origin: Origin) -> Arrays:
+    train = found.get("train")
+    if train is None:
+        raise UserError(f"the data in {root} have the splits {sorted(found)}, not train and test")
+    image, label = _columns(root, train.features)
+    names = getattr(train.features[label], "names", None)
+    splits = {"train": train, "test": _test_of(root, found, origin.test_share)}
+    for split, rows in splits.items():
+        if rows is not None and not len(rows):
+            raise UserError(f"the split {split} in {root} is empty")
+    if splits["test"] is None:
+        is_test = held_out(_labels(root, "train", train, label, names), origin.test_share)
+        splits = {
+            split: train.select(np.flatnonzero(chosen))
+            for split, chosen in (("train", ~is_test), ("test", is_test))
+        }
+    labels = {s: _labels(root, s, rows, label, names) for s, rows in splits.items()}
+    photos = {name: _Photos(root, name, splits[name], image) for name in splits}
+    pixels = _pixels(photos, origin.image_size)
+    highest = max(int(values.max()) for values in labels.values())
+    arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
+    for split in splits:
+        arrays[f"{split}_images"], arrays[f"{split}_labels"] = pixels[split], labels[split]
+    arrays["mean"], arrays["std"] = channel_statistics(pixels["train"])
+    return arrays
+
+
+def _test_of(root: Path, found: Mapping[str, Any], share: float) -> Any:
+    """Return the test split; None if a share of the training split is to be held out instead.
+
+    Raises:
+        UserError: there is none and nothing is to be held out, or both.
+    """
+    name = next((split for split in TEST_SPLITS if split in found), "")
+    if name and share:
+        raise UserError(
+            f"run-config key 'test-share' is {share:g}, but the data in {root} have a split "
+            f"'{name}' with test images; set it to 0"
+        )
+    if not (name or share):
+        raise UserError(
+            f"the data in {root} have the splits {sorted(found)}, not train and test{HOLD_OUT}"
+        )
+    return found.get(name)
+
+
+def _columns(root: Path, features: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of the image and the label column."""
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    labels = [name for name in LABELS if name in kinds]
+    labels += [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    if not images or not labels:
+        raise UserError(f"the data in {root} have the columns {kinds}, not an image and a label")
+    return images[0], labels[0]
+
+
+def _labels(
+    root: Path, split: str, rows: Any, column: str, names: Sequence[str] | None
+) -> np.ndarray:
+    """Return a column as int64 [n]; raises UserError unless all values are valid labels."""
+    values = list(rows[column])  # read once: each access converts the whole column
+    for number, label in enumerate(values):
+        if not isinstance(label, int) or label < 0 or (names and label >= len(names)):
+            limit = f" to {len(names) - 1}" if names else " on"
+            raise UserError(
+                f"row {number} of {split} in {root} has {reprlib.repr(label)} in the column "
+                f"'{column}', which must have labels, whole numbers from 0{limit}"
+            )
+    return np.array(values, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Photos:
+    """The images of one split: a column of its rows."""
+
+    root: Path
+    split: str
+    rows: Any
+    column: str
+
+    def names(self) -> list[str]:
+        """Return the names of all images."""
+        return [self.name(row) for row in range(len(self.rows))]
+
+    def name(self, row: int) -> str:
+        """Return the name of an image for errors."""
+        return f"image {row} of {self.split} in {self.root}"
+
+    def read(self, row: int, side: int = 0) -> np.ndarray:
+        """Decode an image, uint8 [H, W, 1 or 3]; with `side` its central square, scaled to it."""
+        name = self.name(row)
+        try:
+            if (photo := self.rows[row][self.column]) is None:
+                raise UserError(
+                    f"{name} is missing: its row has none in the column '{self.column}'"
+                )
+            return central_square(name, photo, side) if side else to_bytes(name, photo)
+        except UserError:
+            raise
+        except Exception as error:  # Pillow raises many types of exceptions
+            raise UserError(f"cannot read {name}: {error}") from error
+
+
+def _pixels(photos: Mapping[str, _Photos], side: int) -> Arrays:
+    """Return the images of each split; raises UserError if some cannot be used."""
+    hint = "" if side else SCALE_THEM
+    first = photos["train"]
+    every = side or square_side(first.name(0), first.read(0))
+    return unify_channels(
+        {
+            split: stack_photos(each.names(), partial(each.read, side=side), every, hint)
+            for split, each in photos.items()
+        }
+    )
