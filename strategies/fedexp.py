@@ -93,7 +93,7 @@ class FedExP(StatefulFedAvg):
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
         squares = np.array([result.squared_distance for result in results])
-        square, clients = squared_norm(update), len(self.federation.nodes)
+        square, clients = squared_norm(update), self.federation.num_clients
         eta = self.step_rule(squares, np.array(weights), square, self.epsilon, clients)
         self.report.metrics["step_length"] = eta
         self.kept = received if self.averages else {}  # the model before the last one

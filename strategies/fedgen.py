@@ -57,7 +57,7 @@ class FedGen(FedAvg):
 
     def query_clients(self, grid: Grid, timeout: float) -> None:
         """Query the label counts; a client without a valid answer sends them with its upload."""
-        missing = sorted(self.federation.nodes.keys() - self._label_counts.keys())
+        missing = sorted(self.federation.node_of.keys() - self._label_counts.keys())
         if not self.label_query or not missing:
             return
         clients_by_node = self.federation.by_node(missing)

@@ -64,7 +64,7 @@ def gather(grid: Grid, federation: Federation, process: ProcessContext, run: Run
     model = to_array_record(to_arrays(process.slot.shared))
     merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
     problems: dict[int, str] = {}
-    for clients in tracked(_groups(sorted(federation.nodes), merged), "statistics of clients"):
+    for clients in tracked(_groups(sorted(federation.node_of), merged), "statistics of clients"):
         answers = _answers(grid, federation, clients, model, config.round_timeout)
         for client in clients:
             try:

@@ -74,7 +74,7 @@ def wait_for_nodes(
     answered.log_places()
     pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
     left = {n: each[ROUNDS_LEFT] for n, each in answered.places.items() if ROUNDS_LEFT in each}
-    return Federation(answered.nodes, answered.examples, pool, rounds_left=left)
+    return Federation(answered.node_of, answered.examples, pool, rounds_left=left)
 
 
 class _Answered:
@@ -83,14 +83,14 @@ class _Answered:
     def __init__(self, num_clients: int, expected: Mapping[str, str]) -> None:
         self.num_clients, self.expected = num_clients, expected
         self.places: dict[int, Identity] = {}  # by node
-        self.nodes: dict[int, int] = {}  # node by client
+        self.node_of: dict[int, int] = {}  # node by client
         self.examples: dict[int, int] = {}  # number of training examples by client
         self.pool: dict[int, int] = {}  # nodes that host any client, by partition-id
         self.pool_size = 0
 
     def complete(self) -> bool:
         """Return whether every client has a node and every node of a pool has answered."""
-        return len(self.nodes) == self.num_clients and len(self.pool) == self.pool_size
+        return len(self.node_of) == self.num_clients and len(self.pool) == self.pool_size
 
     def add(self, reply: Message) -> None:
         """Add one node and its clients; raises UserError that names the node if it is refused."""
@@ -115,7 +115,7 @@ class _Answered:
             if not is_count(count) or not count:
                 name = _name(source, identity)
                 raise UserError(f"{name} reports {count} training images of client {client}")
-            self.nodes[client] = source
+            self.node_of[client] = source
             self.examples[client] = count
 
     def _rival(self, identity: Identity) -> int | None:
@@ -126,7 +126,7 @@ class _Answered:
             return first
         if identity["hosts-any"]:
             return self.pool.get(identity["partition-id"])
-        return next((self.nodes[c] for c in identity["clients"] if c in self.nodes), None)
+        return next((self.node_of[c] for c in identity["clients"] if c in self.node_of), None)
 
     def log_places(self) -> None:
         """Log how many nodes host how many clients, and on several hosts the name of each node."""
@@ -140,7 +140,7 @@ class _Answered:
 
     def missing(self, asked: set[int]) -> str:
         """Return the error sentence about clients that have no node, or nodes without answer."""
-        absent = [client for client in range(self.num_clients) if client not in self.nodes]
+        absent = [client for client in range(self.num_clients) if client not in self.node_of]
         silent = sorted(asked - self.places.keys())
         advice = "raise round-timeout if they need longer to start"
         if silent:
@@ -207,7 +207,7 @@ def forget(
     reason; it does not fail the run.
     """
     record = ConfigRecord({"state_key": state_key} if state_key else {"secrets": True})
-    pending = {*federation.nodes.values(), *federation.pool}
+    pending = {*federation.node_of.values(), *federation.pool}
     messages = [
         Message(RecordDict({TASK: record}), dst_node_id=node, message_type="query.forget")
         for node in sorted(pending)

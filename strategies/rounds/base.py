@@ -205,7 +205,7 @@ class ClientStrategy(RoundLoop):
             return []
         self._note_connected(grid)
         arrays = to_array_record(self.model_to_evaluate(from_array_record(arrays)))
-        self._evaluating = tasks = self._tasks(sorted(self.federation.nodes), 1)
+        self._evaluating = tasks = self._tasks(sorted(self.federation.node_of), 1)
         messages = self._messages(MessageType.EVALUATE, tasks, arrays, self.evaluation_extras)
         self.report.eval_bytes_down = sum(map(payload_bytes, messages))
         return messages

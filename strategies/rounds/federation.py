@@ -15,18 +15,23 @@ _COUNTS = {"client", "examples", "steps", "payload", "images", "reinitialised"} 
 class Federation:
     """The node and the number of training examples of every client.
 
-    Every node of a `pool` can host any client. With a pool, only the keys of `nodes` are used.
+    Every node of a `pool` can host any client. With a pool, only the keys of `node_of` are used.
     `architectures` names each client's, if they differ. `rounds_left` has the number of rounds in
     which a node takes part at most, for the nodes that have set a limit.
     """
 
-    nodes: Mapping[int, int]
+    node_of: Mapping[int, int]  # by client
     examples: Mapping[int, int]
     pool: Sequence[int] = ()
     architectures: Mapping[int, str] = field(default_factory=dict)
     rounds_left: Mapping[int, int] = field(default_factory=dict)
     _pace: dict[str, float] = field(default_factory=dict)  # least seconds per image
     _connected: frozenset[int] = frozenset()  # nodes, at the start of a training or evaluation
+
+    @property
+    def num_clients(self) -> int:
+        """The number of all clients of the run."""
+        return len(self.node_of)
 
     def set_connected(self, nodes: Iterable[int]) -> None:
         """Store which nodes are connected; the others of a pool get no clients."""
@@ -42,7 +47,7 @@ class Federation:
         assigned: dict[int, list[int]] = {}
         if not self.pool:
             for client in clients:
-                assigned.setdefault(self.nodes[client], []).append(client)
+                assigned.setdefault(self.node_of[client], []).append(client)
             return assigned
         pool = [node for node in self.pool if node in self._connected] or self.pool
         loads = dict.fromkeys(pool, 0.0)

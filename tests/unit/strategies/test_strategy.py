@@ -125,7 +125,7 @@ def test_a_node_that_never_answers_is_named():
 
     grid = Silent({**RUN, "tolerate-failures": True}, nodes=10)
     federation = wait_for_nodes(grid, 10, {}, 5)
-    assert federation.nodes[1] == 101
+    assert federation.node_of[1] == 101
 
     config = parse_config({**RUN, "tolerate-failures": True})
     node = ProcessContext(config)

@@ -122,7 +122,7 @@ def test_a_node_that_is_lost_before_round_1_may_come_back():
     grid.lost = True
     expected: dict[str, str] = {}
     federation = wait_for_nodes(grid, 10, expected, 30)
-    assert set(federation.nodes.values()) == {100, 102, 103}
+    assert set(federation.node_of.values()) == {100, 102, 103}
 
 
 def test_a_spare_node_that_does_not_answer_delays_nothing():
@@ -141,7 +141,7 @@ def test_a_spare_node_that_does_not_answer_delays_nothing():
 
     started = time.monotonic()
     federation = wait_for_nodes(Spare(), 10, {}, 30)
-    assert len(federation.nodes) == 10
+    assert federation.num_clients == 10
     assert time.monotonic() - started < 15
 
 
@@ -189,7 +189,7 @@ def test_a_node_that_comes_while_another_one_is_slow_is_queried_at_once():
                 return InProcessGrid.pull_messages(self, message_ids)
             return super().pull_messages(message_ids)
 
-    assert len(wait_for_nodes(Late(), 10, {}, 5).nodes) == 10
+    assert wait_for_nodes(Late(), 10, {}, 5).num_clients == 10
 
 
 def test_an_error_of_the_app_itself_keeps_its_text():
