@@ -30,7 +30,7 @@ from fedapp.runtime.state_folder import state_folder_of
 from strategies.secure.messages import CONFIRM, FEWEST, KEYS, SECURE, SHARES, UNMASK
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
-from strategies.secure.signatures import Identity, encoded
+from strategies.secure.signatures import NodeKeys, encoded
 
 KEY, PEERS, LEAST = "secure-key", "secure-peers", "secure-least"
 _STEPS_FOLDER = ".secure-steps"  # no run's name begins with a dot
@@ -66,12 +66,12 @@ def secure_node(context: Context) -> SecureNode:
         UserError: its keys cannot be read, or the folder for the notes of its steps not be made.
     """
     share = float(context.run_config["secure-threshold"])
-    identity = identity_of(context.node_config)
-    if identity is None:
+    keys = keys_of(context.node_config)
+    if keys is None:
         return SecureNode(context.state, share)
     chosen = str(context.node_config.get("state-dir", ""))  # not the run's, which the server sends
     steps = state_folder_of(chosen, "a node with signed keys notes its steps", _STEPS_FOLDER)
-    return SecureNode(context.state, share, identity, steps)
+    return SecureNode(context.state, share, keys, steps)
 
 
 def check_masked(node_config: Mapping[str, Any], masked: bool) -> None:
@@ -83,7 +83,7 @@ def check_masked(node_config: Mapping[str, Any], masked: bool) -> None:
         )
 
 
-def identity_of(node_config: Mapping[str, Any]) -> Identity | None:
+def keys_of(node_config: Mapping[str, Any]) -> NodeKeys | None:
     """Return the node's signing key and the keys that it knows; None if it has neither.
 
     Raises:
@@ -105,7 +105,7 @@ def identity_of(node_config: Mapping[str, Any]) -> Identity | None:
             f"{node_config[PEERS]} has no public key of this node's own {node_config[KEY]}; "
             "copy its .pub file there"
         )
-    return Identity(key, known, _least(node_config.get(LEAST, FEWEST)))
+    return NodeKeys(key, known, _least(node_config.get(LEAST, FEWEST)))
 
 
 def _least(value: object) -> int:

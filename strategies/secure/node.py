@@ -3,7 +3,7 @@
 The party is the node: it masks the exact sum of the clients that it hosts. Its secrets live in the
 context that Flower keeps for it between messages, on the node only, and are deleted when the round
 is opened. A node takes each step once per session, so a repeated message reveals nothing more.
-Without an identity the protocol is that for servers which follow it; with one, nodes also sign
+Without keys of its own the protocol is that for servers which follow it; with them, nodes also sign
 their keys and who has stayed. Flower may answer several messages at the same time, each with a copy
 of the context; so a node that does not trust the server notes on disk which steps it has taken.
 """
@@ -36,7 +36,7 @@ from strategies.secure.primitives import (
 from strategies.secure.signatures import (
     SIGNATURE,
     SIGNER,
-    Identity,
+    NodeKeys,
     check_confirmed,
     digest,
     stayed,
@@ -56,15 +56,15 @@ class SecureNode:
         self,
         records: RecordDict,
         share: float,
-        identity: Identity | None = None,
+        keys: NodeKeys | None = None,
         steps: Path | None = None,
     ) -> None:
         """Take the state of the node's context, and the run's threshold as a share.
 
-        With an identity the node signs its keys, and requires the signatures of all parties. In the
-        folder `steps` it notes each step that it takes.
+        With `keys` the node signs the public keys of its sessions, and requires the signatures of
+        all parties. In the folder `steps` it notes each step that it takes.
         """
-        self.records, self.share, self.identity, self.steps = records, share, identity, steps
+        self.records, self.share, self.keys, self.steps = records, share, keys, steps
 
     def advertise(self, asked: Fields) -> dict[str, Any]:
         """Begin a session with fresh keys; secrets of another, unfinished session are deleted.
@@ -80,10 +80,10 @@ class SecureNode:
             session=bytes(asked["session"]), party=int(asked["party"]), step=_ADVERTISED,
             sealing=sealing, masking=masking, note=token_hex(),
         )  # fmt: skip
-        keys = {"sealing": public_key(sealing), "masking": public_key(masking)}
-        if self.identity is None:
-            return keys
-        return keys | self.identity.sign(asked["session"], int(asked["party"]), keys)
+        public = {"sealing": public_key(sealing), "masking": public_key(masking)}
+        if self.keys is None:
+            return public
+        return public | self.keys.sign(asked["session"], int(asked["party"]), public)
 
     def share_secrets(self, asked: Fields) -> dict[str, Any]:
         """Share the seeds of the node's masks with all parties, sealed for each.
@@ -98,8 +98,8 @@ class SecureNode:
         cohort = max(int(asked["cohort"]), len(parties))
         threshold, own = threshold_of(cohort, self.share), new_secret()
         signed: dict[str, Any] = {}
-        if self.identity is not None:
-            self.identity.check(state["session"], parties, asked, threshold)
+        if self.keys is not None:
+            self.keys.check(state["session"], parties, asked, threshold)
             signers = list(asked[f"{SIGNER}s"])
             signed = {"signers": signers, "listed": digest(state["session"], asked)}
         self._require(parties, threshold)
@@ -175,11 +175,11 @@ class SecureNode:
         state = self._state(asked, _MASKED)
         survivors = [int(party) for party in asked["survivors"]]
         self._check_group(survivors, state["senders"], state)
-        if self.identity is None:
+        if self.keys is None:
             raise ProtocolBroken("this node has no key to sign with")
         self._take(_CONFIRMED, state)
         self._store(**state | {"step": _CONFIRMED, "survivors": survivors})
-        return {SIGNATURE: self.identity.confirm(_statement(state, survivors))}
+        return {SIGNATURE: self.keys.confirm(_statement(state, survivors))}
 
     def unmask(self, asked: Fields) -> dict[str, Any]:
         """Return one share of each party's secrets, and delete all secrets of the session.
@@ -190,10 +190,10 @@ class SecureNode:
         Raises:
             ProtocolBroken: too few have stayed, or too few confirm the same survivors.
         """
-        state = self._state(asked, _MASKED if self.identity is None else _CONFIRMED)
+        state = self._state(asked, _MASKED if self.keys is None else _CONFIRMED)
         survivors = [int(party) for party in asked["survivors"]]
         self._check_group(survivors, state["senders"], state)
-        if self.identity is not None:
+        if self.keys is not None:
             if survivors != state["survivors"]:
                 raise ProtocolBroken("the server names other survivors than this node has signed")
             known = dict(zip(state["parties"], state["signers"], strict=True))

@@ -35,7 +35,7 @@ _STAYED = b"fedapp secure aggregation: who has stayed in a session\0"
 
 
 @dataclass(frozen=True)
-class Identity:
+class NodeKeys:
     """A node's own key, and the nodes whose signatures it accepts.
 
     Attributes:

@@ -13,7 +13,7 @@ from strategies.aggregate import GroupSums
 from strategies.secure.messages import SECURE
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
-from strategies.secure.signatures import Identity, encoded, stayed, terms_of
+from strategies.secure.signatures import NodeKeys, encoded, stayed, terms_of
 
 SESSION = b"s" * 16
 SIX = [ec.generate_private_key(ec.SECP384R1()) for _ in range(6)]
@@ -26,7 +26,7 @@ class Six:
     def __init__(self, steps: Path | None = None, kind: type[SecureNode] = SecureNode) -> None:
         known = frozenset(encoded(key.public_key()) for key in SIX)
         self.nodes = {
-            party: kind(RecordDict(), 2 / 3, Identity(key, known, least=6), steps)
+            party: kind(RecordDict(), 2 / 3, NodeKeys(key, known, least=6), steps)
             for party, key in enumerate(SIX, 1)
         }
         self.keys = {party: self.begin(party) for party in self.nodes}
@@ -116,7 +116,7 @@ def at_the_same_time(step: str, repeated: list[str]):
         copy = RecordDict({SECURE: ConfigRecord(dict(self.records.config_records[SECURE]))})
         result = getattr(SecureNode, step)(self, *arguments)
         with pytest.raises(ProtocolBroken, match="the message repeats a step of its session"):
-            getattr(SecureNode(copy, self.share, self.identity, self.steps), step)(*arguments)
+            getattr(SecureNode(copy, self.share, self.keys, self.steps), step)(*arguments)
         repeated.append(step)
         return result
 

@@ -18,12 +18,12 @@ from in_process import assert_same, federate, settings
 from fedapp.core.errors import UserError
 from fedapp.engines.deployment.certificates import make_certificates
 from fedapp.runtime.client import labels
-from fedapp.runtime.secure import identity_of
+from fedapp.runtime.secure import keys_of
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken, new_secret, public_key
-from strategies.secure.signatures import Identity, encoded
+from strategies.secure.signatures import NodeKeys, encoded
 
 SESSION = b"s" * 16
 PRIVATE = [ec.generate_private_key(ec.SECP384R1()) for _ in range(4)]
@@ -32,12 +32,10 @@ RUN = settings(method="fedavg", participation=1.0, num_rounds=1)
 SECURE = {**RUN, "secure-aggregation": "pairwise"}
 
 
-def three(third: Identity | None = None, session: bytes = SESSION) -> tuple[SecureNode, dict]:
+def three(third: NodeKeys | None = None, session: bytes = SESSION) -> tuple[SecureNode, dict]:
     """Return node 1 of three, which requires signatures, and the list that a server sends it."""
-    identities = [Identity(key, KNOWN) for key in PRIVATE[:2]] + [
-        third or Identity(PRIVATE[2], KNOWN)
-    ]
-    nodes = [SecureNode(RecordDict(), 2 / 3, identity) for identity in identities]
+    own = [NodeKeys(key, KNOWN) for key in PRIVATE[:2]] + [third or NodeKeys(PRIVATE[2], KNOWN)]
+    nodes = [SecureNode(RecordDict(), 2 / 3, each) for each in own]
     keys = [
         node.advertise({"session": SESSION if party == 1 else session, "party": party})
         for party, node in enumerate(nodes, 1)
@@ -62,10 +60,10 @@ def test_a_server_cannot_put_its_own_key_in_the_place_of_a_nodes(field):
 
 
 def test_a_server_cannot_join_with_a_key_of_its_own_or_twice_with_a_nodes():
-    node, listed = three(Identity(PRIVATE[3], KNOWN))
+    node, listed = three(NodeKeys(PRIVATE[3], KNOWN))
     with pytest.raises(ProtocolBroken, match="does not know who has signed party 3's keys"):
         node.share_secrets(listed)
-    node, listed = three(Identity(PRIVATE[1], KNOWN))
+    node, listed = three(NodeKeys(PRIVATE[1], KNOWN))
     with pytest.raises(ProtocolBroken, match="two parties have signed with the same key"):
         node.share_secrets(listed)
 
@@ -85,12 +83,12 @@ def test_a_list_without_signatures_is_refused():
 
 def test_a_server_cannot_propose_a_small_session_or_a_low_threshold():
     node, listed = three()
-    node.identity = Identity(PRIVATE[0], KNOWN, least=4)
+    node.keys = NodeKeys(PRIVATE[0], KNOWN, least=4)
     with pytest.raises(ProtocolBroken, match="3 parties, and this node requires 4"):
         node.share_secrets(listed)
-    identity = Identity(PRIVATE[0], KNOWN)
+    keys = NodeKeys(PRIVATE[0], KNOWN)
     with pytest.raises(ProtocolBroken, match="a secure-threshold of two thirds or more"):
-        identity.check(SESSION, range(1, 8), {}, 4)
+        keys.check(SESSION, range(1, 8), {}, 4)
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +121,14 @@ def test_a_node_that_does_not_sign_is_left_out_by_name(credentials):
 
 def test_a_node_that_confirms_something_else_is_left_out(credentials, monkeypatch):
     expected = federate(RUN, nodes=5)[0]
-    confirm = Identity.confirm
-    liar = identity_of(credentials[1]).key.private_numbers()
+    confirm = NodeKeys.confirm
+    liar = keys_of(credentials[1]).key.private_numbers()
 
     def lying(self, statement):
         false = self.key.private_numbers() == liar
         return confirm(self, b"other survivors" if false else statement)
 
-    monkeypatch.setattr(Identity, "confirm", lying)
+    monkeypatch.setattr(NodeKeys, "confirm", lying)
     assert_same(expected, federate(SECURE, nodes=5, node_configs=credentials)[0])
 
 
@@ -139,8 +137,8 @@ def test_a_node_with_a_changed_signature_is_left_out(credentials, monkeypatch):
         fields = sign(self, session, party, keys)
         return fields | {"signature": fields["signature"][::-1]} if party == 2 else fields
 
-    sign = Identity.sign
-    monkeypatch.setattr(Identity, "sign", forged)
+    sign = NodeKeys.sign
+    monkeypatch.setattr(NodeKeys, "sign", forged)
     with pytest.raises(RoundFailed, match="the signature of party 2's keys is false"):
         federate(SECURE, nodes=5, node_configs=credentials)
 
@@ -208,20 +206,20 @@ THREE = [public(key) for key in PRIVATE[:3]]
 )
 def test_unusable_keys_are_named(private, publics, words, tmp_path):
     with pytest.raises(UserError, match=words):
-        identity_of(written(tmp_path, private, publics))
+        keys_of(written(tmp_path, private, publics))
 
 
 def test_a_missing_file_and_one_key_without_the_other_are_named(tmp_path):
     config = written(tmp_path, publics=THREE)
     with pytest.raises(UserError, match=r"cannot read .*none"):
-        identity_of({**config, "secure-key": str(tmp_path / "none")})
+        keys_of({**config, "secure-key": str(tmp_path / "none")})
     with pytest.raises(UserError, match="node-config has 'secure-peers' alone"):
-        identity_of({"secure-peers": config["secure-peers"]})
-    assert identity_of({}) is None
+        keys_of({"secure-peers": config["secure-peers"]})
+    assert keys_of({}) is None
 
 
 @pytest.mark.parametrize("value", [2, "many", 4.5])
 def test_too_few_nodes_to_hide_among_are_refused(value, credentials):
     with pytest.raises(UserError, match=r"'secure-least' is .* but must be 3 or more"):
-        identity_of({**credentials[0], "secure-least": value})
-    assert identity_of({**credentials[0], "secure-least": 5}).least == 5
+        keys_of({**credentials[0], "secure-least": value})
+    assert keys_of({**credentials[0], "secure-least": 5}).least == 5
