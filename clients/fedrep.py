@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from clients.personal import PersonalPartClient
+from clients.personal_part import PersonalPartClient
 from clients.training.local_training import Batches, LocalSettings, TrainingResult, train
 from clients.training.parts import BODY, HEAD, frozen_statistics, training_only
 

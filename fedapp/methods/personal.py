@@ -6,7 +6,7 @@ Their accuracy is that of the personal models, each tested on its client's own t
 from clients.ditto import DittoClient
 from clients.fedrep import FedRepClient
 from clients.per_fedavg import PerFedAvgClient
-from clients.personal import PersonalPartClient
+from clients.personal_part import PersonalPartClient
 from fedapp.core.keys import Key, Positive, Unsigned, Weight
 from fedapp.methods.row import CLIENT_MEAN, ClientSpec, Exchange, HeadSpec, LossSpec, Method
 from fedapp.models.model import ALL_BUT_NORMS
