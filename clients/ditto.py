@@ -58,7 +58,7 @@ class DittoClient(LocalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
-        update.state = to_arrays(floating(self.slot.copy("own")))
+        update.state = to_arrays(floating(self.slot.spare("own")))
         check_finite(update.state, "the personal model", update.training.steps)
         if self.reference:
             update.shared = {name: update.state[name] for name in update.shared}
@@ -73,13 +73,13 @@ class DittoClient(LocalClient):
             self.copy_to_teacher()
             rate = self.first_lr if self.reference else lr
             self._train_own(self.data.tuning(server_round), rate, _copies(self.model))
-        self.model = self.slot.copy("own")
+        self.model = self.slot.spare("own")
 
     def _recall(self) -> bool:
         """Load the personal model into the process's model "own"; return False for a new client."""
-        own = self.slot.copy("own")
+        own = self.slot.spare("own")
         if not self.stored_state:
-            copy_weights(self.slot.copy("initial"), own)
+            copy_weights(self.slot.spare("initial"), own)
             return False
         load_arrays(floating(own), self.stored_state)
         return True
@@ -88,7 +88,7 @@ class DittoClient(LocalClient):
         self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]
     ) -> TrainingResult:
         """Train the personal model and pull it towards `anchor` in every step."""
-        own, parameters = self.slot.copy("own"), list(self.slot.copy("own").parameters())
+        own, parameters = self.slot.spare("own"), list(self.slot.spare("own").parameters())
 
         def gradients(forward: Forward, objective: Objective) -> Tensor:
             loss = backward(forward, objective)

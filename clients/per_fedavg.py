@@ -73,7 +73,7 @@ class PerFedAvgClient(LocalClient):
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Adapt a copy of the received model on the client's training data."""
-        own, epoch = self.slot.copy("own"), self.data.tuning(server_round)
+        own, epoch = self.slot.spare("own"), self.data.tuning(server_round)
         self.copy_to_teacher()
         copy_weights(self.model, own)
         plain = replace(

@@ -32,6 +32,6 @@ def load(slot: ModelSlot, stored: Arrays, client: int) -> nn.Module:
     """
     if not stored:
         return slot.initial(client)
-    model = slot.copy("previous")
+    model = slot.spare("previous")
     load_arrays(floating(model), stored)
     return model

@@ -26,7 +26,7 @@ def fine_tune(
     call overwrites it. Raises `LossDiverged`.
     Source: FedDr+ (Kim S. et al., TMLR 2025), algorithm 1, personalisation; FedBABU section 5.
     """
-    own = slot.copy("own")
+    own = slot.spare("own")
     copy_weights(slot.model, own)
     for tuning in tunings:
         objective = replace(tuning.objective, class_counts=class_counts)

@@ -27,7 +27,7 @@ class Tuning:
 
 @dataclass
 class ModelSlot:
-    """The model that a process lends to each of its clients in turn, and frozen copies of it."""
+    """The model that a process lends to each of its clients in turn, and more of its kind."""
 
     model: nn.Module
     shared: Mapping[str, Tensor]  # the tensors of `model` that are sent, by name
@@ -35,7 +35,7 @@ class ModelSlot:
     build: Callable[[], nn.Module]  # makes another model of the same kind, with initial weights
     tuning: tuple[Tuning, ...] = ()  # the stages of fine-tuning, in this order
     build_for: Callable[[int], nn.Module] | None = None  # with a client's initial weights
-    _copies: dict[str, nn.Module] = field(default_factory=dict)
+    _spares: dict[str, nn.Module] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -55,22 +55,26 @@ class ModelSlot:
                 torch.cuda.default_generators[gpu.index].manual_seed(seed)
             yield
 
-    def copy(self, name: str) -> nn.Module:
-        """Return the frozen model of this name, in eval mode, made at the first call."""
-        if name not in self._copies:
-            self._copies[name] = self.build().requires_grad_(False).eval()
-        return self._copies[name]
+    def spare(self, name: str) -> nn.Module:
+        """Return a further model of the same kind, in eval mode, its parameters without gradients.
+
+        `build` makes it at the first call of this name, with initial weights. Later its weights are
+        those that were loaded last.
+        """
+        if name not in self._spares:
+            self._spares[name] = self.build().requires_grad_(False).eval()
+        return self._spares[name]
 
     def initial(self, client: int) -> nn.Module:
         """Return a frozen model with a client's initial weights, in eval mode."""
         if self.build_for is None:
-            return self.copy("initial")
+            return self.spare("initial")
         return self.build_for(client).requires_grad_(False).eval()
 
     @property
     def teacher(self) -> nn.Module:
-        """The copy for the received model."""
-        return self.copy("teacher")
+        """The further model for the received weights."""
+        return self.spare("teacher")
 
     @property
     def private(self) -> dict[str, Tensor]:

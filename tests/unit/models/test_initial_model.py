@@ -72,7 +72,7 @@ def test_a_learned_scale_of_a_frozen_head_is_loaded(tmp_path):
 def test_every_copy_in_a_process_starts_there(finished):
     node = ProcessContext(parse_config(settings(method="ditto", initial_model=str(finished))))
     for tensor, copy in zip(
-        node.model.parameters(), node.slot.copy("initial").parameters(), strict=True
+        node.model.parameters(), node.slot.spare("initial").parameters(), strict=True
     ):
         assert torch.equal(tensor, copy)
 
