@@ -38,7 +38,7 @@ class FedAvg(SecureRounds):
         """
         super().__init__(*args, **kwargs)
         self.rule = rule or Rule()
-        self.private = self.rule.clip > 0 and self.secure_share > 0  # sums of clipped updates
+        self.private = self.rule.clip > 0 and self.secure_threshold > 0  # sums of clipped updates
         self.separate = self.rule.needed and not self.private
 
     def averaged(self) -> dict[str, Arrays]:
@@ -77,7 +77,7 @@ class FedAvg(SecureRounds):
             for name, record in content.array_records.items()
             if name not in (ARRAYS, UPLOADS)
         }
-        if self.secure_share:
+        if self.secure_threshold:
             self._sums.merge(model, groups, weight, len(results), masked=True)
             self.added_masked(task)
         elif len(task.clients) > 1:
@@ -107,7 +107,7 @@ class FedAvg(SecureRounds):
 
     def after_replies(self) -> None:
         """Remove the masks of secure aggregation from the sums; raises `RoundFailed`."""
-        if self.secure_share:
+        if self.secure_threshold:
             least = self.report.asked if self.private else 0  # so that there is room for noise
             clip = self.rule.clip if self.private else 0.0
             self.unmask(self._sums, least, clip, self.rule.noise * clip)

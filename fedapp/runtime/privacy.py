@@ -112,7 +112,7 @@ def last_of_nodes(strategy: ClientStrategy, first_round: int, planned: int) -> i
     for server_round in range(first_round, planned + 1):
         nodes = list(strategy.federation.by_node(strategy.cohort(server_round)))
         spent = [node for node in nodes if left.get(node) == 0]
-        may_miss = len(nodes) - threshold_of(len(nodes), strategy.secure_share)
+        may_miss = len(nodes) - threshold_of(len(nodes), strategy.secure_threshold)
         if len(spent) > (may_miss if strategy.tolerate_failures else 0):
             if server_round == 1:
                 raise UserError(

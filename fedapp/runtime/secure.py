@@ -65,13 +65,13 @@ def secure_node(context: Context) -> SecureNode:
     Raises:
         UserError: its keys cannot be read, or the folder for the notes of its steps not be made.
     """
-    share = float(context.run_config["secure-threshold"])
+    threshold = float(context.run_config["secure-threshold"])
     keys = keys_of(context.node_config)
     if keys is None:
-        return SecureNode(context.state, share)
+        return SecureNode(context.state, threshold)
     chosen = str(context.node_config.get("state-dir", ""))  # not the run's, which the server sends
     steps = state_folder_of(chosen, "a node with signed keys notes its steps", _STEPS_FOLDER)
-    return SecureNode(context.state, share, keys, steps)
+    return SecureNode(context.state, threshold, keys, steps)
 
 
 def check_masked(node_config: Mapping[str, Any], masked: bool) -> None:

@@ -9,15 +9,15 @@ KEYS, SHARES, CONFIRM, UNMASK = (  # kinds of queries
 FEWEST = 3  # parties: with two, each would learn the other's update from the sum
 
 
-def threshold_of(parties: int, share: float) -> int:
+def threshold_of(parties: int, secure_threshold: float) -> int:
     """Return how many of a round's nodes must stay until the end.
 
-    They are a share of them, more than half, because the server could otherwise let two groups open
-    different secrets of one party, and at least `FEWEST`.
+    They are a share of them, `secure_threshold`, more than half, because the server could otherwise
+    let two groups open different secrets of one party, and at least `FEWEST`.
     """
-    return max(math.ceil(share * parties - 1e-9), parties // 2 + 1, FEWEST)
+    return max(math.ceil(secure_threshold * parties - 1e-9), parties // 2 + 1, FEWEST)
 
 
-def about(session: bytes, sender: int, receiver: int) -> bytes:
+def associated_data(session: bytes, sender: int, receiver: int) -> bytes:
     """Return what authenticates a sealed share: the session, who sent it, and to whom."""
     return session + sender.to_bytes(8, "big") + receiver.to_bytes(8, "big")

@@ -19,7 +19,7 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 
 from strategies.aggregate import Arrays
-from strategies.secure.messages import SECURE, about, threshold_of
+from strategies.secure.messages import SECURE, associated_data, threshold_of
 from strategies.secure.primitives import (
     SECRET_BYTES,
     ProtocolBroken,
@@ -39,7 +39,7 @@ from strategies.secure.signatures import (
     NodeKeys,
     check_confirmed,
     digest,
-    stayed,
+    survivors_statement,
 )
 
 Fields = Mapping[str, Any]
@@ -55,16 +55,17 @@ class SecureNode:
     def __init__(
         self,
         records: RecordDict,
-        share: float,
+        secure_threshold: float,
         keys: NodeKeys | None = None,
         steps: Path | None = None,
     ) -> None:
-        """Take the state of the node's context, and the run's threshold as a share.
+        """Take the state of the node's context, and the share of a round's nodes that must stay.
 
         With `keys` the node signs the public keys of its sessions, and requires the signatures of
         all parties. In the folder `steps` it notes each step that it takes.
         """
-        self.records, self.share, self.keys, self.steps = records, share, keys, steps
+        self.records, self.secure_threshold = records, secure_threshold
+        self.keys, self.steps = keys, steps
 
     def advertise(self, asked: Fields) -> dict[str, Any]:
         """Begin a session with fresh keys; secrets of another, unfinished session are deleted.
@@ -96,7 +97,7 @@ class SecureNode:
         keys = {"sealing": list(asked["sealing"]), "masking": list(asked["masking"])}
         self._check_parties(parties, keys, state)
         cohort = max(int(asked["cohort"]), len(parties))
-        threshold, own = threshold_of(cohort, self.share), new_secret()
+        threshold, own = threshold_of(cohort, self.secure_threshold), new_secret()
         signed: dict[str, Any] = {}
         if self.keys is not None:
             self.keys.check(state["session"], parties, asked, threshold)
@@ -112,7 +113,7 @@ class SecureNode:
         sealed = [
             seal(
                 agree(state["sealing"], key, _SEAL), b"".join(shares),
-                about(state["session"], state["party"], party),
+                associated_data(state["session"], state["party"], party),
             )
             for party, key, shares in zip(parties, keys["sealing"], pairs, strict=True)
         ]  # fmt: skip
@@ -148,7 +149,7 @@ class SecureNode:
         shares = [
             unseal(
                 agree(state["sealing"], keys[party][0], _SEAL), text,
-                about(state["session"], party, state["party"]),
+                associated_data(state["session"], party, state["party"]),
             )
             for party, text in zip(senders, asked["sealed"], strict=True)
         ]  # fmt: skip
@@ -179,7 +180,7 @@ class SecureNode:
             raise ProtocolBroken("this node has no key to sign with")
         self._take(_CONFIRMED, state)
         self._store(**state | {"step": _CONFIRMED, "survivors": survivors})
-        return {SIGNATURE: self.keys.confirm(_statement(state, survivors))}
+        return {SIGNATURE: self.keys.confirm(_survivors_statement(state, survivors))}
 
     def unmask(self, asked: Fields) -> dict[str, Any]:
         """Return one share of each party's secrets, and delete all secrets of the session.
@@ -198,7 +199,7 @@ class SecureNode:
                 raise ProtocolBroken("the server names other survivors than this node has signed")
             known = dict(zip(state["parties"], state["signers"], strict=True))
             signers = {party: known[party] for party in survivors}
-            statement = _statement(state, survivors)
+            statement = _survivors_statement(state, survivors)
             check_confirmed(statement, signers, asked, state["threshold"])
         self._take(_OPENED, state)
         self.records.pop(SECURE, None)
@@ -272,9 +273,11 @@ def _remove_old(steps: Path) -> None:
                 note.unlink()
 
 
-def _statement(state: Fields, survivors: list[int]) -> bytes:
+def _survivors_statement(state: Fields, survivors: list[int]) -> bytes:
     """Return what a node that has masked its sums signs."""
-    return stayed(state["listed"], survivors, int(state["threshold"]), bytes(state["terms"]))
+    return survivors_statement(
+        state["listed"], survivors, int(state["threshold"]), bytes(state["terms"])
+    )
 
 
 def flattened(groups: Mapping[str, Arrays]) -> Arrays:

@@ -56,16 +56,16 @@ def commitment(seed: bytes, session: bytes) -> bytes:
     return hashlib.sha256(session + seed).digest()
 
 
-def seal(key: bytes, text: bytes, about: bytes) -> bytes:
-    """Encrypt and authenticate a text with AES-256-GCM; `about` is authenticated too."""
+def seal(key: bytes, text: bytes, associated_data: bytes) -> bytes:
+    """Encrypt and authenticate a text with AES-256-GCM; `associated_data` is authenticated too."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    return nonce + AESGCM(key).encrypt(nonce, text, about)
+    return nonce + AESGCM(key).encrypt(nonce, text, associated_data)
 
 
-def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
-    """Decrypt a text; raises `ProtocolBroken` if any bit of it or of `about` was changed."""
+def unseal(key: bytes, sealed: bytes, associated_data: bytes) -> bytes:
+    """Decrypt a text; raises `ProtocolBroken` if it or `associated_data` was changed."""
     try:
-        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about)
+        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], associated_data)
     except (InvalidTag, ValueError):
         raise ProtocolBroken("a sealed share was changed on its way") from None
 

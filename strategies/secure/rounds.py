@@ -18,20 +18,20 @@ from strategies.secure.signatures import terms_of
 class SecureRounds(ClientStrategy):
     """A strategy whose nodes can mask their sums, so that the server sees only the total."""
 
-    def __init__(self, *args: Any, secure_share: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, secure_threshold: float = 0.0, **kwargs: Any) -> None:
         """Prepare a strategy.
 
-        `secure_share` turns on secure aggregation: the share of a round's nodes that must stay
+        `secure_threshold` turns on secure aggregation: the share of a round's nodes that must stay
         until its end.
         """
         super().__init__(*args, **kwargs)
-        self.secure_share, self.summed = secure_share, secure_share > 0
+        self.secure_threshold, self.summed = secure_threshold, secure_threshold > 0
         self._session: SecureSession | None = None
         self._masked: list[int] = []  # nodes whose masked sums have been added
 
     def query_clients(self, grid: Grid, timeout: float) -> None:
         """Check that secure aggregation has nodes enough in every round; raises `RoundFailed`."""
-        for server_round in range(1, self.last_round + 1) if self.secure_share else ():
+        for server_round in range(1, self.last_round + 1) if self.secure_threshold else ():
             nodes = len(self.federation.by_node(self.cohort(server_round)))
             if nodes < FEWEST:
                 raise RoundFailed(
@@ -44,10 +44,10 @@ class SecureRounds(ClientStrategy):
         self, grid: Grid, messages: list[Message], timeout: float
     ) -> list[Message]:
         """With secure aggregation, exchange keys first; nodes that are lost then get no message."""
-        if not self.secure_share:
+        if not self.secure_threshold:
             return messages
         nodes = [message.metadata.dst_node_id for message in messages]
-        session = self._session = SecureSession(grid, nodes, self.secure_share, timeout)
+        session = self._session = SecureSession(grid, nodes, self.secure_threshold, timeout)
         self._masked = []
         records = session.prepare()
         for node, (reason, kind) in session.lost.items():

@@ -34,7 +34,7 @@ from strategies.secure.signatures import (
     SIGNATURE,
     SIGNER,
     digest,
-    stayed,
+    survivors_statement,
     verify,
     verify_confirmed,
 )
@@ -48,10 +48,15 @@ _Reply = Mapping[str, Any]
 class SecureSession:
     """One round of the protocol with the nodes of its cohort, each a party with a number."""
 
-    def __init__(self, grid: Grid, nodes: Sequence[int], share: float, timeout: float) -> None:
-        """Prepare a session of the nodes' ids; `share` of them must stay until the end."""
+    def __init__(
+        self, grid: Grid, nodes: Sequence[int], secure_threshold: float, timeout: float
+    ) -> None:
+        """Prepare a session of the nodes' ids.
+
+        A share of them, `secure_threshold`, must stay until the end.
+        """
         self.grid, self.timeout = grid, timeout
-        self.threshold = threshold_of(len(nodes), share)
+        self.threshold = threshold_of(len(nodes), secure_threshold)
         self.party = {node: number for number, node in enumerate(sorted(nodes), 1)}
         self.node = {number: node for node, number in self.party.items()}
         self.session = secrets.token_bytes(_SESSION_BYTES)
@@ -142,7 +147,7 @@ class SecureSession:
         Raises:
             RoundFailed: too few have signed.
         """
-        statement = stayed(self._listed, survivors, self.threshold, terms)
+        statement = survivors_statement(self._listed, survivors, self.threshold, terms)
         signed = {}
         for party, reply in self._ask(CONFIRM, asked, (SIGNATURE,)).items():
             try:

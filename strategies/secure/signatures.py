@@ -51,12 +51,12 @@ class NodeKeys:
 
     def sign(self, session: bytes, party: int, keys: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return the fields that prove the keys of this node's session."""
-        statement = _statement(session, party, keys["sealing"], keys["masking"])
+        statement = _keys_statement(session, party, keys["sealing"], keys["masking"])
         signature = self.key.sign(statement, ECDSA(SHA384()))
         return {SIGNER: encoded(self.key.public_key()), SIGNATURE: signature}
 
     def confirm(self, statement: bytes) -> bytes:
-        """Return this node's signature of a statement of `stayed`."""
+        """Return this node's signature of a `survivors_statement`."""
         return self.key.sign(statement, ECDSA(SHA384()))
 
     def check(
@@ -89,7 +89,7 @@ class NodeKeys:
 def check_confirmed(
     statement: bytes, signers: Mapping[int, bytes], asked: Mapping[str, Any], least: int
 ) -> None:
-    """Raise `ProtocolBroken` unless `least` parties have signed a statement of `stayed`.
+    """Raise `ProtocolBroken` unless `least` parties have signed a `survivors_statement`.
 
     `signers` has the public keys of the parties that may sign, by party; `asked` has the fields
     "confirmed", parties, and "signatures".
@@ -106,7 +106,7 @@ def check_confirmed(
 
 
 def verify_confirmed(statement: bytes, party: int, signer: bytes, signature: bytes) -> None:
-    """Raise `ProtocolBroken` unless `signer` has signed a statement of `stayed`."""
+    """Raise `ProtocolBroken` unless `signer` has signed a `survivors_statement`."""
     otherwise = f"party {party} has confirmed other parties, keys or noise"
     _verify(statement, signer, signature, otherwise)
 
@@ -115,7 +115,7 @@ def verify(
     session: bytes, party: int, keys: Mapping[str, bytes], signer: bytes, signature: bytes
 ) -> None:
     """Raise `ProtocolBroken` unless `signer` has signed a party's keys for this session."""
-    statement = _statement(session, party, keys["sealing"], keys["masking"])
+    statement = _keys_statement(session, party, keys["sealing"], keys["masking"])
     _verify(statement, signer, signature, f"the signature of party {party}'s keys is false")
 
 
@@ -151,7 +151,9 @@ def terms_of(sums: GroupSums, clip: float, deviation: float) -> bytes:
     return sha256(text.encode()).digest()
 
 
-def stayed(listed: bytes, survivors: Sequence[int], threshold: int, terms: bytes) -> bytes:
+def survivors_statement(
+    listed: bytes, survivors: Sequence[int], threshold: int, terms: bytes
+) -> bytes:
     """Return what a node signs to confirm who has stayed.
 
     It is the `digest` of the list, the hash of `terms_of`, the number of parties that must stay,
@@ -166,6 +168,6 @@ def encoded(key: EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
 
 
-def _statement(session: bytes, party: int, sealing: bytes, masking: bytes) -> bytes:
+def _keys_statement(session: bytes, party: int, sealing: bytes, masking: bytes) -> bytes:
     """Return what is signed; all parts but the first have fixed lengths."""
     return _PURPOSE + session + party.to_bytes(8, "big") + sealing + masking
