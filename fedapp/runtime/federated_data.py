@@ -20,7 +20,7 @@ from fedapp.data.batches.in_memory import ClientBatches, batch_bounds, full_batc
 from fedapp.data.batches.serving import plain_batches, training_batches
 from fedapp.data.batches.streamed import StreamedBatches
 from fedapp.data.datasets import Dataset
-from fedapp.data.partition.stochastic import dropped_class
+from fedapp.data.partition import stochastic
 from fedapp.data.partition.table import Partition
 from fedapp.runtime.run_data import data_hash
 
@@ -51,11 +51,11 @@ class FederatedData:
     """A data set, its partition over clients, and the batches of each client."""
 
     def __init__(
-        self, dataset: Dataset, partition: Partition, batches: BatchSettings, device: torch.device
+        self, dataset: Dataset, partition: Partition, settings: BatchSettings, device: torch.device
     ) -> None:
         """Keep a loaded data set; its images go to the device when a client first needs them."""
         self.dataset, self.partition, self.settings, self.device = (
-            dataset, partition, batches, device,
+            dataset, partition, settings, device,
         )  # fmt: skip
         self._batches: dict[int, ClientBatches | StreamedBatches] = {}  # the last used one last
         self._class_counts = torch.from_numpy(self.class_counts()[0]).to(device)
@@ -124,10 +124,9 @@ class FederatedData:
     def dropped_class(self, client: int, server_round: int) -> int | None:
         """Return the class that a stochastic client lacks in a round, if any."""
         labels = self.dataset.train_labels[self.partition.train[client]]
-        batches = self.settings
-        return dropped_class(
-            labels, batches.seed, client, server_round, batches.dropped_every, batches.dropped_from
-        )
+        seed, every = self.settings.seed, self.settings.dropped_every
+        first = self.settings.dropped_from
+        return stochastic.dropped_class(labels, seed, client, server_round, every, first)
 
     @cached_property
     def hash(self) -> str:
