@@ -24,7 +24,7 @@ from strategies.rounds.transport import Requests, exchange, pause
 Identity = Mapping[str, Any]
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds until a lost node is queried again
+_FIRST_DELAY, _LONGEST_DELAY = 2.0, 60.0  # seconds until a lost node is queried again
 _FIRST_WORD, _NEXT_WORD = 20.0, 60.0  # seconds until the log says what is waited for
 _EQUAL_RUN = "both need the same app, run configuration and kind of data"
 _ADVICE = {  # by what differs
@@ -71,9 +71,9 @@ def wait_for_nodes(
         news.say(waited, answered, known)
         if not replies:
             pause(waited)
-    answered.log_places()
+    answered.log_nodes()
     pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
-    left = {n: each[ROUNDS_LEFT] for n, each in answered.places.items() if ROUNDS_LEFT in each}
+    left = {n: each[ROUNDS_LEFT] for n, each in answered.identities.items() if ROUNDS_LEFT in each}
     return Federation(answered.node_of, answered.examples, pool, rounds_left=left)
 
 
@@ -82,7 +82,7 @@ class _Answered:
 
     def __init__(self, num_clients: int, expected: Mapping[str, str]) -> None:
         self.num_clients, self.expected = num_clients, expected
-        self.places: dict[int, Identity] = {}  # by node
+        self.identities: dict[int, Identity] = {}  # by node
         self.node_of: dict[int, int] = {}  # node by client
         self.examples: dict[int, int] = {}  # number of training examples by client
         self.pool: dict[int, int] = {}  # nodes that host any client, by partition-id
@@ -100,14 +100,14 @@ class _Answered:
         rival = self._rival(identity)
         if rival is not None:
             raise UserError(
-                f"{_name(source, identity)} and {_name(rival, self.places[rival])} do not fit: "
+                f"{_name(source, identity)} and {_name(rival, self.identities[rival])} do not fit: "
                 "give every SuperNode a partition-id of its own, and all of them the same "
                 "num-partitions and hosts"
             )
         left = identity.get(ROUNDS_LEFT, 0)
         if not is_count(left):
             raise UserError(f"{_name(source, identity)} reports {left!r} rounds that it has left")
-        self.places[source] = identity
+        self.identities[source] = identity
         if identity["hosts-any"]:
             self.pool[identity["partition-id"]] = source
             self.pool_size = identity["num-partitions"]
@@ -120,28 +120,28 @@ class _Answered:
 
     def _rival(self, identity: Identity) -> int | None:
         """Return an earlier node whose part a node has, too, or that counts parts otherwise."""
-        first = next(iter(self.places), None)  # the others are like it
+        first = next(iter(self.identities), None)  # the others are like it
         shared = ("hosts-any", "num-partitions")
-        if first is not None and any(identity[k] != self.places[first][k] for k in shared):
+        if first is not None and any(identity[k] != self.identities[first][k] for k in shared):
             return first
         if identity["hosts-any"]:
             return self.pool.get(identity["partition-id"])
         return next((self.node_of[c] for c in identity["clients"] if c in self.node_of), None)
 
-    def log_places(self) -> None:
+    def log_nodes(self) -> None:
         """Log how many nodes host how many clients, and on several hosts the name of each node."""
         total = sum(self.examples.values())
         text = "%d nodes host %d clients with %d examples"
-        log.info(text, len(self.places), self.num_clients, total)
-        if len({identity["host"] for identity in self.places.values()}) > 1:
-            places = sorted(self.places.items(), key=lambda place: place[1]["partition-id"])
-            for node, identity in places:
+        log.info(text, len(self.identities), self.num_clients, total)
+        if len({identity["host"] for identity in self.identities.values()}) > 1:
+            nodes = sorted(self.identities.items(), key=lambda each: each[1]["partition-id"])
+            for node, identity in nodes:
                 log.info(_name(node, identity))
 
     def missing(self, asked: set[int]) -> str:
         """Return the error sentence about clients that have no node, or nodes without answer."""
         absent = [client for client in range(self.num_clients) if client not in self.node_of]
-        silent = sorted(asked - self.places.keys())
+        silent = sorted(asked - self.identities.keys())
         advice = "raise round-timeout if they need longer to start"
         if silent:
             advice = f"node {silent[0]} does not answer, so look at its log, or {advice}"
@@ -151,7 +151,7 @@ class _Answered:
             return f"{len(self.pool)} of {self.pool_size} nodes of a pool have answered: {advice}"
         return (
             f"{len(absent)} of {self.num_clients} clients have no node (first: client {absent[0]});"
-            f" {len(asked)} nodes are connected, and {len(self.places)} have answered: {advice}"
+            f" {len(asked)} nodes are connected, and {len(self.identities)} have answered: {advice}"
         )
 
 
@@ -176,7 +176,7 @@ class _News:
 
 
 class _Lost:
-    """Nodes that did not answer; the pause before the next query doubles, up to a limit.
+    """Nodes that did not answer; the delay before the next query doubles, up to a limit.
 
     A node on a busy machine can miss a heartbeat. Every query starts a process on that machine, so
     an immediate second query would only add to its load.
@@ -188,8 +188,8 @@ class _Lost:
 
     def note(self, node: int) -> None:
         self._times[node] = self._times.get(node, 0) + 1
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (self._times[node] - 1))
-        self._again[node] = time.monotonic() + pause
+        delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (self._times[node] - 1))
+        self._again[node] = time.monotonic() + delay
 
     def may_ask(self, node: int) -> bool:
         return time.monotonic() >= self._again.get(node, 0.0)
