@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedapp.engines.in_process import identify
+from fedapp.engines.in_process import set_task_ids
 from fedapp.results.formatting import markdown_table, megabytes
 from strategies.aggregate import ExactSum
 from strategies.rounds.private import add_noise, limited
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 50, 100])
     parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 10, 40])
     options = parser.parse_args()
-    identify()
+    set_task_ids()
     columns = [
         "nodes", "model, MB", "a node, s", "clipping a client's update, s", "noise, s",
         "server's unmasking, s", "update up", "protocol per node",

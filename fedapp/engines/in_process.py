@@ -46,7 +46,7 @@ class InProcessGrid(Grid):
 
         `node_config` is added to the node-config of all nodes.
         """
-        identify()
+        set_task_ids()
         self.contexts = {
             FIRST_NODE + p: Context(
                 run_id=1, node_id=FIRST_NODE + p, state=RecordDict(), run_config=dict(run_config),
@@ -148,6 +148,6 @@ def answer(app: ClientApp, message: Message, context: Context) -> Message:
         return Message(Error(2, repr(error)), reply_to=message)
 
 
-def identify() -> None:
+def set_task_ids() -> None:
     """Set the task's ids, which Flower's processes get at their start."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1

@@ -18,7 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from fedapp.core.hardware import gpu_names
 from fedapp.engines.apps import ConfiguredServerApp
-from fedapp.engines.in_process import InProcessGrid, answer, expired, identify
+from fedapp.engines.in_process import InProcessGrid, answer, expired, set_task_ids
 from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import worker_context
@@ -131,7 +131,7 @@ def _work(connection: Connection, clientapp: str, threads: int, gpu: str | None)
     import torch
 
     torch.set_num_threads(threads)
-    identify()
+    set_task_ids()
     app = resolve_name(clientapp)
     while True:
         try:

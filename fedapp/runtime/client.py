@@ -28,7 +28,7 @@ from fedapp.core.extension_files import own_mistake, own_mistakes_explained
 from fedapp.core.paths import state_folder
 from fedapp.runtime.identity import describe
 from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
-from fedapp.runtime.node_reply import NodeReply, Privacy, private_of
+from fedapp.runtime.node_reply import NodeReply, Privacy, privacy_of
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import answer_steps, check_masked, secure_node
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused, WrongForm
@@ -76,7 +76,7 @@ def train(message: Message, context: Context) -> Message:
     check = partial(_check_train, message, context, process, task, ledger)
     if refused := _refused(message, task, check):
         return refused
-    node_reply = NodeReply(received, task, private_of(process.config, task, ledger is not None))
+    node_reply = NodeReply(received, task, privacy_of(process.config, task, ledger is not None))
     for client in task.clients:
         try:
             memory = _memory(process, task, client, task.server_round, context)

@@ -124,5 +124,5 @@ def _test_seconds(process: ProcessContext) -> float:
     first = next(iter(predict(process.model, batches)), None)
     if first is None:
         return 0.0
-    share = len(process.data.test_labels()) / len(first.labels)
-    return (time.perf_counter() - start) * share
+    factor = len(process.data.test_labels()) / len(first.labels)
+    return (time.perf_counter() - start) * factor

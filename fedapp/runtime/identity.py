@@ -20,7 +20,7 @@ from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open
 from fedapp.runtime.process import ProcessContext, open_process
 from fedapp.runtime.secure import check_masked, secure_node
 from fedapp.runtime.state_folder import state_folder_of
-from fedapp.runtime.strategy import evaluation_on_clients
+from fedapp.runtime.strategy import client_evaluation_every
 from strategies.rounds.records import PROTOCOL_VERSION
 
 IMAGES = "set of images"  # the name of the data hash in an identity
@@ -93,7 +93,7 @@ def _rounds_left(ledger: Ledger | None, process: ProcessContext) -> int | None:
         return None
     config = process.config
     check_training(ledger, process, config.secure_aggregation != "off")
-    if evaluation_on_clients(config):
+    if client_evaluation_every(config):
         check_evaluation(ledger)
     ledger.check_writable()
     return ledger.rounds_left(float(config.dp_noise), config.num_rounds)

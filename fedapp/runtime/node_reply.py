@@ -47,7 +47,7 @@ class Privacy:
         return self.noise * self.clip
 
 
-def private_of(config: RunConfig, task: Task, silent: bool = False) -> Privacy:
+def privacy_of(config: RunConfig, task: Task, silent: bool) -> Privacy:
     """Return what a node does to its sums; without masks, clipping and noise are the server's."""
     if not config.dp_clip or not task.summed:
         return Privacy()
@@ -62,7 +62,7 @@ class NodeReply:
         self.results: list[ClientResult] = []
         self.failures: list[ClientFailure] = []
         self._sums: GroupSums | None = None
-        self._last: dict[str, Arrays] = {}
+        self._single: dict[str, Arrays] = {}  # the arrays of a single client, unsummed
         self._uploads: dict[int, Arrays] = {}
 
     def add_update(self, client: LocalClient, update: Update) -> None:
@@ -87,7 +87,7 @@ class NodeReply:
         if task.separate:
             self._uploads[client.client] = model
         elif len(task.clients) == 1 and not task.summed:
-            self._last = {ARRAYS: model, **update.groups}
+            self._single = {ARRAYS: model, **update.groups}
         else:
             self._sums.add_checked(*checked, task.weight(update.examples))
         if update.uploads:
@@ -117,7 +117,7 @@ class NodeReply:
             if hide is not None:
                 hide(self._sums)
             sums = {name: group.sums for name, group in self._sums.groups.items()}
-            for name, arrays in (self._last or {ARRAYS: self._sums.model.sums, **sums}).items():
+            for name, arrays in (self._single or {ARRAYS: self._sums.model.sums, **sums}).items():
                 content[name] = to_array_record(arrays)
         if self._uploads:
             content[UPLOADS] = pack_uploads(self._uploads)

@@ -30,7 +30,7 @@ def build_strategy(
         weights=config.weights,
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
-        client_evaluation_every=evaluation_on_clients(config),
+        client_evaluation_every=client_evaluation_every(config),
         state_key=state_key if process.keeps else "",
         files=process.files_text,
         **_rule(config),
@@ -39,7 +39,7 @@ def build_strategy(
     )
 
 
-def evaluation_on_clients(config: RunConfig) -> int:
+def client_evaluation_every(config: RunConfig) -> int:
     """Return the number of rounds between evaluations on clients; 0: never."""
     every = config.eval_every if find_method(config.method).accuracy != GLOBAL else 0
     every = config.num_rounds if config.finetune_epochs else every  # once, after the last round

@@ -18,7 +18,7 @@ from fedapp.results.plots.curves import GLOBAL_MODEL
 from fedapp.runtime.callback import ActiveRun
 from fedapp.runtime.evaluation import at_chance
 from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.used_files import recorded
+from fedapp.runtime.used_files import recorded_files
 
 _TESTED = {
     GLOBAL: GLOBAL_MODEL,
@@ -75,7 +75,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "device": str(process.device),
         "versions": {
             **_versions(),
-            **recorded(process),
+            **recorded_files(process),
         },
         "command": _command(run),
         **_last_clients(process, rows),

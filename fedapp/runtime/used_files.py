@@ -20,7 +20,7 @@ from fedapp.runtime.process import ProcessContext
 _INITIAL = "initial model"
 
 
-def recorded(process: ProcessContext) -> dict[str, str]:
+def recorded_files(process: ProcessContext) -> dict[str, str]:
     """Return each file's name and hash as of the start of a run, "none" without one."""
     return {**process.files, _INITIAL: _initial(process.initial, process.initial_hash)}
 

@@ -8,10 +8,10 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 from in_process import InProcessGrid, settings
 
 from fedapp.client_app import app, lines_of
-from fedapp.engines.in_process import identify
+from fedapp.engines.in_process import set_task_ids
 from strategies.rounds.records import ERROR, REPORT, TASK, ClientFailure, failures_of, pack_report
 
-identify()
+set_task_ids()
 TRAIN = Message(
     RecordDict({TASK: ConfigRecord({"server_round": 3})}),
     dst_node_id=1, message_type=MessageType.TRAIN,

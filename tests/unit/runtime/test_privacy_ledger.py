@@ -162,7 +162,7 @@ def test_a_node_that_counts_tells_no_accuracy(run, limited, monkeypatch):
     for change in ({"client-eval-every": 1}, {"finetune-epochs": 1}):
         with pytest.raises(UserError, match="accuracies without noise; set client-eval-every"):
             federate({**run, **change}, nodes=NODES, node_configs=limited())
-    monkeypatch.setattr("fedapp.runtime.identity.evaluation_on_clients", lambda *_: 0)
+    monkeypatch.setattr("fedapp.runtime.identity.client_evaluation_every", lambda *_: 0)
     with pytest.raises(RoundFailed, match="tells accuracies without noise"):
         federate({**run, "client-eval-every": 1}, nodes=NODES, node_configs=limited())
 

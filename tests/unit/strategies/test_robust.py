@@ -8,7 +8,7 @@ from in_process import break_client, differ, federate, settings
 from clients.training.local_training import LossDiverged
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.engines.in_process import identify
+from fedapp.engines.in_process import set_task_ids
 from strategies.rounds.records import TASK, UPLOADS, Task, from_array_record, to_array_record
 from strategies.rounds.report import RoundFailed
 from strategies.rounds.robust import Rule, SeparateModels
@@ -35,7 +35,7 @@ def test_one_lying_client_of_ten_moves_a_robust_mean_little(rule):
 
 
 def combined(rule: Rule, received: dict, models: list[dict]) -> dict:
-    identify()  # Flower's messages need it
+    set_task_ids()  # Flower's messages need it
     separate = SeparateModels(received, len(models))
     for client, model in enumerate(models):
         separate.add({client: model}, {client: 1})
