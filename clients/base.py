@@ -26,7 +26,6 @@ from clients.training.local_training import (
     Forward,
     FrozenModels,
     Gradients,
-    LocalSettings,
     LossDiverged,
     TrainingResult,
     backward,
@@ -79,8 +78,12 @@ class LocalClient(NumPyClient):
         """Load what the training needs; the received model is already loaded."""
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
-        """Train the model in place."""
-        return self.train(server_round, lr, self.objective)
+        """Train the model in place on this client's data for `server_round`, by `gradients`."""
+        rule, settings = self._gradients(), self.settings
+        recordable = rule is backward or self.recordable
+        settings = replace(settings, graphs=settings.graphs and recordable)
+        epoch, frozen = self.data.training(server_round), self.frozen_models()
+        return train(self.model, frozen, self.objective, epoch, lr, settings, rule, self.velocity)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of one batch and return its loss."""
@@ -236,21 +239,6 @@ class LocalClient(NumPyClient):
             for name, tensor in self.trained.items()
         ]
 
-    def train(
-        self,
-        server_round: int,
-        lr: float,
-        objective: Objective,
-        settings: LocalSettings | None = None,
-    ) -> TrainingResult:
-        """Run the local loop on this client's data for `server_round`, with `self.gradients`."""
-        rule, used = self._gradients(), settings or self.settings
-        used = replace(used, graphs=used.graphs and (rule is backward or self.recordable))
-        epoch = self.data.training(server_round)
-        return train(
-            self.model, self.frozen(objective), objective, epoch, lr, used, rule, self.velocity
-        )
-
     def _gradients(self) -> Gradients:
         """Return the rule for the gradients: `backward` itself where no subclass has its own."""
         inherited = getattr(self.gradients, "__func__", None) is LocalClient.gradients
@@ -266,12 +254,13 @@ class LocalClient(NumPyClient):
         if self.objective.needs_global_weights:
             copy_weights(self.model, self.slot.teacher)
 
-    def frozen(self, objective: Objective) -> FrozenModels:
-        """Return the frozen models that an objective needs."""
+    def frozen_models(self) -> FrozenModels:
+        """Return the frozen models that the objective needs."""
+        teacher = self.slot.teacher if self.objective.needs_global_weights else None
         previous = None
-        if objective.needs_previous:
+        if self.objective.needs_previous:
             previous = previous_model.load(self.slot, self._stored[1], self.client)
-        return FrozenModels(self.slot.teacher if objective.needs_global_weights else None, previous)
+        return FrozenModels(teacher, previous)
 
     def _check_number(self, parameters: list[np.ndarray]) -> None:
         if len(parameters) != len(self.shared):

@@ -95,7 +95,7 @@ class DittoClient(LocalClient):
             move_towards(parameters, anchor, lr * self.pull)
             return loss
 
-        frozen, settings = self.frozen(self.objective), replace(self.settings, graphs=False)
+        frozen, settings = self.frozen_models(), replace(self.settings, graphs=False)
         with training_only(own, ALL):
             return train(own, frozen, self.objective, epoch, lr, settings, gradients)
 

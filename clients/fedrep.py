@@ -36,6 +36,4 @@ class FedRepClient(PersonalPartClient):
         self, part: str, epoch: Callable[[], Batches], lr: float, settings: LocalSettings
     ) -> TrainingResult:
         with training_only(self.model, part):
-            return train(
-                self.model, self.frozen(self.objective), self.objective, epoch, lr, settings
-            )
+            return train(self.model, self.frozen_models(), self.objective, epoch, lr, settings)

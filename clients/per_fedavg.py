@@ -55,7 +55,7 @@ class PerFedAvgClient(LocalClient):
         outer = self.outer_lr * (1.0 if self.constant else lr / self.first_lr)
         return train(
             self.model,
-            self.frozen(self.objective),
+            self.frozen_models(),
             self.objective,
             self._pairs_of(self.data.training(server_round)),
             outer,
@@ -81,7 +81,7 @@ class PerFedAvgClient(LocalClient):
         )
         batches = epoch if self.adapt_epochs else lambda: [next(iter(epoch()))]
         with training_only(own, ALL):
-            train(own, self.frozen(self.objective), self.objective, batches, lr, plain)
+            train(own, self.frozen_models(), self.objective, batches, lr, plain)
         self.model: nn.Module = own
 
     def _pairs_of(self, epoch: Callable[[], Batches]) -> Callable[[], Batches]:

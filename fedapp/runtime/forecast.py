@@ -107,7 +107,7 @@ def _training_speed(process: ProcessContext, number: int) -> float:
             f"{process.config.batch_size} images, so none would train; lower batch-size"
         )
     objective = client.objective
-    frozen = client.frozen(objective)
+    frozen = client.frozen_models()
     train(client.model, frozen, objective, lambda: batches[:1], 0.0, one_epoch)  # warms up
     start, images = time.perf_counter(), 0
     for _ in range(MOST_STEPS // len(batches)):

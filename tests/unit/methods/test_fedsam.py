@@ -24,7 +24,7 @@ def test_one_step_is_the_rule_written_in_plain_pytorch():
     cross_entropy(own(images)[1], labels).backward()
     expected = [w - 0.05 * (p.grad + 1e-5 * w) for w, p in zip(kept, own.parameters(), strict=True)]
     client.data.__dict__["training"] = lambda server_round: lambda: [(images, labels)]
-    client.train(1, 0.05, client.objective)
+    client.run(1, 0.05)
     for parameter, value in zip(process.model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.detach(), value, rtol=1e-3, atol=1e-6)
 

@@ -43,7 +43,7 @@ def test_a_client_with_initial_weights_of_its_own_is_first_pulled_from_these():
     )  # fmt: skip
     client = ProcessContext(parse_config(run)).client(3)
     client.prepare(1)
-    previous = client.frozen(client.objective).previous
+    previous = client.frozen_models().previous
     assert not previous.training
     for own, first in zip(client.model.parameters(), previous.parameters(), strict=True):
         assert torch.equal(own, first)
@@ -81,7 +81,7 @@ def test_a_batch_is_contrasted_with_the_received_and_the_own_last_model(later, l
 
     client.gradients = gradients
     client.data = replace(client.data, training=lambda _: lambda: [(inputs, labels)])
-    client.train(5, 0.05, client.objective)  # the loop has a loss and no gradient to step with
+    client.run(5, 0.05)  # the loop has a loss and no gradient to step with
     plain = process.new_model().eval()
 
     def features(arrays):
