@@ -55,8 +55,9 @@ class FedGen(FedAvg):
         self._new_counts: dict[int, np.ndarray] = {}  # of this round, which may give no model
         self._sent: Arrays = {}
 
-    def query_clients(self, grid: Grid, timeout: float) -> None:
+    def before_rounds(self, grid: Grid, timeout: float) -> None:
         """Query the label counts; a client without a valid answer sends them with its upload."""
+        super().before_rounds(grid, timeout)
         missing = sorted(self.federation.node_of.keys() - self._label_counts.keys())
         if not self.label_query or not missing:
             return

@@ -17,8 +17,8 @@ class RoundLoop(Strategy):
     tolerate_failures = False
     report: RoundReport
 
-    def query_clients(self, grid: Grid, timeout: float) -> None:
-        """Query the nodes for what the method must know before its first round."""
+    def before_rounds(self, grid: Grid, timeout: float) -> None:
+        """Check or query what a method must know before the first of these rounds."""
 
     def prepare_messages(
         self, grid: Grid, messages: list[Message], timeout: float
@@ -42,7 +42,7 @@ class RoundLoop(Strategy):
         config = train_config or ConfigRecord()
         evaluation_config = evaluate_config or ConfigRecord()
         self.last_round = num_rounds
-        self.query_clients(grid, timeout)
+        self.before_rounds(grid, timeout)
         for server_round in range(first_round, num_rounds + 1):
             messages = list(self.configure_train(server_round, arrays, config, grid))
             messages = self.prepare_messages(grid, messages, timeout)

@@ -29,7 +29,7 @@ class SecureRounds(ClientStrategy):
         self._session: SecureSession | None = None
         self._masked: list[int] = []  # nodes whose masked sums have been added
 
-    def query_clients(self, grid: Grid, timeout: float) -> None:
+    def before_rounds(self, grid: Grid, timeout: float) -> None:
         """Check that secure aggregation has nodes enough in every round; raises `RoundFailed`."""
         for server_round in range(1, self.last_round + 1) if self.secure_threshold else ():
             nodes = len(self.federation.by_node(self.cohort(server_round)))
