@@ -7,29 +7,24 @@ pack its results in named records. Simulations and real hosts use the same handl
 
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 from clients.base import LocalClient, Scalar
-from clients.class_statistics import feature_statistics
-from clients.fedgen import COUNTS
-from clients.state.listing import UnknownRun, clean
 from clients.state.memory import Memory
 from clients.state.store import StateError
-from clients.training.arrays import load_arrays
 from clients.training.local_training import LossDiverged
 from clients.training.objective import NotScalarError
 from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
-from fedapp.core.extension_files import own_mistake, own_mistakes_explained
-from fedapp.core.paths import state_folder
-from fedapp.runtime.identity import describe
+from fedapp.core.extension_files import own_mistake
 from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.node_reply import NodeReply, Privacy, privacy_of
 from fedapp.runtime.process import ProcessContext, open_process
+from fedapp.runtime.queries import answer_queries
 from fedapp.runtime.secure import answer_steps, check_masked, secure_node
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused, WrongForm
 from strategies.rounds.client_evaluation import REINITIALISED
@@ -40,14 +35,12 @@ from strategies.rounds.records import (
     ERROR,
     REPORT,
     TASK,
-    UPLOADS,
     ClientFailure,
     Task,
     extra_records,
     failures_of,
     from_array_record,
     pack_report,
-    pack_uploads,
 )
 from strategies.secure.messages import SECURE
 from strategies.secure.primitives import ProtocolBroken
@@ -55,17 +48,7 @@ from strategies.secure.signatures import terms_of
 
 app = ClientApp()
 answer_steps(app)
-
-
-@app.query()
-def query(message: Message, context: Context) -> Message:
-    """Reply with the node's identity: partition, clients and their examples, versions, device."""
-    try:
-        with own_mistakes_explained(), full_memory_explained():
-            identity = describe(context)
-    except UserError as mistake:
-        identity = {"error": str(mistake)}
-    return Message(RecordDict({"identity": ConfigRecord(identity)}), reply_to=message)
+answer_queries(app)
 
 
 @app.train()
@@ -125,65 +108,6 @@ def evaluate(message: Message, context: Context) -> Message:
     if rows:
         content[REPORT] = MetricRecord({name: [row[name] for row in rows] for name in rows[0]})
     return Message(content, reply_to=message)
-
-
-@app.query("labels")
-def labels(message: Message, context: Context) -> Message:
-    """Reply with the number of training images per class of each client that the message names.
-
-    A node that sends masked sums only does not.
-    """
-    check_masked(context.node_config, False)
-    process = open_process(context.run_config, context.node_config)
-    clients: Any = message.content.config_records[TASK]["clients"]
-    counts, _, _ = process.data.class_counts()
-    uploads = pack_uploads({client: {COUNTS: counts[client]} for client in clients})
-    return Message(RecordDict({UPLOADS: uploads}), reply_to=message)
-
-
-@app.query("statistics")
-def statistics(message: Message, context: Context) -> Message:
-    """Reply with the statistics of the features of each client that the message names, by class.
-
-    The features are those by the received model. A node that sends masked sums only does not.
-    """
-    try:
-        with own_mistakes_explained(), full_memory_explained():
-            uploads = _statistics(message, context)
-    except UserError as mistake:
-        refusal = ConfigRecord({"error": str(mistake)})
-        return Message(RecordDict({TASK: refusal}), reply_to=message)
-    return Message(RecordDict({UPLOADS: pack_uploads(uploads)}), reply_to=message)
-
-
-def _statistics(message: Message, context: Context) -> dict[int, Arrays]:
-    """Return the statistics of each client; raises UserError if this node must not send them."""
-    check_masked(context.node_config, False)
-    process = open_process(context.run_config, context.node_config)
-    if not process.config.class_statistics:
-        raise UserError("the server asks for class statistics, and the run is without them")
-    received = from_array_record(message.content.array_records[ARRAYS])
-    load_arrays(process.slot.shared, received)
-    clients: Any = message.content.config_records[TASK]["clients"]
-    images = process.data.own_images
-    return {client: feature_statistics(process.model, images(client)) for client in clients}
-
-
-@app.query("forget")
-def forget(message: Message, context: Context) -> Message:
-    """Remove secrets and the states of this node's clients after a run, or reply with the error."""
-    context.state.pop(SECURE, None)
-    key = str(message.content.config_records[TASK].get("state_key", ""))
-    state_dir = context.node_config.get("state-dir") or context.run_config.get("state-dir", "")
-    root = state_folder(str(state_dir))
-    outcome: dict[str, Any] = {}
-    try:
-        with suppress(UnknownRun):  # another node of this machine has removed them already
-            if key:
-                clean(root, key)
-    except StateError as error:
-        outcome = {"error": str(error)}
-    return Message(RecordDict({"forgotten": ConfigRecord(outcome)}), reply_to=message)
 
 
 def _hide(

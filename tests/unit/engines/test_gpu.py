@@ -18,7 +18,7 @@ from fedapp.engines.deployment import doctor
 from fedapp.engines.launch import environment_for
 from fedapp.engines.resources import Resources
 from fedapp.experiments import jobs
-from fedapp.runtime import client, process
+from fedapp.runtime import client, process, queries
 from fedapp.runtime.process import ProcessContext
 
 FULL = torch.OutOfMemoryError(
@@ -133,7 +133,7 @@ def test_a_gpu_that_is_full_before_the_first_model_is_one_sentence_of_the_node(m
     with pytest.raises(Exception, match="GPU's memory is full") as caught:
         federate(settings(num_rounds=1))
     assert "Traceback" not in str(caught.value)
-    monkeypatch.setattr(client, "describe", full)
+    monkeypatch.setattr(queries, "describe", full)
     with pytest.raises(UserError, match="cannot take part: a GPU's memory is full") as caught:
         federate(settings(num_rounds=1))
     assert "\n" not in str(caught.value)

@@ -254,7 +254,7 @@ def test_states_that_a_node_could_not_remove_are_logged(
     def refuse(*arguments):
         raise problem
 
-    monkeypatch.setattr("fedapp.runtime.client.clean", refuse)
+    monkeypatch.setattr("fedapp.runtime.queries.clean", refuse)
     run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="one")
     assert run_in_process(ROOT, run, Resources()) == 0
     text = capsys.readouterr().out

@@ -17,7 +17,7 @@ from in_process import assert_same, federate, settings
 
 from fedapp.core.errors import UserError
 from fedapp.engines.deployment.certificates import make_certificates
-from fedapp.runtime.client import labels
+from fedapp.runtime.queries import labels
 from fedapp.runtime.secure import keys_of
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
