@@ -171,6 +171,7 @@ def _check_train(
 ) -> None:
     """Raise UserError if this node must not train."""
     masked = SECURE in message.content and task.summed and not task.separate
+    _check_once(process, task)
     _check_unchanged(process, task)
     check_masked(context.node_config, masked)
     check_training(ledger, process, masked)
@@ -186,13 +187,17 @@ def _check_evaluate(process: ProcessContext, task: Task, ledger: Ledger | None) 
     check_evaluation(ledger)
 
 
-def _check_unchanged(process: ProcessContext, task: Task) -> None:
-    """Raise UserError if the run's files have changed, or a client would count more than once."""
+def _check_once(process: ProcessContext, task: Task) -> None:
+    """Raise UserError if updates are clipped, and a client would count more than once."""
     once = task.weights == "uniform" and len(set(task.clients)) == len(task.clients)
     if process.config.dp_clip and not once:
         raise UserError(
             "the server asks for a sum in which a client counts more than dp-clip allows"
         )
+
+
+def _check_unchanged(process: ProcessContext, task: Task) -> None:
+    """Raise UserError if the run's files have changed."""
     if process.files_text != task.files:
         raise UserError(
             f"its node has the files '{process.files_text}', but the run began with "
