@@ -27,42 +27,40 @@ _STEPS = [f"{MessageType.QUERY}.{kind}" for kind in (KEYS, SHARES, CONFIRM, UNMA
 
 
 class MessageApp(ClientApp):
-    """A ClientApp that calls the handlers of `fedapp.runtime.client` here or in the warm worker."""
+    """A ClientApp that calls the handlers of `fedapp.runtime.client` here or in the warm worker.
 
-    def __call__(self, message: Message, context: Context) -> Message:
-        """Answer one message; raises the exceptions of the handlers."""
-        configure()
-        worker = context.node_config.get("worker", "plain")
-        if worker not in WORKERS:
-            raise UserError(f"node-config key 'worker' is {worker!r} but must be plain or warm")
-        if worker == "warm":
-            from fedapp.engines.deployment.warm import WorkerLost, ask_worker  # needs a Unix system
-
-            try:
-                return ask_worker(message, context)
-            except WorkerLost as reason:
-                log.warning("the warm worker did not answer (%s): answering without it", reason)
-        if message.metadata.message_type in _STEPS:
-            from fedapp.runtime.secure import app as handlers
-        else:
-            from fedapp.runtime.client import app as handlers  # imports PyTorch
-        return handlers(message, context)
-
-
-class LoggedApp(MessageApp):
-    """Tells the operator of a SuperNode, in its log, what it has answered.
-
-    In a simulation the server's log says it: only a SuperNode starts the program `flwr-clientapp`.
+    It tells the operator of a SuperNode, in its log, what it has answered. In a simulation the
+    server's log says it: only a SuperNode starts the program `flwr-clientapp`.
     """
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer one message; raises the exceptions of the handlers."""
-        reply = super().__call__(message, context)
+        reply = _answer(message, context)
         if Path(sys.argv[0]).name == "flwr-clientapp":
             with suppress(Exception):  # a line of the log is not worth an answer
                 for line in lines_of(message, reply):
                     log.info(line)
         return reply
+
+
+def _answer(message: Message, context: Context) -> Message:
+    """Let the warm worker answer, if the node has one, or the handlers in this process."""
+    configure()
+    worker = context.node_config.get("worker", "plain")
+    if worker not in WORKERS:
+        raise UserError(f"node-config key 'worker' is {worker!r} but must be plain or warm")
+    if worker == "warm":
+        from fedapp.engines.deployment.warm import WorkerLost, ask_worker  # needs a Unix system
+
+        try:
+            return ask_worker(message, context)
+        except WorkerLost as reason:
+            log.warning("the warm worker did not answer (%s): answering without it", reason)
+    if message.metadata.message_type in _STEPS:
+        from fedapp.runtime.secure import app as handlers
+    else:
+        from fedapp.runtime.client import app as handlers  # imports PyTorch
+    return handlers(message, context)
 
 
 def lines_of(message: Message, reply: Message) -> list[str]:
@@ -79,4 +77,4 @@ def lines_of(message: Message, reply: Message) -> list[str]:
     return [f"round {number!s}, {line}" for line in [*done, *failed]]
 
 
-app = LoggedApp()
+app = MessageApp()
