@@ -133,6 +133,8 @@ class ClientStrategy(RoundLoop):
         """Return the method's numbers of the last round, by their names in metrics.jsonl."""
         return dict(self.report.metrics)
 
+    # -- checkpoints ----------------------------------------------------------------------------
+
     def save(self) -> Arrays:
         """Return everything that a checkpoint needs beside the shared arrays."""
         accepted = np.array(sorted(self.accepted.items()), np.int64).reshape(-1, 2)
