@@ -29,10 +29,8 @@ def _one_model(config: RunConfig, row: Method) -> bool:
 
 
 def _own_keys(row: Method) -> set[str]:
-    """Return the keys that a method's row names."""
-    keys = {*row.keys, *row.client.options.values(), *row.server.options.values()}
-    keys |= {*row.head.options.values(), row.head.scale_key}
-    return keys | ({row.personal.style_key} if row.personal is not None else set())
+    """Return the keys that a method's row has or names."""
+    return {*row.keys, *row.named_keys()}
 
 
 def _weighs(key: str) -> Test:

@@ -88,11 +88,8 @@ def _words(row: Method) -> Iterator[tuple[str, str, Collection[str]]]:
 
 
 def _named_keys(row: Method) -> list[str]:
-    """Return the keys that parts of a row name."""
-    options = (row.head.options, row.client.options, row.server.options)
-    single = [row.loss.weight, row.head.scale_key, row.exchange.keeps_if[0]]
-    single += [row.personal.style_key] if row.personal is not None else []
-    return [key for option in options for key in option.values()] + [key for key in single if key]
+    """Return the keys that parts of a row name, its loss and its exchange included."""
+    return row.named_keys() + [key for key in (row.loss.weight, row.exchange.keeps_if[0]) if key]
 
 
 def _exists(what: str, name: str, known: Collection[str]) -> None:

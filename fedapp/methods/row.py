@@ -186,6 +186,13 @@ class Method:
         """Whether every client fine-tunes the final model and the run reports their accuracy."""
         return self.fine_tuning.evaluated
 
+    def named_keys(self) -> list[str]:
+        """Return the keys that configure its client, server and head, and clients' styles of heads."""
+        options = (self.head.options, self.client.options, self.server.options)
+        keys = [key for option in options for key in option.values()]
+        style = self.personal.style_key if self.personal is not None else ""
+        return keys + [key for key in (self.head.scale_key, style) if key]
+
     def kept(self, regulariser: str | None, values: Mapping[str, Any]) -> str:
         """Return what clients keep between rounds with this regulariser; empty: nothing.
 
