@@ -187,7 +187,7 @@ class Method:
         return self.fine_tuning.evaluated
 
     def named_keys(self) -> list[str]:
-        """Return the keys that configure its client, server and head, and clients' styles of heads."""
+        """Return the keys that set up its head, client and server, and the style of other heads."""
         options = (self.head.options, self.client.options, self.server.options)
         keys = [key for option in options for key in option.values()]
         style = self.personal.style_key if self.personal is not None else ""
