@@ -18,7 +18,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config.effect import without_effect
-from fedapp.config.resolve import load_run_config, parse_config
+from fedapp.config.project import merge
+from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.log import configure
 from fedapp.engines.resources import Resources, check_in_process, check_simulated
@@ -118,7 +119,7 @@ def run_in_process(
     started = time.monotonic()
     configure()
     check_in_process(resources.workers)
-    values = load_run_config(project, overrides)
+    values = merge(project, overrides)
     if resources.gpus == 0 and values["device"] == "auto":
         values["device"] = "cpu"
     config = parse_config(values)
