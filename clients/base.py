@@ -57,7 +57,7 @@ class LocalClient(NumPyClient):
         """Prepare a client.
 
         Args:
-            slot: the process's models; the model's weights are overwritten by every `fit`.
+            slot: the process's models; `work` and `evaluate` overwrite the model's weights.
             client: its number, from 0.
             data: its examples.
             objective: the loss of one batch.

@@ -17,7 +17,7 @@ from strategies.form import misfit
 Arrays = dict[str, np.ndarray]
 
 _SUM_BITS = 62  # of 64, without the sign and one spare bit
-_HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest value
+_HEADROOM_BITS = 10  # a value may be 1024 times the global tensor's largest value, rounded up
 _BUFFER_HEADROOM_BITS = 20  # running statistics change with the activations
 _BUFFERS = ("running_mean", "running_var")
 _SMALLEST_SCALE = 2.0**-4  # the scale of a tensor of zeros, such as a new bias
@@ -61,7 +61,8 @@ class ExactSum:
         """Prepare for a total weight of at most `total_weight` and for the shapes of `reference`.
 
         A tensor's values may be up to 1024 times the reference's largest value, or 1024 times
-        `smallest` if that is larger.
+        `smallest` if that is larger, rounded up to a power of two. BatchNorm's statistics may be
+        up to 2^20 times as large.
         """
         self._dtypes = {name: array.dtype for name, array in reference.items()}
         self._bounds = {name: _bound(name, array, smallest) for name, array in reference.items()}

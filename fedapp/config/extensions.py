@@ -52,11 +52,10 @@ def own_files(names: Mapping[str, str]) -> list[ExtensionFile]:
     return sorted({_files[row] for row in rows if row in _files}, key=str)
 
 
-def foreign_keys(method: str = "") -> set[str]:
+def foreign_keys(method: str) -> set[str]:
     """Return the keys that only other methods of packages and of the user's files have.
 
     They mean nothing to a run of `method`, so servers, nodes and checkpoints may differ in them.
-    Without `method`: the keys of all methods of packages and of the user's files.
     """
     others = METHODS.keys() - _INCLUDED - {method}
     return method_keys().keys() - method_keys(without=others).keys()

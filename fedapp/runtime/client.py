@@ -1,4 +1,4 @@
-"""The ClientApp: a node answers messages for the clients that it hosts.
+"""The handlers of a node's messages: training and evaluation of the clients that it hosts.
 
 A real SuperNode hosts one client, a virtual one may host many: node p of P hosts the clients c with
 c mod P = p. The handlers build the NumPyClient of each client that a message names, call it, and

@@ -1,9 +1,9 @@
 """The warm worker: it answers a SuperNode's messages and keeps model, data and CUDA loaded.
 
 `warm.py` starts it with a listening socket and the id of a parent process. The worker answers one
-message at a time with the handlers of `client_app.py`. It ends with the parent process, also in the
-middle of a training, or after half an hour without messages. It finishes a training whose sender
-has ended, and drops the answer.
+message at a time with the handlers of `runtime/client.py`. It ends with the parent process, also in
+the middle of a training, or after half an hour without messages. It finishes a training whose
+sender has ended, and drops the answer.
 """
 
 import logging
