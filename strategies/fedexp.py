@@ -110,9 +110,10 @@ class FedExP(StatefulFedAvg):
     def model_to_evaluate(self, arrays: Arrays) -> Arrays:
         """Return the last model, or the mean of the last two models' parameters."""
         before = self.kept
+        if not before:
+            return arrays
         averaged = {
             name: ((arrays[name].astype(np.float64) + before[name]) / 2).astype(arrays[name].dtype)
             for name in self.trained
-            if before
         }
         return {**arrays, **averaged}

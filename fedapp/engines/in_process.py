@@ -14,6 +14,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -141,12 +142,17 @@ def expired(message: Message) -> bool:
     return time.time() > message.metadata.created_at + message.metadata.ttl
 
 
+def failed(reason: str) -> Error:
+    """Return the error of a node whose ClientApp has raised an exception or has ended."""
+    return Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+
+
 def answer(app: ClientApp, message: Message, context: Context) -> Message:
     """Run the ClientApp on a message; an exception becomes an error reply, as in Flower."""
     try:
         return app(message, context)
     except Exception as error:
-        return Message(Error(2, repr(error)), reply_to=message)
+        return Message(failed(repr(error)), reply_to=message)
 
 
 def set_task_ids() -> None:

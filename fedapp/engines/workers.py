@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection, wait
 from pkgutil import resolve_name
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from fedapp.core.hardware import gpu_names
 from fedapp.engines.apps import ConfiguredServerApp
-from fedapp.engines.in_process import InProcessGrid, answer, expired, set_task_ids
+from fedapp.engines.in_process import InProcessGrid, answer, expired, failed, set_task_ids
 from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import worker_context
@@ -111,7 +111,7 @@ class Worker:
             reason = f"its worker process ended with exit code {self.process.exitcode}"
             self.connection.close()
             self._start()
-            return question, Message(Error(2, reason), reply_to=question), self._context
+            return question, Message(failed(reason), reply_to=question), self._context
 
 
 def visible_gpu(worker: int, workers: int, resources: Resources) -> str | None:

@@ -144,7 +144,7 @@ class Ledger:
             lock.release()
 
     def _rounds(self) -> Rounds:
-        """Return the counted rounds; raises UserError if the file is damaged."""
+        """Return the counted rounds; raises UserError if the file cannot be read or is damaged."""
         try:
             found = parse_object(self.file.read_bytes())
         except FileNotFoundError:
@@ -153,16 +153,13 @@ class Ledger:
             raise UserError(
                 f"node-config key '{LEDGER}': {self.file} cannot be read ({error.strerror})"
             ) from None
-        try:
-            rounds = {float(noise): count for noise, count in (found or {})["rounds"].items()}
-        except (KeyError, ValueError, AttributeError):
-            rounds = {0.0: 0}
-        if all(type(n) is int and 0 < n < 2**53 and 0 < z < math.inf for z, n in rounds.items()):
-            return rounds
-        raise UserError(
-            f"node-config key '{LEDGER}': {self.file} is not as a node writes it; restore it from "
-            "a copy, because without it nobody knows what the client has spent"
-        )
+        rounds = _counted(found or {})
+        if rounds is None:
+            raise UserError(
+                f"node-config key '{LEDGER}': {self.file} is not as a node writes it; restore it "
+                "from a copy, because without it nobody knows what the client has spent"
+            )
+        return rounds
 
 
 def open_ledger(context: Context) -> Ledger | None:
@@ -240,6 +237,16 @@ def _file(text: str) -> Path:
             "is begun anew where a disk is missing"
         )
     return found
+
+
+def _counted(content: Mapping[str, Any]) -> Rounds | None:
+    """Return the rounds in the content of a ledger's file; None if a node does not write such."""
+    try:
+        rounds = {float(noise): count for noise, count in content["rounds"].items()}
+    except (KeyError, ValueError, AttributeError):
+        return None
+    valid = all(type(n) is int and 0 < n < 2**53 and 0 < z < math.inf for z, n in rounds.items())
+    return rounds if valid else None
 
 
 def _added(rounds: Rounds, noise: float, count: int) -> Rounds:
