@@ -17,9 +17,10 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
+from clients.arrays import Arrays
 from clients.state import previous_model
 from clients.state.memory import Memory
-from clients.training.arrays import Arrays, floating, nbytes, squared_distance, to_arrays
+from clients.training.arrays import floating, nbytes, squared_distance, to_arrays
 from clients.training.evaluation import Score, predict
 from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (

@@ -7,8 +7,9 @@ epochs of a plain training loop.
 
 import torch
 
+from clients.arrays import Arrays
 from clients.base import LocalClient, check_finite
-from clients.training.arrays import Arrays, to_arrays
+from clients.training.arrays import to_arrays
 from clients.update import Update
 
 

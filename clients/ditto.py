@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.base import Arrays, LocalClient, check_finite, copy_weights
+from clients.arrays import Arrays
+from clients.base import LocalClient, check_finite
 from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
 from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
+from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
 from clients.training.parts import ALL, training_only
 from clients.update import Update

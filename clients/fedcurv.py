@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient
+from clients.arrays import Arrays
+from clients.base import LocalClient
 from clients.state.store import StateError
 from clients.training.arrays import to_arrays
 from clients.training.local_training import Forward

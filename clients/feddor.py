@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.base import Arrays
+from clients.arrays import Arrays
 from clients.prototype_client import PrototypeClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective, Step

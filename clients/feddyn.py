@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient
+from clients.arrays import Arrays
+from clients.base import LocalClient
 from clients.training.local_training import Forward
 from clients.training.objective import Objective
 from clients.update import Update

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.base import Arrays
+from clients.arrays import Arrays
 from clients.personal_model import PersonalClient
 from clients.training.arrays import load_arrays
 from clients.training.local_training import Forward

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clients.base import Arrays
+from clients.arrays import Arrays
 from clients.pair import EXTRA, PairClient
 from clients.prototype_losses import adaptive_mutual
 from clients.training.arrays import load_arrays, to_arrays

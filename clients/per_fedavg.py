@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.base import LocalClient, copy_weights
+from clients.base import LocalClient
 from clients.training.displacement import displaced
 from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
+from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
 from clients.training.parts import ALL, training_only
 

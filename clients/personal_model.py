@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, LocalClient, check_finite
+from clients.arrays import Arrays
+from clients.base import LocalClient, check_finite
 from clients.training.arrays import load_arrays, nbytes, to_arrays
 from clients.update import Update
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.base import Arrays
+from clients.arrays import Arrays
 from clients.personal_model import PersonalClient
 from clients.prototype_losses import class_means, cosine_alignment, nearest_prototype
 from clients.training.arrays import to_arrays

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from clients.training.arrays import Arrays
+from clients.arrays import Arrays
 from clients.training.local_training import TrainingResult
 
 

@@ -6,7 +6,8 @@ that any method can be trained with such an objective.
 
 from torch import nn
 
-from clients.training.arrays import Arrays, floating, load_arrays, to_arrays
+from clients.arrays import Arrays
+from clients.training.arrays import floating, load_arrays, to_arrays
 from clients.training.model_slot import ModelSlot
 
 _PREFIX = "previous/"
