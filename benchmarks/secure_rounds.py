@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedapp.engines.in_process import set_task_ids
+from fedapp.engines.local_grid import set_task_ids
 from fedapp.results.formatting import markdown_table, megabytes
 from strategies.aggregate import ExactSum
 from strategies.rounds.private import add_noise, limited

@@ -51,7 +51,8 @@ def _simulate_on_workers(
 ) -> None:
     """Run on the app's worker processes, forked from this one before it has threads."""
     _check(server.run_config, typed)
-    from fedapp.engines.workers import run_on_workers  # imports PyTorch, Flower and both apps
+    import fedapp.runtime.client  # noqa: F401  (what the workers need; imports PyTorch)
+    from fedapp.engines.workers import run_on_workers  # imports Flower
 
     fork_template()
     watch_parent(_parent_ended)

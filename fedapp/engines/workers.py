@@ -18,7 +18,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedapp.core.hardware import gpu_names
 from fedapp.engines.apps import ConfiguredServerApp
-from fedapp.engines.in_process import InProcessGrid, answer, expired, failed, set_task_ids
+from fedapp.engines.local_grid import LocalGrid, answer, expired, failed, set_task_ids
 from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import worker_context
@@ -26,7 +26,7 @@ from fedapp.engines.worker_template import worker_context
 _PATIENCE = 1.0  # seconds that one poll for replies may take
 
 
-class WorkerGrid(InProcessGrid):
+class WorkerGrid(LocalGrid):
     """Nodes whose messages worker processes answer; node p is on worker p mod workers."""
 
     def __init__(self, run_config: Mapping[str, Any], resources: Resources, clientapp: str) -> None:

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 from in_process import InProcessGrid, settings
 
 from fedapp.client_app import app, lines_of
-from fedapp.engines.in_process import set_task_ids
+from fedapp.engines.local_grid import set_task_ids
 from strategies.rounds.records import ERROR, REPORT, TASK, ClientFailure, failures_of, pack_report
 
 set_task_ids()

@@ -8,7 +8,7 @@ from in_process import break_client, differ, federate, settings
 from clients.training.local_training import LossDiverged
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.engines.in_process import set_task_ids
+from fedapp.engines.local_grid import set_task_ids
 from strategies.rounds.records import TASK, UPLOADS, Task, from_array_record, to_array_record
 from strategies.rounds.report import RoundFailed
 from strategies.rounds.robust import Rule, SeparateModels

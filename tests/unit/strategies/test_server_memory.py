@@ -7,7 +7,8 @@ import pytest
 from flwr.app import Message
 from in_process import settings
 
-from fedapp.engines.in_process import FIRST_NODE, InProcessGrid
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.engines.local_grid import FIRST_NODE
 from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
