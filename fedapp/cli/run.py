@@ -74,7 +74,6 @@ def _check(
     check_place(resolved)
     workers = _workers(engine, resources, values)
     cost = forecast(resolved, workers)
-    about = "at least" if cost.own_steps else "about"
     found = {
         "method": resolved.method,
         "data": f"{resolved.dataset}, {resolved.num_clients} clients ({resolved.partition})",
@@ -83,7 +82,7 @@ def _check(
         f"of {resolved.batch_size}, lr {resolved.lr:g} ({resolved.lr_schedule})",
         "images": f"{cost.images_per_round:,} per round, {cost.images_per_second:,.0f} per second "
         "and process, as measured just now",
-        "time": f"{about} {clock(cost.seconds)} on {workers} processes, "
+        "time": f"about {clock(cost.seconds)} on {workers} processes, "
         f"{cost.seconds_per_round:.3g} s per round",
         "memory": f"about {megabytes(cost.memory)}",
         "traffic": f"models of {megabytes(cost.bytes_per_round)} per round",

@@ -28,7 +28,7 @@ from fedapp.core.paths import LONGEST_NAME, is_folder_name
 from fedapp.core.rng import cohort_size
 from fedapp.data.batches.in_memory import parse_augmentation
 from fedapp.data.batches.streamed import MOST_TEST_IMAGES, check_streamed
-from fedapp.data.datasets import find_dataset
+from fedapp.data.datasets import check_photo_keys, find_dataset
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.data.readers.own_images import class_names
 from fedapp.methods.row import BLEND, GLOBAL, PERTURB, Method
@@ -76,15 +76,11 @@ def _check_data(config: RunConfig) -> None:
             f"run-config key 'class-list' is '{config.class_list}', but dataset '{config.dataset}' "
             "has one list of classes; leave it empty"
         )
-    if config.image_size and info.image_size:
+    check_photo_keys(config.dataset, config.image_size, config.test_share)
+    if config.test_share and config.partition == "own":
         raise UserError(
-            f"run-config key 'image-size' is {config.image_size}, but the images of dataset "
-            f"'{config.dataset}' are {info.image_size}x{info.image_size}; set it to 0"
-        )
-    if config.test_share and (info.image_size or config.partition == "own"):
-        raise UserError(
-            f"run-config key 'test-share' is {config.test_share:g}, but dataset '{config.dataset}' "
-            f"with partition '{config.partition}' has test images of its own; set it to 0"
+            f"run-config key 'test-share' is {config.test_share:g}, but with partition 'own' the "
+            "server has the test images; set it to 0"
         )
     parse_augmentation(config.augmentation)
     if info.streams:

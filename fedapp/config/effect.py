@@ -128,9 +128,9 @@ APPLIES: dict[str, Test] = {
     "data-dir": _data_folder,
     "download": _downloads,
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
-    "image-size": lambda config, _: not find_dataset(config.dataset).image_size,
+    "image-size": lambda config, _: find_dataset(config.dataset).takes_photos,
     "test-share": lambda config, _: (
-        not find_dataset(config.dataset).image_size and config.partition != "own"
+        find_dataset(config.dataset).takes_photos and config.partition != "own"
     ),
     "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
     "classes": _with("partition", "own"),

@@ -118,6 +118,7 @@ class DatasetInfo:
         lists_classes: whether a class list selects some of its classes.
         streams: whether images are decoded when they are used.
         bundled: whether a dependency brings the images, so that no file is read or downloaded.
+        takes_photos: whether `read` scales images and holds test images out, as `Origin` asks.
         stretches: whether images of all shapes are scaled to squares, without keeping their ratio.
         train_images: number of training images, 0 if the files determine it.
         test_images: number of test images, 0 if the files determine it.
@@ -132,6 +133,7 @@ class DatasetInfo:
     lists_classes: bool = False
     streams: bool = False
     bundled: bool = False
+    takes_photos: bool = False
     stretches: bool = False
     train_images: int = 0
     test_images: int = 0
@@ -164,12 +166,12 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False, **option
         options: further fields of `Origin`.
 
     Raises:
-        UserError: unknown name, absent, damaged or unreadable files, a failed download, or a reader
-            that does not scale.
+        UserError: unknown name, absent, damaged or unreadable files, a failed download, or an
+            option that this data set does not have.
     """
-    info = find_dataset(name)
+    info, origin = find_dataset(name), Origin(name, data_dir, download, **options)
+    check_photo_keys(name, origin.image_size, origin.test_share)
     try:
-        origin = Origin(name, data_dir, download, **options)
         arrays = dict(info.read(origin))
     except OSError as error:
         location = f"data-dir {data_dir}" if data_dir else "the cache folder"
@@ -179,7 +181,6 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False, **option
         ) from error
     names = tuple(str(item) for item in arrays.pop("classes"))
     _check_encoding(name, names)
-    _check_side(name, arrays["train_images"].shape[1], origin.image_size)
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
     return Dataset(name, names, mean, std, **arrays, pools_test=info.pools_test)
@@ -197,13 +198,18 @@ def _check_encoding(dataset: str, classes: Sequence[str]) -> None:
             ) from None
 
 
-def _check_side(dataset: str, side: int, wanted: int) -> None:
-    """Raise UserError if a data set's reader has not scaled the images as configured."""
-    if wanted not in (0, side):
-        raise UserError(
-            f"run-config key 'image-size' is {wanted}, but dataset '{dataset}' does not scale its "
-            f"images, which are {side}x{side}: set it to 0"
-        )
+def check_photo_keys(dataset: str, image_size: int, test_share: float) -> None:
+    """Raise UserError if a data set does not scale its images or hold some out, as asked."""
+    if find_dataset(dataset).takes_photos:
+        return
+    for key, value, fact in (
+        ("image-size", image_size, "has images of one size"),
+        ("test-share", test_share, "has test images of its own"),
+    ):
+        if value:
+            raise UserError(
+                f"run-config key '{key}' is {value:g}, but dataset '{dataset}' {fact}; set it to 0"
+            )
 
 
 def _read_images(origin: Origin) -> Arrays:
@@ -264,6 +270,7 @@ DATASETS: dict[str, DatasetInfo] = {
     HUB: DatasetInfo(
         None, None, "any images on the Hugging Face hub, or a copy of its files",
         "*.parquet and README.md as on the hub (needs pip install -e '.[hub]')", read_hub,
+        takes_photos=True,
     ),
     "images": DatasetInfo(
         None,
@@ -271,5 +278,6 @@ DATASETS: dict[str, DatasetInfo] = {
         "your own images",
         IMAGE_FOLDERS,
         _read_images,
+        takes_photos=True,
     ),
 }  # fmt: skip

@@ -36,6 +36,7 @@ from fedapp.engines.subprocesses import (
 log = logging.getLogger(__name__)
 Runner = Callable[[Path, Mapping[str, Any], Resources], int]
 STOPPED = "interrupted"  # what a run's verdict is after Ctrl-C or a signal
+IN_LOG, IN_TERMINAL = "see its log", "its last lines in this terminal say why"
 _running: Counter[str] = Counter()  # runs in processes of their own, by GPU
 _choosing = threading.Lock()
 T = TypeVar("T")
@@ -89,34 +90,29 @@ def run_reported(
     return run_parallel(jobs, reported, items)
 
 
-def problem_of(run: Callable[[], int]) -> str:
-    """Return why a run did not complete, `STOPPED`, or ""; `run` returns its exit code."""
+def problem_of(run: Callable[[], int], reason: str = IN_LOG) -> str:
+    """Return why a run did not complete, `STOPPED`, or "".
+
+    `run` returns its exit code; `reason` tells where to find out why it is not 0.
+    """
     try:
         code = run()
     except (UserError, OSError) as error:
         return str(error)
     if code == INTERRUPTED:
         return STOPPED
-    return f"it ended with exit code {code} before it was completed, see its log" if code else ""
+    return f"it ended with exit code {code} before it was completed: {reason}" if code else ""
 
 
 def run_attached(project: Path, overrides: Mapping[str, Any], resources: Resources) -> int:
     """Run on worker processes, with the output on stderr; return the exit code.
 
     An interrupted run interrupts this process too, so that no further run starts.
-
-    Raises:
-        UserError: it ended before it was completed, and has no log but this terminal.
     """
     with stdout_to_stderr():
         code = launch.run(project, overrides, resources)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    if code:
-        raise UserError(
-            f"it ended with exit code {code} before it was completed: its last lines in this "
-            "terminal say why"
-        )
     return code
 
 

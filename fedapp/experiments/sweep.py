@@ -20,7 +20,16 @@ from fedapp.core.files import try_write
 from fedapp.core.paths import absolute, folder_name, is_folder_name
 from fedapp.engines.resources import Resources
 from fedapp.experiments.csv_table import changing, read_table, write_table
-from fedapp.experiments.jobs import STOPPED, Runner, problem_of, run_reported, runner_for
+from fedapp.experiments.jobs import (
+    IN_LOG,
+    IN_TERMINAL,
+    STOPPED,
+    Runner,
+    problem_of,
+    run_attached,
+    run_reported,
+    runner_for,
+)
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
 from fedapp.results.folders import check_writable, is_free
@@ -243,7 +252,8 @@ def _run_one(project: Path, each: SweepRun, resources: Resources, runner: Runner
     if each.outcome == "completed":
         return ""
     before = each.directory.summary()
-    problem = problem_of(lambda: runner(project, each.config, resources))
+    reason = IN_TERMINAL if runner is run_attached else IN_LOG
+    problem = problem_of(lambda: runner(project, each.config, resources), reason)
     if not problem and each.outcome == "completed":
         return ""
     summary = each.directory.summary()

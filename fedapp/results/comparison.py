@@ -25,9 +25,6 @@ Tables = dict[str, list[dict[str, Any]]]
 _IMAGES = (  # they decide on what images a model is tested
     "dataset", "data-dir", "image-size", "test-share", "class-list", "classes", "pool-data",
 )  # fmt: skip
-_IMAGES = (  # they decide on what images a model is tested
-    "dataset", "data-dir", "image-size", "test-share", "class-list", "classes", "pool-data",
-)  # fmt: skip
 # Settings that name a group wherever they differ: a method does not choose them.
 _PROTOCOL = (
     *_IMAGES, "model", "partition", "shards", "alpha", "lda-cap", "classes-per-client",
@@ -95,7 +92,7 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
 
 def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirectory, ...]]:
     seeds = [run.config().get(_PARTITION_SEED, "auto") for run in runs]
-    if len(runs) > 1 and len(set(seeds)) == 1:
+    if len(set(seeds)) == 1 and len({run.config().get(_SEED) for run in runs}) > 1:
         return {seeds[0]: tuple(runs)}
     groups: dict[Scalar, tuple[RunDirectory, ...]] = {}
     for run, seed in zip(runs, seeds, strict=True):

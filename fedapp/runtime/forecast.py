@@ -30,7 +30,7 @@ class Forecast:
     memory: int  # bytes of all processes together
     bytes_per_round: int  # that clients send and receive
     parameters: int
-    own_steps: bool  # whether the method's clients do more than the steps that are measured
+    own_steps: bool  # whether the clients' steps are others than those that are measured
     state: int | None  # bytes that all clients keep on disk, at most; 0: unknown; None: none
 
 
@@ -72,12 +72,12 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
 
 
 def own_steps_note(cost: Forecast, config: RunConfig) -> str:
-    """Return a note if clients of the method do more than the steps that are measured."""
+    """Return a note if clients of the method do not take the steps that are measured."""
     if not cost.own_steps:
         return ""
     return (
-        f"clients of method '{config.method}' have local steps of their own, which cost more than "
-        "the plain training steps that this time is measured from"
+        f"clients of method '{config.method}' have local steps of their own, and the time is that "
+        "of plain training steps: theirs may take less, or several times as long"
     )
 
 

@@ -45,7 +45,7 @@ def cached_arrays(
         folder cannot be written.
     """
     entry = f"{name}-{_digest([source])}"
-    folder = cache_folder() / f"{entry}-{_digest(versions)}"
+    folder = cache_folder() / f"{entry}-{_digest([str(_VERSION), *versions])}"
     if (cached := _read(folder)) is not None:
         return cached
     with lock_file(folder.parent / f"{entry}.lock"):
@@ -61,7 +61,7 @@ def cached_arrays(
 
 
 def _digest(texts: Iterable[str]) -> str:
-    hasher = hashlib.sha256(str(_VERSION).encode())
+    hasher = hashlib.sha256()
     for text in texts:
         hasher.update(b"\0" + text.encode("utf-8", "surrogateescape"))
     return hasher.hexdigest()[:16]

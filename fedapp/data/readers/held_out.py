@@ -2,11 +2,16 @@
 
 import numpy as np
 
+from fedapp.core.errors import UserError
+
 
 def held_out(labels: np.ndarray, share: float) -> np.ndarray:
     """Return which images are for tests, bool [n]: this share of each class, drawn once for all.
 
     A class with two images or more has at least one for tests and one for training.
+
+    Raises:
+        UserError: no class has two images.
     """
     rng = np.random.default_rng(0)
     chosen = np.zeros(len(labels), dtype=bool)
@@ -14,4 +19,6 @@ def held_out(labels: np.ndarray, share: float) -> np.ndarray:
         members = rng.permutation(np.flatnonzero(labels == label))
         count = min(max(1, round(len(members) * share)), len(members) - 1)
         chosen[members[:count]] = True
+    if not chosen.any():
+        raise UserError("no class has two images, so that test-share can hold none out for tests")
     return chosen

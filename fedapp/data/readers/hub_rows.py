@@ -71,14 +71,15 @@ def _arrays(root: Path, found: Mapping[str, Any], origin: Origin) -> Arrays:
     for split, rows in splits.items():
         if rows is not None and not len(rows):
             raise UserError(f"the split {split} in {root} is empty")
+    places: dict[str, tuple[str, Sequence[int] | np.ndarray]] = {
+        split: (split, range(len(rows or ()))) for split, rows in splits.items()
+    }
     if splits["test"] is None:
         is_test = held_out(_labels(root, "train", train, label, names), origin.test_share)
-        splits = {
-            split: train.select(np.flatnonzero(chosen))
-            for split, chosen in (("train", ~is_test), ("test", is_test))
-        }
+        places = {s: ("train", np.flatnonzero(is_test == (s == "test"))) for s in splits}
+        splits = {split: train.select(numbers) for split, (_, numbers) in places.items()}
     labels = {s: _labels(root, s, rows, label, names) for s, rows in splits.items()}
-    photos = {name: _Photos(root, name, splits[name], image) for name in splits}
+    photos = {s: _Photos(root, *places[s], rows, image) for s, rows in splits.items()}
     pixels = _pixels(photos, origin.image_size)
     highest = max(int(values.max()) for values in labels.values())
     arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
@@ -135,10 +136,14 @@ def _labels(
 
 @dataclass(frozen=True)
 class _Photos:
-    """The images of one split: a column of its rows."""
+    """The images of one split: a column of its rows.
+
+    Errors name them by their split and row in the files, `split` and `numbers`.
+    """
 
     root: Path
     split: str
+    numbers: Sequence[int] | np.ndarray
     rows: Any
     column: str
 
@@ -148,7 +153,7 @@ class _Photos:
 
     def name(self, row: int) -> str:
         """Return the name of an image for errors."""
-        return f"image {row} of {self.split} in {self.root}"
+        return f"image {self.numbers[row]} of {self.split} in {self.root}"
 
     def read(self, row: int, side: int = 0) -> np.ndarray:
         """Decode an image, uint8 [H, W, 1 or 3]; with `side` its central square, scaled to it."""

@@ -39,11 +39,10 @@ def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
     Raises:
         UserError: the image has more than 8 bits per channel; the message contains `name`.
     """
-    from PIL import ImageOps
     from PIL.Image import Resampling
 
     check_depth(name, image)
-    plain = ImageOps.exif_transpose(image).convert(_mode(image))
+    plain = _upright(image).convert(_mode(image))
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Resampling.BILINEAR)
     return _pixels(plain)
@@ -52,8 +51,8 @@ def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
 def central_square(name: str, image: Image, side: int, mode: str = "") -> np.ndarray:
     """Return the central square of an image, scaled to `side`: uint8 [side, side, 1 or 3].
 
-    The image is turned upright as its EXIF data say. A JPEG that is more than twice as large as
-    needed is decoded at a fraction of its size, which is several times as fast.
+    The image is turned upright as its EXIF data say. A JPEG that is at least four times as
+    large as needed is decoded at a fraction of its size, which is several times as fast.
 
     Args:
         name: for errors.
@@ -70,7 +69,7 @@ def central_square(name: str, image: Image, side: int, mode: str = "") -> np.nda
     check_depth(name, image)
     mode = mode or _mode(image)
     image.draft(None, (2 * side, 2 * side))
-    plain = ImageOps.exif_transpose(image).convert(mode)
+    plain = _upright(image).convert(mode)
     return _pixels(ImageOps.fit(plain, (side, side), Resampling.BILINEAR))
 
 
@@ -78,6 +77,17 @@ def check_depth(name: str, image: Image) -> None:
     """Raise UserError that contains `name` for an image with more than 8 bits per channel."""
     if image.mode[0] in "IF":
         raise UserError(f"{name} has more than 8 bits per channel, which is not handled")
+
+
+def _upright(image: Image) -> Image:
+    """Return an image turned as its EXIF data say; as it is if these cannot be read."""
+    from PIL import ImageOps
+
+    image.load()  # an error from here on is about the EXIF data alone
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        return image
 
 
 def _mode(image: Image) -> str:

@@ -23,7 +23,7 @@ def stack_photos(
         names: of the photos, for errors.
         read: returns the photo at a position in `names` as uint8 [H, W, 1] or [H, W, 3].
         side: of the square images in pixels.
-        hint: what to do about photos of another size.
+        hint: what to do about photos of another size, the end of the sentence.
 
     Raises:
         UserError: photos cannot be read or have another size (it tells how many), or this machine's
@@ -37,28 +37,33 @@ def stack_photos(
             f"this machine has {memory / 1e9:.0f}: make the images smaller"
         )
     images = np.empty((count, side, side, 3), dtype=np.uint8)
-    grey, problems = True, []
+    grey, problems, other_size = True, [], False
     for index in tracked(range(count), "decoding images", count):
         try:
             photo = read(index)
-            _check_size(names[index], photo, side, hint)
+            _check_size(names[index], photo, side)
         except UserError as problem:
             problems.append(str(problem))
+            other_size |= isinstance(problem, _OtherSizeError)
             if len(problems) == _MOST_PROBLEMS:
                 break
         else:
             grey = grey and photo.shape[2] == 1
             images[index] = photo  # broadcasts one grey channel to three
     if problems:
-        raise UserError(_summary(problems))
+        raise UserError(_summary(problems) + (hint if other_size else ""))
     return images, grey
 
 
-def _check_size(name: object, photo: np.ndarray, side: int, hint: str) -> None:
+class _OtherSizeError(UserError):
+    """An image has another size than the others."""
+
+
+def _check_size(name: object, photo: np.ndarray, side: int) -> None:
     if photo.shape[:2] != (side, side):
-        raise UserError(
+        raise _OtherSizeError(
             f"all images must have the same size, but {name} is "
-            f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}{hint}"
+            f"{photo.shape[1]}x{photo.shape[0]} and not {side}x{side}"
         )
 
 
@@ -66,7 +71,7 @@ def _summary(problems: Sequence[str]) -> str:
     """Return one sentence about images that cannot be used: the first, and how many there are."""
     if len(problems) == 1:
         return problems[0]
-    more = f"{len(problems) - 1}{' or more' if len(problems) == _MOST_PROBLEMS else ''}"
+    more = f"{'at least ' if len(problems) == _MOST_PROBLEMS else ''}{len(problems) - 1}"
     return f"{problems[0]}; {more} more images cannot be used, for example: {problems[1]}"
 
 

@@ -227,7 +227,10 @@ def data_problems(cells: Iterable[Cell], request: Request) -> dict[str, str]:
 def _data_problem(published: str, request: Request) -> str:
     """Return the problem with the data on this machine, or ""."""
     try:
-        data = load_dataset(request.dataset_as or published, request.data_dir, request.download)
+        changes = {key.replace("-", "_"): value for key, value in request.changes.items()}
+        options = {key: changes[key] for key in ("image_size", "test_share") if key in changes}
+        name = request.dataset_as or published
+        data = load_dataset(name, request.data_dir, request.download, **options)
     except UserError as error:
         return str(error)
     info = DATASETS[published]

@@ -186,7 +186,12 @@ def test_the_data_are_loaded_once_per_process(monkeypatch):
 
     calls = []
     original = run_data.load_dataset
-    monkeypatch.setattr(run_data, "load_dataset", lambda *a: calls.append(a) or original(*a))
+
+    def counted(*arguments, **options):
+        calls.append(arguments)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(run_data, "load_dataset", counted)
     run_data.clear_data_cache()
     federate(settings(num_rounds=3), nodes=5)
     assert len(calls) == 1

@@ -29,6 +29,12 @@ def test_a_loss_that_is_no_number_of_the_model_is_one_sentence(monkeypatch, loss
         Objective("bad")(step_of(logits))
 
 
+def test_objectives_are_compared_without_their_tensors():
+    counts = torch.tensor([1, 2])
+    assert Objective("ce") == Objective("ce", class_counts=counts)
+    assert Objective("ce", class_counts=counts) != Objective("dr", class_counts=counts)
+
+
 def test_without_gradients_a_loss_needs_none():
     with torch.no_grad():
         assert Objective("ce")(step_of(torch.zeros(2, 2))) == pytest.approx(0.6931, abs=1e-4)

@@ -1,5 +1,6 @@
 """Data without test images: with `test-share`, a share of each class is held out for tests."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.data.datasets import load_dataset
+from fedapp.data.datasets import DATASETS, load_dataset
 from fedapp.data.readers.held_out import held_out
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -35,6 +36,10 @@ def greys(images) -> list[int]:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.floats(0.01, 0.9))
 def test_each_class_is_divided_by_the_share_and_keeps_both_parts(numbers, share):
     labels = np.array(numbers)
+    if np.bincount(labels).max() < 2:
+        with pytest.raises(UserError, match="no class has two images"):
+            held_out(labels, share)
+        return
     chosen = held_out(labels, share)
     for label in np.unique(labels):
         count = int((labels == label).sum())
@@ -79,11 +84,19 @@ def test_data_with_test_images_are_not_divided(folder, tmp_path):
     (folder / "test").mkdir()
     with pytest.raises(UserError, match=r"'test-share' is 0\.2, but data-dir .* a folder 'test'"):
         load_dataset("images", str(folder), test_share=0.2)
-    with pytest.raises(UserError, match=r"but dataset 'mnist' with partition .* of its own"):
+    with pytest.raises(UserError, match=r"but dataset 'mnist' has test images of its own; set it"):
         parse_config({"dataset": "mnist", "test-share": 0.2})
     own = {"partition": "own", "classes": "cat dog", "num-clients": 2}
-    with pytest.raises(UserError, match=r"but dataset 'images' with partition 'own' has test"):
+    with pytest.raises(UserError, match=r"with partition 'own' the server has the test images"):
         parse_config({"dataset": "images", "test-share": 0.2, **own})
+
+
+def test_data_of_another_reader_are_not_silently_left_whole(monkeypatch):
+    own = replace(DATASETS["images"], read=None, takes_photos=False)
+    monkeypatch.setitem(DATASETS, "own", own)
+    for key, value in (("test_share", 0.5), ("image_size", 32)):
+        with pytest.raises(UserError, match=f"is {value}, but dataset 'own' has .*; set it to 0"):
+            load_dataset("own", **{key: value})
 
 
 def test_a_missing_or_empty_folder_is_named(folder, tmp_path):

@@ -26,7 +26,7 @@ def decoded(tmp_path, monkeypatch) -> list[str]:
     def snapshot_download(name, *, revision, local_dir, **options) -> None:
         place(Path(local_dir), f"hub:{name}")
 
-    def decode(root: Path, subset: str, side: int) -> dict[str, np.ndarray]:
+    def decode(root: Path, subset: str, origin: hub.Origin) -> dict[str, np.ndarray]:
         contents.append(" ".join(path.read_text() for path in sorted(root.rglob("*.parquet"))))
         arrays = {"classes": np.array(contents[-1:]), "mean": np.zeros(1), "std": np.ones(1)}
         for split in ("train", "test"):

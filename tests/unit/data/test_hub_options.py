@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_hub import NAME, rows, write
+from test_hub import NAME, png, rows, write
 
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
@@ -25,6 +25,10 @@ def test_a_set_without_a_test_split_is_divided(tmp_path):
     assert np.bincount(data.test_labels).tolist() == [1, 1]
     images = np.concatenate([data.train_images, data.test_images])
     assert len({image.tobytes() for image in images}) == 10
+    broken = rows(10, 0)
+    broken["img"][7] = {"bytes": png(7)[:40], "path": None}
+    with pytest.raises(UserError, match="image 7 of train in "):
+        load_dataset(NAME, str(write(tmp_path / "broken", {"train": broken})), test_share=0.2)
     with_test = str(write(tmp_path / "both", {"train": rows(4, 0), "test": rows(2, 9)}))
     with pytest.raises(UserError, match=r"'test-share' is 0\.2, but the data in .* a split 'test'"):
         load_dataset(NAME, with_test, test_share=0.2)

@@ -26,9 +26,10 @@ def kinds(notebook) -> list[list[str]]:
 
 
 def words(notebook) -> list[list[str]]:
-    """What each code cell printed, without numbers: another machine takes other times."""
+    """What each code cell printed, without numbers and device: another machine has others."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = [" ".join(each.get("text", "") for each in cell.outputs) for cell in cells]
+    texts = [re.sub(r"device \w+", "", text) for text in texts]
     return [re.findall(r"[a-z]+", text, re.IGNORECASE) for text in texts]
 
 

@@ -214,7 +214,7 @@ def test_a_saved_model_gives_the_second_stage_of_its_run(finished, tmp_path):
     assert summary["client_accuracy_worst"] <= summary["client_accuracy_quartiles"][0]
     assert rows[0]["accuracy"] is None
     assert 0 <= rows[0]["global_accuracy"] <= 1
-    assert "own test splits" in (finished / "report.html").read_text()
+    assert "Own test splits, fine-tuned models" in (finished / "report.html").read_text()
     folder = tmp_path / "models"
     result = personalise(finished, {}, folder)
     for key in ("mean", "std", "worst", "quartiles"):

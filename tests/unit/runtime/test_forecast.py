@@ -58,11 +58,10 @@ def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
     assert not list(Path(tmp_path).iterdir())
 
 
-def test_check_says_where_a_method_does_more_than_it_measures(tmp_path):
-    for method, words in (("ditto", "at least"), ("fedprox", "about")):
+def test_check_says_where_a_method_has_other_steps_than_it_measures():
+    for method in ("ditto", "fedprox"):
         keys = f"method='{method}' num-clients=10 num-rounds=7"
         done = CliRunner().invoke(cli.app, ["run", "--app", str(ROOT), "--check", "-c", keys])
-        assert f"{words} 0:" in done.stdout
         assert ("have local steps of their own" in done.output) == (method == "ditto")
 
 

@@ -8,7 +8,7 @@ from flwr.server.superlink.linkstate.utils import create_message_error_unavailab
 from in_process import settings
 
 from fedapp.core.errors import UserError
-from fedapp.engines import in_process
+from fedapp.engines import local_grid
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.runtime.preflight import wait_for_nodes
 from strategies.rounds.transport import Requests, exchange
@@ -75,7 +75,7 @@ def test_a_message_that_is_sent_late_lives_as_long_as_its_round(monkeypatch):
     asked, grid = questions(), FaultyGrid()
     later = time.time() + 40
     monkeypatch.setattr("strategies.rounds.transport.time.time", lambda: later)
-    monkeypatch.setattr(in_process, "expired", lambda message: False)
+    monkeypatch.setattr(local_grid, "expired", lambda message: False)
     Requests(grid).send(asked, 10)
     assert grid.times_to_live == pytest.approx([55.0] * 3, abs=0.2)
 
