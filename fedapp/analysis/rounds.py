@@ -143,9 +143,7 @@ def _cohort_counts(process: ProcessContext, server_round: int) -> np.ndarray:
 
 def _counts(process: ProcessContext, client: int, server_round: int) -> np.ndarray:
     """Return [C], a client's images of each class, without the class that it lacks in a round."""
-    counts = process.data.class_counts()[0][client]
-    erased = process.data.dropped_class(client, server_round)
-    return np.where(np.arange(len(counts)) == erased, 0, counts)
+    return process.data.client(client, server_round).class_counts.cpu().numpy()
 
 
 def _train(process: ProcessContext, client: int, models: RoundModels, path: list[Stop]) -> None:

@@ -44,7 +44,7 @@ def check_group(config: RunConfig, method: Method) -> None:
 
 def _check_images(config: RunConfig, group: ModelGroup) -> None:
     """Raise UserError if a client's network cannot take images of the data set's size, if known."""
-    side = config.image_size or find_dataset(config.dataset).image_size
+    side = _known_side(config)
     if side:
         for name in group.architectures[: config.num_clients]:
             check_architecture(name, side)
@@ -90,7 +90,7 @@ def check_model(config: RunConfig, row: Method) -> None:
             f"method '{config.method}' needs {_NEEDS[row.needs]}: its model must be one of "
             f"{', '.join(fitting)}, not '{config.model}'"
         )
-    side = config.image_size or find_dataset(config.dataset).image_size
+    side = _known_side(config)
     if side and not config.model_group:  # otherwise checked once the data are loaded
         check_single_image_batches(config, side)
 
@@ -145,6 +145,11 @@ def check_model_keys(config: RunConfig, row: Method) -> None:
                 f"run-config key '{key}' is {values[key]!r} but the clients of method "
                 f"'{config.method}' have architectures of their own; {advice}"
             )
+
+
+def _known_side(config: RunConfig) -> int | None:
+    """Return the side of the images in pixels, if the configuration tells it."""
+    return config.image_size or find_dataset(config.dataset).image_size
 
 
 def check_single_image_batches(config: RunConfig, image_size: int) -> None:

@@ -14,7 +14,7 @@ Figures = dict[str, float]
 
 
 class Measure:
-    """The interface: `of_client` for each local model, then `of_model` once."""
+    """The interface: `begin`, `of_client` for each local model, then `of_model` once."""
 
     title: ClassVar[str]
     source: ClassVar[str]
@@ -34,6 +34,10 @@ class Measure:
         """
         self.process, self.received, self.result = process, received, result
         self.counts = counts
+        self.begin()
+
+    def begin(self) -> None:
+        """Prepare for the local models."""
 
     @property
     def newest(self) -> View:

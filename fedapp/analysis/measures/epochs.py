@@ -54,10 +54,8 @@ class LocalTraining(Measure):
     source = "FedNTD (Lee et al. 2022), figure 6"
     epochs = True
 
-    def __init__(
-        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
-    ) -> None:
-        super().__init__(process, received, result, counts)
+    def begin(self) -> None:
+        """Keep nothing yet of any client."""
         self.sums: list[Arrays] = []
         self.weight = 0.0
 

@@ -10,7 +10,6 @@ from fedapp.analysis.formulas.accuracy import in_local_accuracy, out_local_accur
 from fedapp.analysis.formulas.features import mean, split_mean
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.views import Local, View
-from fedapp.runtime.process import ProcessContext
 
 _ORDERS = {"l1": 1, "l2": 2}  # of the norms of "divergence", by the suffix of the results' names
 
@@ -158,10 +157,8 @@ class Divergence(Measure):
         "FedNTD (Lee et al. 2022), section 5 and figure 8; Yin et al. 2018 (gradient diversity)"
     )
 
-    def __init__(
-        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
-    ) -> None:
-        super().__init__(process, received, result, counts)
+    def begin(self) -> None:
+        """Keep nothing yet of any client."""
         self.pairs: dict[str, list[tuple[float, float]]] = {norm: [] for norm in _ORDERS}
         self.diversity = on_weights.GradientDiversity()
 

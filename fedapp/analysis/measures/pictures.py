@@ -16,7 +16,6 @@ from fedapp.analysis.formulas.unit_circle import angles, density
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.views import Local, View
 from fedapp.core.rng import Stream, numpy_rng, torch_rng
-from fedapp.runtime.process import ProcessContext
 
 LANDSCAPE_IMAGES = 500
 MAP_CLIENTS = 4  # local models in a plot beside the global one
@@ -65,12 +64,10 @@ class FeatureMap(Measure):
     images: ClassVar[int] = 300  # of the test set
     clients: ClassVar[float] = MAP_CLIENTS
 
-    def __init__(
-        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
-    ) -> None:
-        super().__init__(process, received, result, counts)
-        self.chosen = _sample_of(len(received.labels), self.images, process.config.seed)
-        self.seen = {"global": received.features[self.chosen]}
+    def begin(self) -> None:
+        """Keep what is drawn of the received model."""
+        self.chosen = _sample_of(len(self.received.labels), self.images, self.process.config.seed)
+        self.seen = {"global": self.received.features[self.chosen]}
 
     def of_client(self, local: Local) -> Figures:
         """Keep the features of the first clients."""
@@ -102,12 +99,10 @@ class UnitCircle(Measure):
     title = "Features on the unit circle"
     source = "FedNTD (Lee et al. 2022), figure of features on a hypersphere"
 
-    def __init__(
-        self, process: ProcessContext, received: View, result: View | None, counts: np.ndarray
-    ) -> None:
-        super().__init__(process, received, result, counts)
-        self.densities = {"global": _by_class(received)}
-        self.observed = {"global": np.arange(len(received.head))}
+    def begin(self) -> None:
+        """Keep what is drawn of the received model."""
+        self.densities = {"global": _by_class(self.received)}
+        self.observed = {"global": np.arange(len(self.received.head))}
 
     def of_client(self, local: Local) -> Figures:
         """Keep the densities of the first clients."""

@@ -2,7 +2,7 @@
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,23 +67,22 @@ def _arrays(root: Path, found: Mapping[str, Any], origin: Origin) -> Arrays:
         raise UserError(f"the data in {root} have the splits {sorted(found)}, not train and test")
     image, label = _columns(root, train.features)
     names = getattr(train.features[label], "names", None)
-    splits = {"train": train, "test": _test_of(root, found, origin.test_share)}
+    test = _test_of(root, found, origin.test_share)
+    splits = {"train": train} if test is None else {"train": train, "test": test}
     for split, rows in splits.items():
-        if rows is not None and not len(rows):
+        if not len(rows):
             raise UserError(f"the split {split} in {root} is empty")
-    places: dict[str, tuple[str, Sequence[int] | np.ndarray]] = {
-        split: (split, range(len(rows or ()))) for split, rows in splits.items()
-    }
-    if splits["test"] is None:
-        is_test = held_out(_labels(root, "train", train, label, names), origin.test_share)
-        places = {s: ("train", np.flatnonzero(is_test == (s == "test"))) for s in splits}
-        splits = {split: train.select(numbers) for split, (_, numbers) in places.items()}
     labels = {s: _labels(root, s, rows, label, names) for s, rows in splits.items()}
-    photos = {s: _Photos(root, *places[s], rows, image) for s, rows in splits.items()}
+    photos = {s: _Photos(root, s, rows, image, range(len(rows))) for s, rows in splits.items()}
+    if test is None:
+        is_test = held_out(labels["train"], origin.test_share)
+        parts = {"train": np.flatnonzero(~is_test), "test": np.flatnonzero(is_test)}
+        photos = {s: replace(photos["train"], chosen=rows) for s, rows in parts.items()}
+        labels = {s: labels["train"][rows] for s, rows in parts.items()}
     pixels = _pixels(photos, origin.image_size)
     highest = max(int(values.max()) for values in labels.values())
     arrays: Arrays = {"classes": np.array(names or list(map(str, range(highest + 1))))}
-    for split in splits:
+    for split in pixels:
         arrays[f"{split}_images"], arrays[f"{split}_labels"] = pixels[split], labels[split]
     arrays["mean"], arrays["std"] = channel_statistics(pixels["train"])
     return arrays
@@ -136,30 +135,27 @@ def _labels(
 
 @dataclass(frozen=True)
 class _Photos:
-    """The images of one split: a column of its rows.
-
-    Errors name them by their split and row in the files, `split` and `numbers`.
-    """
+    """The `chosen` images of one split: a column of its rows."""
 
     root: Path
     split: str
-    numbers: Sequence[int] | np.ndarray
     rows: Any
     column: str
+    chosen: Sequence[int] | np.ndarray
 
     def names(self) -> list[str]:
-        """Return the names of all images."""
-        return [self.name(row) for row in range(len(self.rows))]
+        """Return the names of all chosen images."""
+        return [self.name(position) for position in range(len(self.chosen))]
 
-    def name(self, row: int) -> str:
-        """Return the name of an image for errors."""
-        return f"image {self.numbers[row]} of {self.split} in {self.root}"
+    def name(self, position: int) -> str:
+        """Return the name of the image at a position in `chosen`, for errors."""
+        return f"image {self.chosen[position]} of {self.split} in {self.root}"
 
-    def read(self, row: int, side: int = 0) -> np.ndarray:
+    def read(self, position: int, side: int = 0) -> np.ndarray:
         """Decode an image, uint8 [H, W, 1 or 3]; with `side` its central square, scaled to it."""
-        name = self.name(row)
+        name = self.name(position)
         try:
-            if (photo := self.rows[row][self.column]) is None:
+            if (photo := self.rows[int(self.chosen[position])][self.column]) is None:
                 raise UserError(
                     f"{name} is missing: its row has none in the column '{self.column}'"
                 )

@@ -7,7 +7,7 @@ The images are decoded once into one uint8 array. Errors that would otherwise ap
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -93,8 +93,7 @@ def _divided(root: Path, share: float) -> tuple[list[str], dict[str, ImageFiles]
         raise UserError(f"there is no data-dir {root}; it must have folders CLASS/*.jpg")
     inside = "train/" if (root / "train").is_dir() else ""
     classes = class_folders(root / inside)
-    if len(classes) < 2:
-        raise UserError(f"{root / inside} must have at least two class folders")
+    _check_two(classes, root / inside)
     files = images_by_class(root, [f"{inside}{name}" for name in classes])
     is_test = held_out(files.labels, share)
     return classes, {"train": files.part(~is_test), "test": files.part(is_test)}
@@ -123,9 +122,13 @@ def _classes(root: Path) -> list[str]:
                 f"class '{min(extra)}' is in {root / split} but not in {root / other}; "
                 "both must have the same class folders"
             )
-    if len(by_split["train"]) < 2:
-        raise UserError(f"{root / 'train'} must have at least two class folders")
+    _check_two(by_split["train"], root / "train")
     return sorted(by_split["train"])
+
+
+def _check_two(classes: Collection[str], folder: Path) -> None:
+    if len(classes) < 2:
+        raise UserError(f"{folder} must have at least two class folders")
 
 
 def images_by_class(
