@@ -155,7 +155,8 @@ def balanced_cross_entropy(
     Classes with n_c = 0: `missing="clamp"` counts them as 1 (official code), `"exclude"` removes
     them from the softmax (the formula; the loss of a label of such a class is infinite).
     Raises ValueError for another `missing`.
-    Source: FedETF (Li Z. et al., ICCV 2023), balanced feature loss.
+    Source: FedETF (Li Z. et al., ICCV 2023), balanced feature loss; with "exclude" the balanced
+    softmax of FedRoD (Chen and Chao 2022, ICLR).
     """
     if missing not in ("clamp", "exclude"):
         raise ValueError(f"missing is {missing!r}; it must be 'clamp' or 'exclude'")

@@ -6,7 +6,7 @@ its inputs are arguments, so that it can be read, timed and tested alone.
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -165,16 +165,29 @@ def _forward(
     from every precision: on a CPU, autocast would round log-softmax to bfloat16.
     """
     inputs, labels = inputs[part], labels[part]
-    features, logits = model(inputs)
-    classifier = model.get_parameter("head.weight")
-    step = Step(
-        labels, features.float(), logits.float(), classifier, *parameters,
-        class_counts=objective.class_counts, tau=objective.tau, options=objective.options,
-    )  # fmt: skip
+    step = step_of(model, objective, inputs, labels, parameters)
     if not watched:
         return step
     with in_bfloat16(inputs.device.type, precision == "bf16-teacher"):
         return frozen.forward(step, inputs, objective)
+
+
+def step_of(
+    model: nn.Module,
+    objective: Objective,
+    inputs: Tensor,
+    labels: Tensor,
+    parameters: tuple[Sequence[Tensor], Sequence[Tensor]] = ((), ()),
+) -> Step:
+    """Return what a loss needs of a model on a batch: images [B, channels, H, W], labels [B].
+
+    `parameters` are the trainable tensors, and the same as received.
+    """
+    features, logits = model(inputs)
+    return Step(
+        labels, features.float(), logits.float(), model.get_parameter("head.weight"), *parameters,
+        class_counts=objective.class_counts, tau=objective.tau, options=objective.options,
+    )  # fmt: skip
 
 
 def _trained_parameters(

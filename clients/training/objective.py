@@ -60,6 +60,9 @@ BASE_LOSSES: dict[str, LossFunction] = {
     "balanced-ce": lambda step: losses.balanced_cross_entropy(
         step.logits, step.labels, step.class_counts, missing=step.options.missing
     ),
+    "balanced-softmax": lambda step: losses.balanced_cross_entropy(
+        step.logits, step.labels, step.class_counts, missing="exclude"
+    ),
     "scaled-ce": lambda step: losses.scaled_cross_entropy(
         step.logits,
         step.labels,

@@ -3,13 +3,26 @@
 Their accuracy is that of the personal models, each tested on its client's own test split.
 """
 
+from clients.apfl import APFLClient
 from clients.ditto import DittoClient
+from clients.fedala import FedALAClient
 from clients.fedrep import FedRepClient
+from clients.fedrod import FedRoDClient
 from clients.per_fedavg import PerFedAvgClient
 from clients.personal_part import PersonalPartClient
-from fedapp.core.keys import Key, Positive, Unsigned, Weight
-from fedapp.methods.row import CLIENT_MEAN, ClientSpec, Exchange, HeadSpec, LossSpec, Method
+from clients.pfedme import PFedMeClient
+from fedapp.core.keys import Count, Key, Positive, Share, Unsigned, Weight
+from fedapp.methods.row import (
+    CLIENT_MEAN,
+    ClientSpec,
+    Exchange,
+    HeadSpec,
+    LossSpec,
+    Method,
+    ServerSpec,
+)
 from fedapp.models.model import ALL_BUT_NORMS
+from strategies.pfedme import PFedMe
 
 PERSONAL: dict[str, Method] = {
     "local": Method(
@@ -105,6 +118,62 @@ PERSONAL: dict[str, Method] = {
             "per-fedavg-adapt-epochs": Key(
                 Unsigned, 0, "Per-FedAvg: epochs of plain SGD before an evaluation; 0: one step"
             ),
+        },
+    ),
+    "apfl": Method(
+        "A mixture of the global model and a model of the client's own",
+        "Deng et al. 2020, arXiv 2003.13461, algorithm 1",
+        client=ClientSpec(APFLClient, options={"share": "apfl-alpha", "adaptive": "apfl-adaptive"}),
+        exchange=Exchange(keeps="own model, its share"),
+        accuracy=CLIENT_MEAN,
+        keys={
+            "apfl-alpha": Key(Share, 0.5, "APFL: share of the client's own model in round 1"),
+            "apfl-adaptive": Key(bool, True, "APFL: learn each client's share"),
+        },
+    ),
+    "pfedme": Method(
+        "Personal models tied to the global model by Moreau envelopes",
+        "T. Dinh et al. 2020, NeurIPS, algorithm 1",
+        client=ClientSpec(
+            PFedMeClient,
+            options={
+                "pull": "pfedme-lambda",
+                "steps": "pfedme-steps",
+                "outer_lr": "pfedme-eta",
+                "first_lr": "lr",
+            },
+        ),
+        server=ServerSpec(PFedMe, {"beta": "pfedme-beta"}),
+        exchange=Exchange(keeps="personal model"),
+        accuracy=CLIENT_MEAN,
+        keys={
+            "pfedme-lambda": Key(Positive, 15.0, "pFedMe: weight of the pull to the global model"),
+            "pfedme-steps": Key(Count, 5, "pFedMe: steps of the personal model for each batch"),
+            "pfedme-eta": Key(Positive, 0.005, "pFedMe: rate of the sent model in round 1"),
+            "pfedme-beta": Key(Positive, 1.0, "pFedMe: the server's step to the clients' mean"),
+        },
+    ),
+    "fedrod": Method(
+        "A shared head for all classes and an own head for the client's",
+        "Chen and Chao 2022, ICLR; linear own head",
+        loss=LossSpec("balanced-softmax"),
+        client=ClientSpec(FedRoDClient),
+        exchange=Exchange(keeps="own head"),
+        accuracy=CLIENT_MEAN,
+    ),
+    "fedala": Method(
+        "Training starts between the global and the client's last model, as learned",
+        "Zhang J. et al. 2023, AAAI, algorithm 1",
+        client=ClientSpec(
+            FedALAClient,
+            options={"eta": "fedala-eta", "part": "fedala-data", "layers": "fedala-layers"},
+        ),
+        exchange=Exchange(keeps="last model, shares"),
+        accuracy=CLIENT_MEAN,
+        keys={
+            "fedala-eta": Key(Positive, 1.0, "FedALA: learning rate of the shares"),
+            "fedala-data": Key(Share, 0.8, "FedALA: part of the images that shares are learned on"),
+            "fedala-layers": Key(Count, 1, "FedALA: number of top layers with shares"),
         },
     ),
 }

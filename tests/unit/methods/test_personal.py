@@ -21,7 +21,10 @@ from fedapp.runtime.process import ProcessContext
 pytestmark = pytest.mark.usefixtures("few_images")
 
 SERVER = VECTORS["server"]
-KEEPS = ["local", "local-etf", "local-dr", "fedper", "fedrep", "fedbn", "ditto"]
+KEEPS = [
+    "local", "local-etf", "local-dr", "fedper", "fedrep", "fedbn", "ditto", "apfl", "pfedme",
+    "fedrod", "fedala",
+]  # fmt: skip
 ALONE = {"num_clients": 1, "participation": 1.0, "partition": "iid", "num_rounds": 3}
 
 
@@ -195,7 +198,7 @@ def test_fedrep_trains_its_parts_in_turn():
         assert not torch.equal(own, first)
 
 
-@pytest.mark.parametrize("method", ["fedrep", "fedper", "ditto", "per-fedavg", "local"])
+@pytest.mark.parametrize("method", [*KEEPS[6:], "fedrep", "fedper", "per-fedavg", "local"])
 def test_evaluation_writes_no_state_and_changes_no_training(method, tmp_path):
     run = settings(method=method, num_rounds=3, state_dir=str(tmp_path))
     often, _, history = federate({**run, "eval-every": 1}, state_key="a")

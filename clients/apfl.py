@@ -1,0 +1,143 @@
+"""APFL: a client predicts with a mixture of the shared model and a model of its own.
+
+Both are trained on the same batches. The client also learns how much of its own model it takes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clients.arrays import Arrays
+from clients.base import LocalClient, check_finite
+from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
+from clients.training.local_training import (
+    Batches,
+    Forward,
+    TrainingResult,
+    backward,
+    step_of,
+    train,
+)
+from clients.training.model_slot import copy_weights
+from clients.training.objective import Objective
+from clients.training.parts import ALL, training_only
+from clients.training.sgd import FusedSGD
+from clients.update import Update
+
+_SHARE = "alpha"  # the name of the share in a client's state
+_OWN = "own."  # before the names of the own model's tensors there
+
+
+class APFLClient(LocalClient):
+    """w as in FedAvg; v <- v - lr grad_v f(m) at m = alpha v + (1 - alpha) w, for each batch.
+
+    So v moves along alpha grad f(m). With `adaptive`, alpha <- alpha - lr <v - w, grad f(m)> at the
+    first batch of every round, cut to 0..1. The client keeps v and alpha. It predicts with
+    alpha v + (1 - alpha) w_g; a client that has never trained, with the received model w_g alone.
+    Source: APFL (Deng et al. 2020, arXiv 2003.13461), algorithm 1.
+    """
+
+    takes_regulariser = False
+
+    def __init__(self, *args: Any, share: float, adaptive: bool, **kwargs: Any) -> None:
+        """Prepare a client; `share` is the first alpha. Other arguments as `LocalClient`."""
+        super().__init__(*args, **kwargs)
+        self.share, self.adaptive = share, adaptive
+        self.own, self.mixture = self.slot.spare("own"), self.slot.spare("mixture")
+
+    def run(self, server_round: int, lr: float) -> TrainingResult:
+        """Train both models; the images count twice."""
+        if not self._recall():
+            for model in (self.own, self.mixture):
+                copy_weights(self.slot.initial(self.client), model)
+        settings = replace(self.settings, graphs=False)
+        parameters = list(self.own.parameters())
+        self._sgd = FusedSGD(parameters, lr, settings.momentum, settings.weight_decay)
+        self._moves_share = self.adaptive
+        self.mixture.train()
+        epoch = self._watched(self.data.training(server_round))
+        with training_only(self.mixture, ALL):
+            result = train(
+                self.model, self.frozen_models(), self.objective, epoch, lr, settings,
+                self.gradients,
+            )  # fmt: skip
+        self._sgd.zero_grad()  # other clients need the memory
+        return replace(result, images=2 * result.images)
+
+    def gradients(self, forward: Forward, objective: Objective) -> Tensor:
+        """Set the gradients of the shared model, and take the step of the client's own."""
+        loss = backward(forward, objective)
+        self._mix()
+        mixed = list(self.mixture.parameters())
+        step = step_of(self.mixture, objective, *self._batch)
+        slopes = torch.autograd.grad(objective(step), mixed)
+        share = self.share
+        if self._moves_share:
+            self._move_share(slopes)
+        for parameter, slope in zip(self.own.parameters(), slopes, strict=True):
+            parameter.grad = share * slope
+        if self.settings.clip_norm:
+            nn.utils.clip_grad_norm_(self.own.parameters(), self.settings.clip_norm)
+        self._sgd.step()
+        return loss
+
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
+        """Keep the own model, its share and the mixture's normalisation statistics."""
+        update.state = {**to_arrays(self._kept()), _SHARE: np.array([self.share])}
+        check_finite(update.state, "the client's own model", update.training.steps)
+
+    def state_bytes(self) -> int:
+        """Return the size of the own model, its statistics and its share."""
+        return super().state_bytes() + nbytes(self._kept().values()) + 8
+
+    def personalise(self, server_round: int, lr: float) -> None:
+        """Mix the received model with the client's own."""
+        if self._recall():
+            self._mix()
+            self.model = self.mixture
+
+    @torch.no_grad()
+    def _move_share(self, slopes: tuple[Tensor, ...]) -> None:
+        """Take the share's step of this round."""
+        pairs = zip(self.own.parameters(), self.model.parameters(), slopes, strict=True)
+        slope = float(torch.stack([((v - w) * s).sum() for v, w, s in pairs]).sum())
+        self.share = min(1.0, max(0.0, self.share - self._sgd.lr * slope))
+        self._moves_share = False
+
+    @torch.no_grad()
+    def _mix(self) -> None:
+        """Set the mixture's parameters: alpha v + (1 - alpha) w."""
+        mixed: list[Tensor] = list(self.mixture.parameters())
+        own: list[Tensor] = list(self.own.parameters())
+        torch._foreach_copy_(mixed, list(self.model.parameters()))
+        torch._foreach_lerp_(mixed, own, self.share)
+        torch.clear_autocast_cache()
+
+    def _kept(self) -> dict[str, Tensor]:
+        """Return the tensors of the state: v, and the mixture's buffers."""
+        own = {_OWN + name: tensor for name, tensor in self.own.named_parameters()}
+        parameters = dict(self.mixture.named_parameters())
+        statistics = floating(self.mixture).items()
+        return own | {name: tensor for name, tensor in statistics if name not in parameters}
+
+    def _recall(self) -> bool:
+        """Load what the client keeps; return False for a new client."""
+        if not self.stored_state:
+            return False
+        load_arrays(self._kept(), self.stored_state)
+        self.share = float(self.stored_state[_SHARE][0])
+        return True
+
+    def _watched(self, epoch: Callable[[], Batches]) -> Callable[[], Batches]:
+        """Return the same batches, each of which is `_batch` while a step is taken on it."""
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for batch in epoch():
+                self._batch = batch
+                yield batch
+
+        return batches

@@ -1,0 +1,142 @@
+"""FedALA: before its training a client learns how much of the received model's top it takes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.arrays import Arrays
+from clients.base import LocalClient
+from clients.training.arrays import nbytes, to_arrays
+from clients.training.local_training import Batches, TrainingResult, in_bfloat16, step_of
+from clients.training.model_slot import copy_weights
+from clients.update import Update
+
+_SHARES = "share."  # before the names of the top layers' shares in a client's state
+_STEADY, _LOSSES = 0.1, 10  # the first learning ends when so many losses deviate less
+_MOST_EPOCHS = 100  # of the first learning
+
+
+class FedALAClient(LocalClient):
+    """Starts from w_i + (w_g - w_i) * s in the top layers, and from w_g below; trains all of it.
+
+    w_i is the client's last model, and s holds one share in 0..1 for every parameter of these
+    layers: s <- s - eta grad(s) of the loss on a part of the training images, one epoch in every
+    round. Shares start at 1. Their first learning lasts until the standard deviation of the last
+    ten epochs' losses is below 0.1. The client keeps w_i and s, and predicts with the mixture that
+    its next training would start from. One that has never trained takes the received model.
+    Source: FedALA (Zhang J. et al. 2023, AAAI), algorithm 1; the first learning as in its code.
+    """
+
+    takes_regulariser = False
+    kept_copies = 1
+
+    def __init__(self, *args: Any, eta: float, part: float, layers: int, **kwargs: Any) -> None:
+        """Prepare a client.
+
+        Args:
+            args, kwargs: as `LocalClient`.
+            eta: the learning rate of the shares.
+            part: the part of the client's training images that the shares are learned on.
+            layers: the number of top layers with shares, the head included.
+        """
+        super().__init__(*args, **kwargs)
+        self.eta, self.part = eta, part
+        self.top = _top_layers(list(self.trained), layers)
+        self._shares: dict[str, Tensor] = {}
+
+    def run(self, server_round: int, lr: float) -> TrainingResult:
+        """Mix the received and the last model, and train the mixture."""
+        self._mix(self.data.tuning(server_round))
+        return super().run(server_round, lr)
+
+    def finish(self, received: Arrays, update: Update, lr: float) -> None:
+        """Keep the trained model and the shares."""
+        shares = {_SHARES + name: share for name, share in self._shares.items()}
+        update.state = to_arrays({**self.trained, **shares})
+
+    def state_bytes(self) -> int:
+        """Return the size of the last model and the shares."""
+        return super().state_bytes() + nbytes(self.trained[name] for name in self.top)
+
+    def personalise(self, server_round: int, lr: float) -> None:
+        """Mix the received and the last model as before a training."""
+        self._mix(self.data.tuning(server_round))
+
+    def _mix(self, epoch: Callable[[], Batches]) -> None:
+        """Learn the shares and load the mixture into the model, if there is a last model."""
+        if not self.stored_state:
+            return
+        received = [self.trained[name].detach().clone() for name in self.top]
+        kept = self.on_device(self.stored_state)
+        last = [tensor for name, tensor in zip(self.trained, kept, strict=True) if name in self.top]
+        ways = [new - old for new, old in zip(received, last, strict=True)]
+        known = [self.stored_state.get(_SHARES + name) for name in self.top]
+        shares = [
+            torch.ones_like(way) if old is None else torch.from_numpy(old).to(way)
+            for way, old in zip(ways, known, strict=True)
+        ]
+        mixed = self._learn(shares, last, ways, epoch, first=known[0] is None)
+        self._shares = dict(zip(self.top, shares, strict=True))
+        with torch.no_grad():
+            for name, tensor in zip(self.top, mixed, strict=True):
+                self.trained[name].copy_(tensor)
+
+    def _learn(
+        self,
+        shares: list[Tensor],
+        last: list[Tensor],
+        ways: list[Tensor],
+        epoch: Callable[[], Batches],
+        first: bool,
+    ) -> list[Tensor]:
+        """Learn the shares, in place; return the mixture's top layers, last + way * share.
+
+        The mixture is the process's model "mixture", whose normalisation statistics are discarded.
+        """
+        model = self.slot.spare("mixture")
+        copy_weights(self.model, model)
+        model.train()
+        mixed = [model.get_parameter(name).requires_grad_() for name in self.top]
+        losses: list[float] = []
+        loss = torch.zeros(())  # of a client without a full batch
+        while not losses or (first and len(losses) < _MOST_EPOCHS and not _steady(losses)):
+            for images, labels in self._some(epoch()):
+                _set(mixed, last, ways, shares)
+                with in_bfloat16(images.device.type, self.settings.precision == "bf16"):
+                    loss = self.objective(step_of(model, self.objective, images, labels))
+                slopes = torch.autograd.grad(loss, mixed)
+                for share, way, slope in zip(shares, ways, slopes, strict=True):
+                    share.sub_(self.eta * slope * way).clamp_(0.0, 1.0)
+            losses.append(float(loss.detach()))
+        _set(mixed, last, ways, shares)
+        return [tensor.requires_grad_(False) for tensor in mixed]
+
+    def _some(self, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches until they hold the part of the client's images, at least one batch."""
+        left = self.part * self.data.num_examples
+        for images, labels in batches:
+            if left <= 0:
+                return
+            left -= len(labels)
+            yield images, labels
+
+
+def _top_layers(names: list[str], layers: int) -> list[str]:
+    """Return the parameters of the last modules that have some, in the order of `names`."""
+    modules = list(dict.fromkeys(name.rpartition(".")[0] for name in names))[-layers:]
+    return [name for name in names if name.rpartition(".")[0] in modules]
+
+
+def _steady(losses: list[float]) -> bool:
+    """Return whether more than ten losses are there and the last ten hardly differ."""
+    return len(losses) > _LOSSES and float(np.std(losses[-_LOSSES:])) < _STEADY
+
+
+@torch.no_grad()
+def _set(mixed: list[Tensor], last: list[Tensor], ways: list[Tensor], shares: list[Tensor]) -> None:
+    """Set each mixed tensor to last + way * share."""
+    torch._foreach_copy_(mixed, last)
+    torch._foreach_addcmul_(mixed, ways, shares)

@@ -1,0 +1,24 @@
+"""The server of pFedMe: a step towards the clients' mean."""
+
+from typing import Any
+
+from strategies.aggregate import Arrays
+from strategies.fedavg import FedAvg
+from strategies.rounds.private import difference, moved
+
+
+class PFedMe(FedAvg):
+    """w <- (1 - beta) w_g + beta mean, for trained parameters; buffers are averaged.
+
+    Source: pFedMe (T. Dinh et al. 2020, NeurIPS), algorithm 1.
+    """
+
+    def __init__(self, *args: Any, beta: float, **kwargs: Any) -> None:
+        """Prepare a strategy; `beta` is the length of its step. Other arguments as `FedAvg`."""
+        super().__init__(*args, **kwargs)
+        self.beta = beta
+
+    def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
+        """Return the moved model."""
+        start = {name: received[name] for name in self.trained}
+        return {**mean, **moved(start, difference(mean, start), self.beta)}
