@@ -102,8 +102,9 @@ def federate(
 def train_one(folder: Path, **changes: Any) -> RunDirectory:
     """Train run "one" of 4 clients, with a checkpoint of every round; return its directory."""
     values = settings(
-        output_dir=str(folder), run_name="one", num_clients=4, shards=5, participation=1.0,
-        **{"method": "fedavg", "checkpoint_every": 1, "lr_schedule": "constant", **changes},
+        output_dir=str(folder), run_name="one", num_clients=4, shards=5,
+        **{"method": "fedavg", "checkpoint_every": 1, "lr_schedule": "constant",
+           "participation": 1.0, **changes},
     )  # fmt: skip
     server_app.run(InProcessGrid(values), values, "", 0.0)
     return RunDirectory.load(folder / "one")

@@ -33,7 +33,7 @@ from fedapp.results.final_model import made_from, model_file, statistics_file
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.evaluation import evaluate_classes
-from fedapp.runtime.global_model import load_weights
+from fedapp.runtime.global_model import check_global_model, load_weights
 from fedapp.runtime.opening import reopened
 from fedapp.runtime.process import ProcessContext
 
@@ -99,7 +99,9 @@ def calibrate(
 
 def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
     """Return the run's configuration; raises UserError if its head cannot be calibrated here."""
-    config = parse_config(run_values(run, overrides, OVERRIDABLE))
+    values = run_values(run, overrides, OVERRIDABLE)
+    check_global_model(str(values["method"]))
+    config = parse_config(values)
     check_trained_head(config.method, find_method(config.method))
     return config
 

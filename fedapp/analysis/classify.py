@@ -1,4 +1,4 @@
-"""Classify images with the final global model of a run; the run's data set is not needed."""
+"""Classify images with the final model of a run, or of one client; no data set is needed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,13 @@ from fedapp.data.image_format import ImageFormat
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.images import read_images
 from fedapp.data.readers.pixels import read_central_square, read_image
+from fedapp.methods.table import find_method
 from fedapp.models.backbones import normalises_by_batch
 from fedapp.models.model import Model
 from fedapp.results.final_model import read_image_format
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.global_model import build_global_model, check_global_model, load_weights
+from fedapp.runtime.personal_models import load_personal_model
 from fedapp.runtime.used_files import check_extension
 
 Given = np.ndarray | str | Path | Iterable[str | Path]
@@ -50,7 +52,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The final global model of a run, and what it takes.
+    """The final global model of a run, or the personal one of a client, and what it takes.
 
     Attributes:
         model: maps images [B, channels, side, side], normalised, to features [B, d] and logits
@@ -66,32 +68,48 @@ class TrainedModel:
     device: torch.device
 
     @classmethod
-    def of(cls, run: RunDirectory, device: str = "cpu", calibrated: bool = False) -> "TrainedModel":
-        """Load the model of a run.
+    def of(
+        cls,
+        run: RunDirectory,
+        device: str = "cpu",
+        calibrated: bool = False,
+        personal: Path | None = None,
+    ) -> "TrainedModel":
+        """Load the model of a run, or of one of its clients.
 
         Args:
             run: the run.
             device: auto, cpu, cuda or cuda:N.
             calibrated: take the head that `fedapp calibrate` has retrained.
+            personal: the file of a client's model, of `fedapp personalise`; None: the global model.
 
         Raises:
-            UserError: the clients of this method have personal models; or the run has not ended,
-                saved no such model, or was trained with a file that is not named or has changed.
+            UserError: the method has personal models and no file is named; or the run has not
+                ended, saved no such model, or was trained with a file that is not named or has
+                changed; or the file is not of a client's model of this run's method.
         """
         check_extension(run)
-        check_global_model(str(run.config()["method"]))
+        if personal is None:
+            check_global_model(str(run.config()["method"]))
+        elif calibrated:
+            raise UserError("a client's own model has no calibrated head: leave out one of the two")
         config = parse_config({**run.config(), "device": device, "initial-model": "", "resume": ""})
         check_extension(run, config)
-        chosen, images = choose_device(config.device), read_image_format(run)
+        chosen = choose_device(config.device)
         set_float32_precision(config.precision)
-        model = build_global_model(config, images, chosen)
-        load_weights(model, run, calibrated)
+        if personal is not None:
+            model, images = load_personal_model(config, personal, chosen)
+        else:
+            images = read_image_format(run)
+            model = build_global_model(config, images, chosen)
+            load_weights(model, run, calibrated)
         return cls(model.eval(), images, config, chosen)
 
     @property
     def depends_on_batch(self) -> bool:
         """Whether an image's class depends on the images beside it: BatchNorm by the batch."""
-        return normalises_by_batch(self.config.model, self.config.bn)
+        one = find_method(self.config.method).personal is None
+        return one and normalises_by_batch(self.config.model, self.config.bn)
 
     def classify(self, images: Given) -> list[Guess]:
         """Return the class of each image.

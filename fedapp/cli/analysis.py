@@ -122,23 +122,29 @@ def personalise(
             "--config",
             "-c",
             help="finetune-* keys, data-dir, download, device, threads, beta, tau, batch-size, "
-            "test-batch-size; all other keys are the run's.",
+            "test-batch-size, state-dir; all other keys are the run's.",
         ),
     ] = None,
     export: Annotated[
         Path | None, typer.Option(help="New folder for the clients' models, as safetensors.")
     ] = None,
+    client: Annotated[
+        int | None, typer.Option(help="Only this client, such as that of this host.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune and test a run's final model on every client; writes RUN/personal.json.
+    """Test the clients' personal models, and export them; writes RUN/personal.json.
+
+    Every client fine-tunes the run's final model; where the method has models of the clients' own,
+    these are taken as the clients have kept them (keep-state=true).
 
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """
     _check_run_directories(run)
-    from fedapp.analysis.personalise import personalise as fine_tune
+    from fedapp.analysis.personalise import personalise as test_personal_models
     from fedapp.core.files import json_text
 
-    found = fine_tune(run, read_overrides(config or []), export)
+    found = test_personal_models(run, read_overrides(config or []), export, client)
     if as_json:
         print(json_text(found, 2), end="")
         return
@@ -190,9 +196,12 @@ def classify(
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="With the head of `fedapp calibrate`.")
     ] = False,
+    personal: Annotated[
+        Path | None, typer.Option(help="A client's model, of `fedapp personalise --export`.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the class of each image by the final global model of a run.
+    """Print the class of each image by the final global model of a run, or by a client's own.
 
     Example: fedapp classify runs/NAME photos/*.jpg
     """
@@ -200,7 +209,7 @@ def classify(
     from fedapp.analysis.classify import BATCH_NOTE, TrainedModel
     from fedapp.results.run_directory import RunDirectory
 
-    trained = TrainedModel.of(RunDirectory.load(run), device, calibrated)
+    trained = TrainedModel.of(RunDirectory.load(run), device, calibrated, personal)
     guesses = trained.classify(files)
     if trained.depends_on_batch:
         print(f"note: {BATCH_NOTE}", file=sys.stderr)

@@ -95,7 +95,9 @@ class Run:
         """
         return read_image_format(self.directory)
 
-    def model(self, device: str = "cpu", calibrated: bool = False) -> Model:
+    def model(
+        self, device: str = "cpu", calibrated: bool = False, personal: str | Path | None = None
+    ) -> Model:
         """Return the final global model as a torch module in evaluation mode.
 
         It maps images [B, channels, H, W], normalised as in training (`image_format` has mean and
@@ -104,27 +106,40 @@ class Run:
         Args:
             device: the model's device: auto, cpu, cuda or cuda:N.
             calibrated: take the head that `calibrate` has retrained.
+            personal: the file of a client's model, of `personalise`, to return instead.
 
         Raises:
-            UserError: the clients of this method have personal models, or the run has not ended or
-                saved no such model.
+            UserError: the method has personal models and no file is named, or the run has not ended
+                or saved no such model.
         """
-        return TrainedModel.of(self.directory, device, calibrated).model
+        return self._trained(device, calibrated, personal).model
 
-    def classify(self, images: Given, device: str = "cpu", calibrated: bool = False) -> list[Guess]:
-        """Return the class name of each image, by the final global model, and its score.
+    def classify(
+        self,
+        images: Given,
+        device: str = "cpu",
+        calibrated: bool = False,
+        personal: str | Path | None = None,
+    ) -> list[Guess]:
+        """Return the class name of each image, and its score, by the final global model.
 
         `images` are uint8 [n, H, W, channels] or the paths of files. Give all of them in one call,
-        because each call loads the model. Raises UserError as `model`, and for images that the
-        model cannot take.
+        because each call loads the model. `personal` is the file of a client's model, of
+        `personalise`, to use instead. Raises UserError as `model`, and for images that the model
+        cannot take.
         """
-        return TrainedModel.of(self.directory, device, calibrated).classify(images)
+        return self._trained(device, calibrated, personal).classify(images)
 
-    def personalise(self, export: str | Path | None = None, **keys: Any) -> dict[str, Any]:
-        """Fine-tune and test the final global model on every client, as `fedapp personalise`.
+    def personalise(
+        self, export: str | Path | None = None, client: int | None = None, **keys: Any
+    ) -> dict[str, Any]:
+        """Test every client's personal model, as `fedapp personalise`.
+
+        Clients fine-tune the final global model, or have kept models of their own.
 
         Args:
             export: new folder for the clients' models, as safetensors.
+            client: only this client's.
             keys: finetune_* keys, data_dir, device and a few others; the rest are the run's.
 
         Returns:
@@ -132,11 +147,11 @@ class Run:
             client's scores under "clients".
 
         Raises:
-            UserError: the method has no global model, the run has not ended, its clients' data are
-                not here, or a key may not be changed.
+            UserError: the run has not ended, its clients' data or models are not here, or a key may
+                not be changed.
         """
         folder = None if export is None else Path(export)
-        return personalise(self.path, by_key(keys), folder)
+        return personalise(self.path, by_key(keys), folder, client)
 
     def calibrate(
         self, features: int = 500, epochs: int = 10, lr: float = 0.01, **keys: Any
@@ -172,6 +187,10 @@ class Run:
         tested = self.summary.get("accuracy_of", curves.GLOBAL_MODEL)
         title = report.title(self.directory)
         return displayable(curves.curves(self.directory.rounds(), title, tested))
+
+    def _trained(self, device: str, calibrated: bool, personal: str | Path | None) -> TrainedModel:
+        file = None if personal is None else Path(personal)
+        return TrainedModel.of(self.directory, device, calibrated, file)
 
     def __repr__(self) -> str:
         final = percent(self.summary.get("accuracy_final"))

@@ -41,7 +41,7 @@ def read_image_format(run: RunDirectory) -> ImageFormat:
         UserError: the run has not ended, has saved no model, or the file does not say it.
     """
     _check(run)
-    return ImageFormat.of_metadata(_metadata(run.model_path), run.model_path)
+    return ImageFormat.of_metadata(read_metadata(run.model_path), run.model_path)
 
 
 def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndarray]:
@@ -50,9 +50,6 @@ def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndar
     Raises:
         UserError: the run has not ended, has saved no such model, or the file is damaged.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     _check(run)
     file = model_file(run, calibrated)
     if calibrated:
@@ -60,6 +57,14 @@ def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndar
         if not file.is_file():
             raise UserError(f"{file} is missing; {remedy} makes it")
         check_made_from(file, run, f"repeat {remedy}")
+    return read_arrays(file)
+
+
+def read_arrays(file: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a model's file by name; raises UserError if it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
     try:
         return dict(load_file(file))
     except (SafetensorError, TypeError, ValueError) as error:  # TypeError: a type unknown to NumPy
@@ -90,11 +95,11 @@ def _check(run: RunDirectory) -> None:
 
 def check_made_from(file: Path, run: RunDirectory, remedy: str) -> None:
     """Raise UserError, with what helps, if a file was not made from a run's final model."""
-    if made_from(run).items() - _metadata(file).items():
+    if made_from(run).items() - read_metadata(file).items():
         raise UserError(f"{file} was made from an earlier model of this run; {remedy}")
 
 
-def _metadata(file: Path) -> dict[str, str]:
+def read_metadata(file: Path) -> dict[str, str]:
     """Return what a file of a model says about it; raises UserError if it is damaged."""
     from safetensors import SafetensorError, safe_open
 

@@ -1,10 +1,13 @@
 """The model that all clients of a run share: with its initial weights, or with its final ones."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
 
 from fedapp.config.run_config import RunConfig
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
 from fedapp.methods.table import find_method
@@ -27,8 +30,9 @@ def check_global_model(method: str) -> None:
     """Raise UserError for a method that gives personal models and no global model."""
     if not find_method(method).has_global_model:
         raise UserError(
-            f"the clients of method '{method}' have models of their own; set keep-state "
-            "in the run and get them with `fedapp state export`"
+            f"the clients of method '{method}' have models of their own: train with "
+            "keep-state=true, write them with `fedapp personalise RUN --export FOLDER`, and use "
+            "one with `fedapp classify --personal`"
         )
 
 
@@ -37,7 +41,11 @@ def load_weights(model: nn.Module, run: RunDirectory, calibrated: bool = False) 
 
     Raises UserError if there is none, or it does not fit.
     """
-    arrays, file = read_model(run, calibrated), model_file(run, calibrated)
+    load_arrays_of(model, read_model(run, calibrated), model_file(run, calibrated))
+
+
+def load_arrays_of(model: nn.Module, arrays: Arrays, file: Path) -> None:
+    """Load the arrays of a file into a model; raises UserError if they do not fit."""
     if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise not_its_model(file, f"'{broken[0]}' has values that are not finite")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -143,14 +143,17 @@ def _check_files(path: Path, config: RunConfig) -> None:
         )
 
 
-def reopened(run: RunDirectory, config: RunConfig) -> ProcessContext:
+def reopened(run: RunDirectory, config: RunConfig, own: int | None = None) -> ProcessContext:
     """Return the data and the model of an earlier run, to measure it.
+
+    With partition 'own', `own` is the client whose data the data folder contains; None: the
+    server's.
 
     Raises:
         UserError: they cannot be loaded, or the run was trained with other files, or on other data.
             With partition 'own' the data are not checked: the clients' are on their hosts.
     """
-    process = ProcessContext(config)
+    process = ProcessContext(config, own=own)
     if change := changed_file(run, config):
         raise UserError(f"{run.path.absolute()} was trained with {change}; restore the file")
     if config.partition != "own":

@@ -9,6 +9,7 @@ construction.
 
 import zlib
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,14 +19,18 @@ from clients.pair import Pair
 from clients.training.local_training import LocalSettings
 from clients.training.model_slot import ModelSlot
 from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
 from fedapp.core.rng import Stream, seeded, torch_seed
-from fedapp.data.datasets import Dataset
+from fedapp.data.image_format import ImageFormat
 from fedapp.methods.row import Method
+from fedapp.methods.table import find_method
 from fedapp.models.architectures import build_personal_extractor
 from fedapp.models.groups import find_group
 from fedapp.models.model import Model
 from fedapp.models.orthogonal import orthogonal_initialisation
 from fedapp.models.personal_heads import PersonalHead, build_personal_head
+from fedapp.results.final_model import not_its_model, read_arrays, read_metadata
+from fedapp.runtime.global_model import build_global_model, load_arrays_of
 
 
 class PersonalModelSlots:
@@ -35,7 +40,7 @@ class PersonalModelSlots:
         self,
         config: RunConfig,
         method: Method,
-        data: Dataset,
+        images: ImageFormat,
         device: torch.device,
         settings: LocalSettings,
     ) -> None:
@@ -43,7 +48,7 @@ class PersonalModelSlots:
         if method.personal is None:
             raise ValueError("the method has one model for all clients")
         self.config, self.method, self.kind = config, method, method.personal
-        self.data, self.device, self.settings = data, device, settings
+        self.images, self.device, self.settings = images, device, settings
         self.group = find_group(config.model_group)
         self._slots: dict[tuple[str, int], ModelSlot] = {}
         self._rows: dict[tuple[int, int], Tensor] = {}  # with few features they take seconds
@@ -67,6 +72,12 @@ class PersonalModelSlots:
         """Build a client's model with initial weights for this client only."""
         group = self.group
         return self.build(group.architecture_of(client), group.hidden_of(client), 1 + client)
+
+    def to_load(self, client: int) -> Model:
+        """Build a client's own model, without second models, for weights that are loaded next."""
+        group = self.group
+        key = group.architecture_of(client), group.hidden_of(client)
+        return own_model(self._model(*key, 0, orthogonal=False).to(self.device))
 
     def header(self, hidden: int) -> nn.Module:
         """Build a head that a server trains, initialised from a separate seed."""
@@ -96,7 +107,7 @@ class PersonalModelSlots:
         config, key = self.config, (width, seed)
         if key not in self._rows:
             self._rows[key] = orthogonal_initialisation(
-                self.data.num_classes, width, seed,
+                len(self.images.classes), width, seed,
                 simplex=config.oi_simplex, objective=config.oi_objective,
             )  # fmt: skip
         return self._rows[key].clone()
@@ -135,10 +146,10 @@ class PersonalModelSlots:
 
     def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:
         """Build an extractor for a head; its weights depend on role, architecture and draw."""
-        config, data = self.config, self.data
+        config, images = self.config, self.images
         with seeded(self._seed_of(f"{role}{architecture}", draw)):
             extractor = build_personal_extractor(
-                architecture, data.channels, data.image_size, int(config.feature_dim),
+                architecture, images.channels, images.side, int(config.feature_dim),
                 config.feature_map,
             )  # fmt: skip
         return Model(extractor, head).to(memory_format=torch.channels_last)
@@ -147,7 +158,7 @@ class PersonalModelSlots:
         config = self.config
         style = self.kind.chosen_style(config.flat())
         return build_personal_head(
-            style, int(config.feature_dim), self.data.num_classes, seed, hidden=hidden,
+            style, int(config.feature_dim), len(self.images.classes), seed, hidden=hidden,
             scale=config.feddor_scale_init, final_relu=final_relu,
         )  # fmt: skip
 
@@ -156,3 +167,32 @@ class PersonalModelSlots:
 
     def _head_seed(self, hidden: int, draw: int = 0) -> int:
         return torch_seed(self.config.seed, Stream.HEAD, draw, hidden)
+
+
+def load_personal_model(
+    config: RunConfig, file: Path, device: torch.device
+) -> tuple[Model, ImageFormat]:
+    """Return a client's model from the file that `fedapp personalise` has written, and its images.
+
+    Raises UserError if the file is damaged, or not of a client of this configuration's method.
+    """
+    if not file.is_file():
+        raise UserError(f"{file} is no file; `fedapp personalise RUN --export FOLDER` writes one")
+    metadata, method = read_metadata(file), find_method(config.method)
+    client, trained = metadata.get("client", ""), metadata.get("method")
+    if not client.isdecimal() or trained != config.method:
+        raise not_its_model(file, f"it is not a client's model of method '{config.method}'")
+    images = ImageFormat.of_metadata(metadata, file)
+    if method.personal is None:
+        model = build_global_model(config, images, device)
+    else:
+        settings = LocalSettings(epochs=0)
+        model = PersonalModelSlots(config, method, images, device, settings).to_load(int(client))
+    load_arrays_of(model, read_arrays(file), file)
+    return model, images
+
+
+def own_model(model: nn.Module) -> Model:
+    """Return the model that a client predicts with: itself, or the personal one of a pair."""
+    own: Model = model.personal if isinstance(model, Pair) else model  # type: ignore[assignment]
+    return own

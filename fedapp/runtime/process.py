@@ -134,7 +134,7 @@ class ProcessContext:
         if self.method.personal is None:
             return None
         return PersonalModelSlots(
-            self.config, self.method, self.data.dataset, self.device, self.settings
+            self.config, self.method, self.data.dataset.image_format, self.device, self.settings
         )
 
     @cached_property

@@ -17,6 +17,7 @@ from fedapp.analysis.session import AnalysisRequest, analyse_runs
 from fedapp.core.errors import UserError
 from fedapp.data.readers.own_images import class_names, load_named_images
 from fedapp.engines.in_process import InProcessGrid
+from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.identity import describe
 
@@ -165,9 +166,24 @@ def test_a_finished_run_is_measured_only_where_that_needs_no_data_of_clients(hos
     assert not (run.path / "analysis.json").exists()
     found = analyse_runs([run.path], AnalysisRequest("four-factors", overrides=here), print)
     assert found["fedavg"][0]["clients"] == []
-    with pytest.raises(UserError, match=r"data of the clients of .*own stay on their hosts"):
+    with pytest.raises(UserError, match=r"clients of .*own stay on their hosts.* name the client"):
         personalise(run.path, here, tmp_path / "models")
     assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("method", ["fedper", "ditto", "fedavg-ft"])
+def test_a_host_tests_and_writes_the_model_of_its_own_client(hosts, tmp_path, method):
+    run = train(hosts, tmp_path, method=method, keep_state=True, lr=0.05)
+    last, there = run.rounds()[-1], {"data-dir": str(hosts["first"])}
+    found = personalise(run.path, there, tmp_path / "models", client=0)
+    assert found["client_accuracy_mean"] == last["client_accuracy_mean"]  # the second has no tests
+    assert found["client_loss_mean"] == pytest.approx(last["client_loss_mean"], rel=1e-6)
+    photos = sorted((hosts["first"] / "test" / "dog").iterdir())
+    (file,) = (tmp_path / "models").iterdir()
+    guesses = load_run(run.path).classify(photos, personal=file)
+    right = np.mean([guess.label == "dog" for guess in guesses])
+    assert right == found["clients"][0]["accuracy"]
+    assert not (run.path / "personal.json").exists()
 
 
 def test_class_names_may_hold_spaces_between_commas():
