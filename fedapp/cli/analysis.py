@@ -149,8 +149,16 @@ def personalise(
         print(json_text(found, 2), end="")
         return
     settings = {key: str(value) for key, value in found.items() if key.startswith("finetune-")}
-    lines: list[tuple[str, Any]] = [*settings.items(), *clients_headline(found)]
+    tested = clients_headline(found) if client is None else _of_client(client, found)
+    lines: list[tuple[str, Any]] = [*settings.items(), *tested]
     show(f"Personal models of {run.name}", [{"": k, "value": v} for k, v in lines], False)
+
+
+def _of_client(client: int, found: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return what was found of a single client."""
+    scores = found["clients"][client]
+    accuracy = percent(scores["accuracy"] if scores["examples"] else None)
+    return [("Client", client), ("Own test images", scores["examples"]), ("Accuracy", accuracy)]
 
 
 def calibrate(

@@ -29,8 +29,10 @@ from fedapp.models.groups import find_group
 from fedapp.models.model import Model
 from fedapp.models.orthogonal import orthogonal_initialisation
 from fedapp.models.personal_heads import PersonalHead, build_personal_head
-from fedapp.results.final_model import not_its_model, read_arrays, read_metadata
+from fedapp.results.final_model import read_arrays, read_metadata
 from fedapp.runtime.global_model import build_global_model, load_arrays_of
+
+_REMEDY = "`fedapp personalise RUN --export FOLDER` writes them"
 
 
 class PersonalModelSlots:
@@ -177,11 +179,11 @@ def load_personal_model(
     Raises UserError if the file is damaged, or not of a client of this configuration's method.
     """
     if not file.is_file():
-        raise UserError(f"{file} is no file; `fedapp personalise RUN --export FOLDER` writes one")
+        raise UserError(f"{file} is no file; {_REMEDY}")
     metadata, method = read_metadata(file), find_method(config.method)
     client, trained = metadata.get("client", ""), metadata.get("method")
     if not client.isdecimal() or trained != config.method:
-        raise not_its_model(file, f"it is not a client's model of method '{config.method}'")
+        raise UserError(f"{file} is not a client's model of method '{config.method}'; {_REMEDY}")
     images = ImageFormat.of_metadata(metadata, file)
     if method.personal is None:
         model = build_global_model(config, images, device)

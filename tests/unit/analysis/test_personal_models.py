@@ -99,7 +99,11 @@ def test_a_clients_model_is_used_by_the_command_and_a_wrong_file_is_refused(tmp_
     call = ["personalise", str(run.path), "--client", "1", "--export", str(models)]
     done = CliRunner().invoke(app, call)
     assert done.exit_code == 0
-    assert "client" in done.stdout
+    scores = personalise(run.path, {}, client=1)["clients"][1]
+    shown = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "Client 1" in shown
+    assert f"Own test images {scores['examples']}" in shown
+    assert f"Accuracy {100 * scores['accuracy']:.1f} %" in shown
     file = models / "client-1.safetensors"
     trained = TrainedModel.of(run, personal=file)
     assert set(load_file(file)) == set(trained.model.state_dict())
