@@ -9,12 +9,13 @@ from torch import Tensor
 
 from clients.arrays import Arrays
 from clients.base import LocalClient
-from clients.training.arrays import nbytes, to_arrays
+from clients.training.arrays import load_arrays, nbytes, to_arrays
 from clients.training.local_training import Batches, TrainingResult, in_bfloat16, step_of
 from clients.training.model_slot import copy_weights
 from clients.update import Update
 
 _SHARES = "share."  # before the names of the top layers' shares in a client's state
+_LEARNED = "learned"  # the name of the mark there that shares have been learned
 _STEADY, _LOSSES = 0.1, 10  # the first learning ends when so many losses deviate less
 _MOST_EPOCHS = 100  # of the first learning
 
@@ -45,7 +46,8 @@ class FedALAClient(LocalClient):
         super().__init__(*args, **kwargs)
         self.eta, self.part = eta, part
         self.top = _top_layers(list(self.trained), layers)
-        self._shares: dict[str, Tensor] = {}
+        self._shares = {name: torch.ones_like(self.trained[name]) for name in self.top}
+        self._learned = False  # whether the shares are no longer those of the start
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Mix the received and the last model, and train the mixture."""
@@ -56,10 +58,11 @@ class FedALAClient(LocalClient):
         """Keep the trained model and the shares."""
         shares = {_SHARES + name: share for name, share in self._shares.items()}
         update.state = to_arrays({**self.trained, **shares})
+        update.state[_LEARNED] = np.array([self._learned])
 
     def state_bytes(self) -> int:
         """Return the size of the last model and the shares."""
-        return super().state_bytes() + nbytes(self.trained[name] for name in self.top)
+        return super().state_bytes() + nbytes(self._shares.values()) + 1
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Mix the received and the last model as before a training."""
@@ -73,13 +76,12 @@ class FedALAClient(LocalClient):
         kept = self.on_device(self.stored_state)
         last = [tensor for name, tensor in zip(self.trained, kept, strict=True) if name in self.top]
         ways = [new - old for new, old in zip(received, last, strict=True)]
-        known = [self.stored_state.get(_SHARES + name) for name in self.top]
-        shares = [
-            torch.ones_like(way) if old is None else torch.from_numpy(old).to(way)
-            for way, old in zip(ways, known, strict=True)
-        ]
-        mixed = self._learn(shares, last, ways, epoch, first=known[0] is None)
-        self._shares = dict(zip(self.top, shares, strict=True))
+        load_arrays(
+            {_SHARES + name: share for name, share in self._shares.items()}, self.stored_state
+        )
+        first = not self.stored_state[_LEARNED].item()
+        mixed = self._learn(list(self._shares.values()), last, ways, epoch, first)
+        self._learned = True
         with torch.no_grad():
             for name, tensor in zip(self.top, mixed, strict=True):
                 self.trained[name].copy_(tensor)

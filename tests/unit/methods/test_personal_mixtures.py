@@ -173,7 +173,7 @@ def test_fedrod_is_the_same_loop_written_in_plain_pytorch(tmp_path):
     loss, _, _ = client.evaluate(list(update.shared.values()), {"server_round": 2, "lr": LR})
     images, labels = next(iter(client.data.test()))
     features, logits = model(images)
-    assert loss == pytest.approx(float(ce(logits + head(features), labels)), rel=1e-3)
+    assert loss == pytest.approx(ce(logits + head(features), labels).item(), rel=1e-3)
 
 
 def test_fedala_learns_its_shares_as_written_in_plain_pytorch(tmp_path):
