@@ -120,16 +120,22 @@ class LocalClient(NumPyClient):
     def work(self, received: Arrays, server_round: int, lr: float) -> Update:
         """Train from the received tensors, which are named and ordered as `shared`.
 
+        Torch's own random numbers are those of the run's seed, the client and the round.
+
         Raises:
             LossDiverged: the loss or the trained model is not finite.
             StateError: the client's state cannot be read.
         """
         self.server_round = server_round
         self.set_parameters(list(received.values()))
+        with self.slot.seeded(self.data.seed(server_round)):
+            return self._worked(received, server_round, lr)
+
+    def _worked(self, received: Arrays, server_round: int, lr: float) -> Update:
+        """Do what `work` does, from the received model and with seeded random numbers."""
         self.prepare(server_round)
         self.copy_to_teacher()
-        with self.slot.seeded(self.data.seed(server_round)):
-            result = self.run(server_round, lr)
+        result = self.run(server_round, lr)
         update = Update(to_arrays(self.shared), result, self.data.num_examples)
         update.squared_distance = self._squared_distance(received, update.shared)
         self._check_finite(update, result.steps)

@@ -227,7 +227,7 @@ class GroupSums:
 
     def _check_names(self, groups: Mapping[str, Arrays]) -> None:
         if groups.keys() != self.groups.keys():
-            raise WrongForm(f"it sent {sorted(groups)} beside the model, not {sorted(self.groups)}")
+            raise WrongForm(f"update.groups has {sorted(groups)}, averaged() {sorted(self.groups)}")
 
 
 def squared_norm(arrays: Mapping[str, np.ndarray]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
-from strategies.aggregate import Arrays, GroupSums
+from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.rounds.private import moved
 from strategies.rounds.records import (
     ARRAYS,
@@ -27,6 +27,7 @@ class FedAvg(SecureRounds):
     """Weighted mean of the sampled clients' models (McMahan et al. 2017, algorithm 1)."""
 
     sums_only = True
+    needs_models = False  # whether `combine` reads single clients' models, which masks would hide
     _sums: GroupSums
     _separate: SeparateModels
 
@@ -39,11 +40,29 @@ class FedAvg(SecureRounds):
         super().__init__(*args, **kwargs)
         self.rule = rule or Rule()
         self.private = self.rule.clip > 0 and self.secure_threshold > 0  # sums of clipped updates
-        self.separate = self.rule.needed and not self.private
+        self.separate = (self.rule.needed or self.needs_models) and not self.private
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.sums_only = cls.sums_only and not cls.needs_models
+
+    @property
+    def received(self) -> Arrays:
+        """The model that the clients of this round have received."""
+        return self._global
 
     def averaged(self) -> dict[str, Arrays]:
         """Return zeros in the shapes of the further groups that are averaged with equal weights."""
         return {}
+
+    def combine(
+        self, received: Arrays, models: dict[int, Arrays], weights: dict[int, int]
+    ) -> Arrays:
+        """Return the next global model from those of single clients, if the class `needs_models`.
+
+        Both are by client, in ascending order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs_models and has no combine()")
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Turn the mean of the clients' models into the next global model."""
@@ -70,6 +89,11 @@ class FedAvg(SecureRounds):
             weights = {result.client: task.weight(result.examples) for result in results}
             self._separate.add(unpack_uploads(content.array_records[UPLOADS]), weights)
             return results
+        if UPLOADS in content.array_records and type(self).add_reply is FedAvg.add_reply:
+            raise UpdateRefused(
+                "update.uploads has arrays that the server's rule does not read: send them in "
+                "update.groups (averaged), or override add_reply"
+            )
         weight = sum(task.weight(result.examples) for result in results)
         model = view_array_record(content.array_records[ARRAYS])
         groups = {
@@ -96,6 +120,8 @@ class FedAvg(SecureRounds):
 
     def end_round(self, received: Arrays) -> Arrays:
         """Return the next global model: the method's update with the mean."""
+        if self.needs_models:
+            return self.combine(received, *self._separate.by_client())
         if self.separate:
             mean = self.rule.combine(self.server_round, received, self._separate)
         else:

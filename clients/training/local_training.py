@@ -20,7 +20,7 @@ from clients.training.objective import Objective, Step
 from clients.training.sgd import FusedSGD
 
 Batches = Iterable[tuple[Tensor, Tensor]]
-Forward = Callable[..., Step]  # runs the models on the current batch, or on a slice of it
+Forward = Callable[..., Step]  # runs the models on the current batch: see `_forward`
 Gradients = Callable[[Forward, Objective], Tensor]  # sets the gradients; returns the loss
 
 
@@ -158,13 +158,15 @@ def _forward(
     labels: Tensor,
     part: slice = slice(None),
     watched: bool = True,
+    images: Tensor | None = None,
 ) -> Step:
     """Run the local model and the frozen models that the objective needs on a batch.
 
-    `part` is a slice of the batch; `watched=False` skips the frozen models. The losses get float32
-    from every precision: on a CPU, autocast would round log-softmax to bfloat16.
+    `images` replaces the batch's own, with its labels; `part` is a slice of the batch;
+    `watched=False` skips the frozen models. The losses get float32 from every precision: on a CPU,
+    autocast would round log-softmax to bfloat16.
     """
-    inputs, labels = inputs[part], labels[part]
+    inputs, labels = (inputs if images is None else images)[part], labels[part]
     step = step_of(model, objective, inputs, labels, parameters)
     if not watched:
         return step
@@ -187,6 +189,7 @@ def step_of(
     return Step(
         labels, features.float(), logits.float(), model.get_parameter("head.weight"), *parameters,
         class_counts=objective.class_counts, tau=objective.tau, options=objective.options,
+        images=inputs,
     )  # fmt: skip
 
 

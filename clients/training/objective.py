@@ -50,6 +50,7 @@ class Step:
     class_counts: Tensor = _ABSENT  # [C], this client's training examples of each class
     tau: float = 1.0
     options: LossOptions = LossOptions()
+    images: Tensor = _ABSENT  # [B, channels, H, W], normalised and augmented
 
 
 LossFunction = Callable[[Step], Tensor]

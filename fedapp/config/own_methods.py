@@ -66,7 +66,10 @@ def check_method(row: Method) -> None:
             )
     _check_class("client", row.client, LocalClient)
     _check_class("server", row.server, ClientStrategy)
+    for part, kind in (("client", row.client.kind), ("server", row.server.kind)):
+        _check_arguments(part, kind)
     _check_restored(row.server.kind)
+    _check_models(row.server.kind)
 
 
 def _words(row: Method) -> Iterator[tuple[str, str, Collection[str]]]:
@@ -144,6 +147,26 @@ def _check_class(part: str, spec: ClientSpec | ServerSpec, base: type) -> None:
             )
 
 
+def _check_arguments(part: str, kind: type) -> None:
+    """Raise UserError if a class redefines a function for another number of arguments."""
+    for name, own in inspect.getmembers(kind, inspect.isfunction):
+        known = [vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)]
+        if name.startswith("_") or len(known) < 2:
+            continue
+        given = [
+            each.name
+            for each in inspect.signature(known[-1]).parameters.values()
+            if each.kind == each.POSITIONAL_OR_KEYWORD and each.default is each.empty
+        ]
+        try:
+            inspect.signature(own).bind(*given)
+        except TypeError:
+            raise UserError(
+                f"the {part} {kind.__name__} has {name}{inspect.signature(own)}, but must have "
+                f"{name}({', '.join(given)})"
+            ) from None
+
+
 def _arguments(kind: type) -> dict[str, bool]:
     """Return the names of a constructor's arguments, and whether the caller must give each.
 
@@ -169,4 +192,17 @@ def _check_restored(kind: type[ClientStrategy]) -> None:
         raise UserError(
             f"the server's class {kind.__name__} has state() and no load_state(), which a resumed "
             "run needs"
+        )
+
+
+def _check_models(kind: type[ClientStrategy]) -> None:
+    """Raise UserError if a strategy reads single models and has no rule, or also wants means."""
+    if not (issubclass(kind, FedAvg) and kind.needs_models):
+        return
+    if kind.combine is FedAvg.combine:
+        raise UserError(f"the server's class {kind.__name__} needs_models and has no combine()")
+    if kind.averaged is not FedAvg.averaged:
+        raise UserError(
+            f"the server's class {kind.__name__} needs_models, and then no groups are averaged: "
+            "leave out averaged()"
         )

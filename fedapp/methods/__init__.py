@@ -1,6 +1,9 @@
 """The method table and the types of its rows."""
 
 from fedapp.methods.row import (
+    CLIENT_MEAN,
+    CLIENT_TOTAL,
+    GLOBAL,
     ClientSpec,
     Exchange,
     FineTuning,
@@ -12,6 +15,9 @@ from fedapp.methods.row import (
 from fedapp.methods.table import METHODS, find_method
 
 __all__ = [
+    "CLIENT_MEAN",
+    "CLIENT_TOTAL",
+    "GLOBAL",
     "METHODS",
     "ClientSpec",
     "Exchange",

@@ -267,8 +267,8 @@ def check_regulariser(name: str, regulariser: str) -> None:
         raise unknown("regulariser", regulariser, REGULARISERS, OWN)
     if not row.client.kind.takes_regulariser:
         raise UserError(
-            f"method '{name}' trains two models on losses of its own and takes no regulariser; set "
-            "regulariser on a base method such as fedavg or dr"
+            f"method '{name}' has a loss of its own, which takes no regulariser; set regulariser "
+            "on a base method such as fedavg or dr"
         )
     own = row.loss.regulariser
     if own is not None and own != regulariser:

@@ -133,7 +133,7 @@ class NodeReply:
         if client.memory is not None and not update.state:
             raise UserError(
                 f"{type(client).__name__} has no state to keep, but its method's row names one: "
-                "leave `keeps` out of the row's exchange"
+                "set update.state in every round, or leave `keeps` out of the row's exchange"
             )
         if self.task.summed and update.uploads:
             raise UserError("masks hide sums only, and this method uploads more")

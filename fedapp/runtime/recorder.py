@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedapp.config.run_config import RunConfig
@@ -170,7 +171,18 @@ def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
         row["late"] = late
     if reinitialised := [result.client for result in report.results if result.reinitialised]:
         row["reinitialised"] = reinitialised
-    return row | report.client_accuracy | strategy.round_metrics()
+    row |= report.client_accuracy
+    return row | _own_metrics(strategy, row)
+
+
+def _own_metrics(strategy: ClientStrategy, row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the method's numbers; raises UserError for one that `row` has or that is no number."""
+    found = strategy.round_metrics()
+    for name, value in found.items():
+        if name in row or not isinstance(value, int | float | np.number):
+            wrong = "is a field of every round" if name in row else f"is {value!r}, not a number"
+            raise UserError(f"the metric '{name}' of {type(strategy).__name__} {wrong}")
+    return found
 
 
 def _texts(failures: Sequence[ClientFailure]) -> list[str]:

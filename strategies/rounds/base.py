@@ -30,7 +30,7 @@ from strategies.rounds.records import (
     unpack_report,
     weight_of,
 )
-from strategies.rounds.report import NewestModel, RoundFailed, RoundReport, check_finite, check_form
+from strategies.rounds.report import NewestModel, RoundFailed, RoundReport, check_finite, fitted
 from strategies.rounds.transport import array_bytes, payload_bytes, release
 
 _ACCEPTED = "accepted-rounds"
@@ -191,7 +191,7 @@ class ClientStrategy(RoundLoop):
         self.accepted |= {each.client: self.server_round for each in self.report.results}
         try:
             arrays = self.end_round(self._global)
-            check_form(arrays, self._global, self.server_round)
+            arrays = fitted(arrays, self._global, self.server_round)
             check_finite(arrays, self.server_round)
         except RoundFailed:
             self.restore(before)

@@ -117,8 +117,11 @@ def check_clients(reported: Sequence[int], expected: Sequence[int]) -> None:
         raise UpdateRefused(f"it reports on clients {sorted(reported)}, not {sorted(expected)}")
 
 
-def check_form(arrays: object, expected: Arrays, server_round: int) -> None:
-    """Raise `RoundFailed` unless a round's result has names and shapes of the received model."""
+def fitted(arrays: object, expected: Arrays, server_round: int) -> Arrays:
+    """Return a round's result in the received model's data types.
+
+    Raises `RoundFailed` unless it has the names and shapes of that model.
+    """
     if not isinstance(arrays, Mapping):
         raise RoundFailed(
             f"the server's rule returned {arrays!r} in round {server_round}, but must return the "
@@ -129,6 +132,7 @@ def check_form(arrays: object, expected: Arrays, server_round: int) -> None:
             f"the server's rule returned arrays in round {server_round} that are not those of the "
             f"model: {difference}"
         )
+    return {name: np.asarray(array, expected[name].dtype) for name, array in arrays.items()}
 
 
 def check_finite(

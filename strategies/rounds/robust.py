@@ -111,6 +111,12 @@ class SeparateModels:
         for client, arrays in uploads.items():
             self._models[client] = arrays, weights[client]
 
+    def by_client(self) -> tuple[dict[int, Arrays], dict[int, int]]:
+        """Return the models and their weights by client, in ascending order."""
+        ordered = sorted(self._models.items())
+        models = {client: model for client, (model, _) in ordered}
+        return models, {client: weight for client, (_, weight) in ordered}
+
     def updates(self, clip: float = 0.0) -> list[Message]:
         """Return the models minus the received one as replies for Flower's strategies.
 

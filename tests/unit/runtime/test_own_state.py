@@ -31,7 +31,9 @@ def test_a_client_whose_row_names_no_state_cannot_lose_one_silently(monkeypatch)
 
 def test_a_row_that_names_a_state_that_its_client_has_not_is_refused_at_once(monkeypatch):
     monkeypatch.setattr(ScaffoldClient, "finish", lambda self, received, update, lr: None)
-    sentence = "ScaffoldClient has no state to keep, but its method's row names one: leave `keeps`"
+    sentence = (
+        "ScaffoldClient has no state to keep, but its method's row names one: set update.state"
+    )
     with pytest.raises(RoundFailed, match=sentence):
         federate(settings(method="scaffold", num_rounds=1), nodes=2)
 
