@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.analysis.callback import Measures
-from fedapp.analysis.class_statistics import gather
+from fedapp.analysis.class_statistics import Statistics
 from fedapp.config.overrides import with_extension_keys
 from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config, rate_note
@@ -68,16 +68,14 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
             log.info("partition: %s", note)
         with opened_run(config, run_config, process.data.hash) as (directory, saved):
             directory.write_partition(*process.data.class_counts(), process.data.hash)
-            calls, origins = callbacks_of(config, directory, own), config.origins(run_config)
+            calls, origins = callbacks_of(grid, config, directory, own), config.origins(run_config)
             recorder = Recorder(directory, config, process, started, calls, origins)
             with closing(recorder):
-                federation = train(grid, recorder, saved)
-            if config.class_statistics:
-                gather(grid, federation, process, directory)
+                train(grid, recorder, saved)
 
 
 def callbacks_of(
-    config: RunConfig, directory: RunDirectory, own: Sequence[Callback]
+    grid: Grid, config: RunConfig, directory: RunDirectory, own: Sequence[Callback]
 ) -> list[Callback]:
     """Return the callbacks of a run in the order of their calls.
 
@@ -101,7 +99,8 @@ def callbacks_of(
         Checkpoints(),  # after the measures, before a slow tracker
         callbacks.Tracking(tracker),
         callbacks.FinalModel(),
-        callbacks.SummaryFile(),  # after the model, whose presence it vouches for
+        *([Statistics(grid)] if config.class_statistics else []),
+        callbacks.SummaryFile(),  # after the files whose presence it vouches for
         callbacks.Figures(),
         callbacks.Report(),
     ]

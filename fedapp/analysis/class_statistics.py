@@ -7,6 +7,7 @@ scatter of the features of each of its classes by the final model, and merges th
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from clients.class_statistics import COUNTS, LABELS, MEANS, SCATTERS
-from clients.training.arrays import to_arrays
+from clients.training.arrays import load_arrays, to_arrays
 from fedapp.analysis.formulas.gaussians import ClassGaussians
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -25,8 +26,7 @@ from fedapp.core.progress import tracked
 from fedapp.results.final_model import check_made_from, made_from, not_its_model, statistics_file
 from fedapp.results.folders import writing
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.global_model import load_weights
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.callback import ActiveRun, Callback
 from strategies.aggregate import Arrays
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import (
@@ -45,22 +45,42 @@ log = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 31  # of the statistics that the server holds at a time, beside the merged ones
 _MOST_CLIENTS = 32
 _REPEAT = (
-    "The run itself is complete. To ask again, resume it, if it has checkpoints; "
-    "tolerate-failures=true does without such clients"
+    "The model is complete and saved. To ask again, resume the run, which without a checkpoint "
+    "trains again; tolerate-failures=true does without such clients"
 )
 
 
-def gather(grid: Grid, federation: Federation, process: ProcessContext, run: RunDirectory) -> None:
-    """Ask all clients of a completed run for their statistics, and write the merged ones.
+class Statistics(Callback):
+    """Asks the clients of a completed run, after its model is saved."""
+
+    def __init__(self, grid: Grid) -> None:
+        """Take the grid whose nodes are asked."""
+        self.grid = grid
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Write the file; without it the run has failed, or is interrupted."""
+        if summary["status"] != "completed":
+            return
+        try:
+            _gather(self.grid, run)
+        except UserError as mistake:
+            summary |= {"status": "failed", "reason": str(mistake)}
+        except KeyboardInterrupt:
+            summary |= {"status": "interrupted", "reason": ""}
+
+
+def _gather(grid: Grid, run: ActiveRun) -> None:
+    """Ask all clients for their statistics by the final model, and write the merged ones.
 
     The clients are merged in the order of their ids, so that the file is the same for any nodes.
 
     Raises:
         UserError: the statistics of a client are missing or invalid and failures are not tolerated,
-            or there are none.
+            there are none, or the file cannot be written.
     """
-    started, config = time.monotonic(), process.config
-    load_weights(process.model, run)
+    started, config, process = time.monotonic(), run.config, run.process
+    federation = run.strategy.federation
+    load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
     model = to_array_record(to_arrays(process.slot.shared))
     merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
     problems: dict[int, str] = {}
@@ -72,10 +92,10 @@ def gather(grid: Grid, federation: Federation, process: ProcessContext, run: Run
             except _UnusableError as reason:
                 problems[client] = str(reason)
     _report(problems, config)
-    _save(merged, run)
+    _save(merged, run.directory)
     text = "class statistics of %d clients: %.1f s; `fedapp calibrate %s` retrains the head"
     count = config.num_clients - len(problems)
-    log.info(text, count, time.monotonic() - started, run.path)
+    log.info(text, count, time.monotonic() - started, run.directory.path)
 
 
 def load(run: RunDirectory, num_classes: int, width: int) -> ClassGaussians | None:

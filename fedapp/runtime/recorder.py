@@ -97,6 +97,10 @@ class Recorder:
         a file that the run needs cannot be written) or "interrupted" (an interruption or an error
         in the program). `diverged` marks a failed run that ended because of numbers that are not
         finite: the same run would fail again.
+
+        Raises:
+            KeyboardInterrupt: a callback of a completed run was interrupted and has told so in the
+                summary, so that the other callbacks could act.
         """
         if not hasattr(self, "run"):
             return ""  # interrupted before the first round began
@@ -104,6 +108,8 @@ class Recorder:
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
         for callback in self.callbacks:
             callback.run_ends(self.run, summary)
+        if status == "completed" and summary["status"] == "interrupted":
+            raise KeyboardInterrupt
         is_lost = status == "completed" and summary["status"] == "failed"
         return str(summary["reason"]) if is_lost else ""
 

@@ -28,8 +28,8 @@ from strategies.rounds.report import RoundDiverged, RoundFailed
 log = logging.getLogger(__name__)
 
 
-def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> Federation:
-    """Wait for the nodes and run the remaining rounds; return the clients and their nodes."""
+def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
+    """Wait for the nodes and run the remaining rounds."""
     config, process = recorder.config, recorder.process
     first_round = saved.server_round + 1 if saved else 1
     with recorder.refusing():
@@ -66,7 +66,6 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> Federatio
     if problem := recorder.finish("completed", _ended_by(config, allowed, last)):
         raise UserError(problem)
     _forget_states(grid, federation, strategy, config)  # last, because it may be interrupted
-    return federation
 
 
 def _ended_by(config: RunConfig, allowed: int, last: int) -> str:

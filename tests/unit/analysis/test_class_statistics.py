@@ -10,26 +10,29 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from in_process import ShuffledGrid, Tamper, settings
 from safetensors.numpy import load_file, save_file
+from sweep_runs import ROOT
 
 from fedapp import server_app
 from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
+from fedapp.engines.resources import Resources
+from fedapp.experiments import sweep
 from fedapp.results.run_directory import RunDirectory
 from strategies.rounds.records import TASK, UPLOADS, pack_uploads, unpack_uploads
 
 FILE, QUICK = "class_statistics.safetensors", Retraining(features=20, epochs=1)
+KEYS = {
+    "method": "fedavg", "class_statistics": True, "num_clients": 6, "shards": 5, "num_rounds": 1,
+}  # fmt: skip
 
 
 def train(
     folder: Path, nodes: int = 3, tamper: Tamper | None = None, seed: int = 0, **changes
 ) -> RunDirectory:
     """Train 6 clients of the digits for a round, and get their statistics."""
-    values = settings(
-        output_dir=str(folder), run_name="one", num_clients=6, shards=5, num_rounds=1,
-        **{"method": "fedavg", "class_statistics": True, **changes},
-    )  # fmt: skip
+    values = settings(output_dir=str(folder), run_name="one", **{**KEYS, **changes})
     server_app.run(ShuffledGrid(values, nodes, seed, tamper), values, "", 0.0)
     return RunDirectory.load(folder / "one")
 
@@ -102,8 +105,52 @@ def test_impossible_statistics_are_refused(tmp_path, changes, reason):
     with pytest.raises(UserError, match=rf"1 of 6 clients gave none \(client 4: .*{reason}"):
         train(tmp_path, tamper=changed(4, **changes))
     run = RunDirectory.load(tmp_path / "one")
-    assert run.summary()["status"] == "completed"
+    assert run.summary()["status"] == "failed"
+    assert reason in run.summary()["reason"]
+    assert run.summary()["accuracy_final"] is not None
+    assert run.model_path.exists()
     assert not (run.path / FILE).exists()
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_sweep_repeats_a_run_without_statistics(run, tmp_path, checkpoints):
+    """With a checkpoint only the clients are asked again."""
+    tampers, trained = [changed(4, counts=lambda a: a + 1), None], []
+
+    def runner(project, values, resources):
+        grid = ShuffledGrid(values, 3, tamper=tampers.pop(0))
+        try:
+            server_app.run(grid, values, "", 0.0)
+        finally:
+            trained.append(sum(each.metadata.message_type == "train" for each in grid.log))
+        return 0
+
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()}
+    keys |= {"checkpoint-every": int(checkpoints)}
+    [planned] = sweep.plan(ROOT, settings(**keys), {}, [0], tmp_path)
+    [first] = sweep.execute(ROOT, [planned], Resources(), runner)
+    assert (first["status"], planned.outcome) == ("failed", "")
+    assert first["reason"].startswith("class-statistics: 1 of 6 clients gave none (client 4: ")
+    assert first["accuracy_final"] is not None
+    [second] = sweep.execute(ROOT, [planned], Resources(), runner)
+    assert (second["status"], planned.outcome) == ("completed", "completed")
+    assert trained == ([2, 0] if checkpoints else [2, 2])
+    assert (planned.directory.path / FILE).read_bytes() == (run.path / FILE).read_bytes()
+
+
+def test_an_interrupted_request_leaves_a_run_that_is_not_completed(run, tmp_path):
+    def interrupt(reply: Message) -> Message:
+        if reply.metadata.message_type == "query.statistics":
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, tamper=interrupt, checkpoint_every=1)
+    other = RunDirectory.load(tmp_path / "one")
+    assert other.summary()["status"] == "interrupted"
+    train(tmp_path, resume="auto", checkpoint_every=1)
+    assert other.summary()["status"] == "completed"
+    assert (other.path / FILE).read_bytes() == (run.path / FILE).read_bytes()
 
 
 def test_a_tolerant_run_does_without_a_node_that_fails(run, tmp_path, caplog):
