@@ -6,7 +6,7 @@ Keys at "auto" take the value of the method, or of its paper for this data set a
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,7 +24,7 @@ from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.key_groups import field_name, kebab
 from fedapp.config.overrides import with_extension_keys
-from fedapp.config.paper_settings import GUESS, Setting
+from fedapp.config.paper_settings import GUESS, Rate, Setting
 from fedapp.config.privacy import privacy_settings
 from fedapp.config.project import merge
 from fedapp.config.run_config import RunConfig
@@ -153,9 +153,7 @@ def layers(config: RunConfig) -> list[Layer]:
 
 def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
     """Return what "auto" may mean in training, as values with their source."""
-    dataset, name = settings_name(config.dataset), row.settings_of or config.method
-    model = default_model(config.dataset, row.needs) if config.model == "auto" else config.model
-    setting = find_setting(dataset, model)
+    dataset, name, model, setting, rate = _published(config, row)
     own = config.regulariser in ("auto", row.loss.regulariser)
     added = "none" if own else config.regulariser
     protocol = {
@@ -165,7 +163,6 @@ def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
         "lr_schedule": setting.lr_schedule,
         "augmentation": setting.augmentation,
     }
-    rate = setting.rate(name, is_ordinary(row), config.local_epochs, config.augmentation)
     parts = {"model_group": "", "regulariser": row.loss.regulariser or "none"}
     blend = blend_settings(name, added, (dataset, model), config.partition)
     return [
@@ -183,6 +180,24 @@ def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+class _Published(NamedTuple):
+    """Which published setting and learning rate a configuration with its "auto" takes."""
+
+    dataset: str  # these three are the names in the settings
+    method: str
+    model: str
+    setting: Setting
+    rate: Rate
+
+
+def _published(config: RunConfig, row: Method) -> _Published:
+    dataset, name = settings_name(config.dataset), row.settings_of or config.method
+    model = default_model(config.dataset, row.needs) if config.model == "auto" else config.model
+    setting = find_setting(dataset, model)
+    rate = setting.rate(name, is_ordinary(row), config.local_epochs, config.augmentation)
+    return _Published(dataset, name, model, setting, rate)
+
+
 def _extras(setting: Setting, name: str, own: Collection[str]) -> dict[str, float]:
     """Return a method's published weights on this data set; the keys in `own` have others."""
     kept = {field_name(key) for key in own}
@@ -194,12 +209,9 @@ def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
 
     `asked` is the configuration before it was resolved.
     """
-    row = find_method(config.method)
-    setting = find_setting(settings_name(config.dataset), config.model)
-    rate = setting.rate(
-        row.settings_of or config.method, is_ordinary(row), config.local_epochs, config.augmentation
-    )
-    if asked.get("lr", "auto") != "auto" or rate.origin != GUESS or row.personal is not None:
+    row, unresolved = find_method(config.method), parse_unresolved(asked)
+    guessed = unresolved.lr == "auto" and _published(unresolved, row).rate.origin == GUESS
+    if not guessed or row.personal is not None:
         return ""
     lr = float(config.lr)
     return (
