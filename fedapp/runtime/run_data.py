@@ -74,6 +74,7 @@ def draw_partition(
         own=own,
         file=find_split(listed, data_dir or config.data_dir) if listed else Path(),
         pooled=config.pool_data is True,
+        class_names=data.classes,
     )
     rng = numpy_rng(int(config.partition_seed), Stream.PARTITION)
     train, test = np.asarray(data.train_labels), np.asarray(data.test_labels)

@@ -4,6 +4,7 @@ All functions need only labels and a seeded generator, so that a split can be pr
 repeated without loading an image.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +53,11 @@ def count_classes(train_labels: Indices, test_labels: Indices) -> int:
     return int(max(train_labels.max(initial=0), test_labels.max(initial=0))) + 1
 
 
+def class_text(label: int, names: Sequence[str]) -> str:
+    """Name a class for the user: by its name, or by its label if the names are not known."""
+    return f"class '{names[label]}'" if names else f"class {label} (counted from 0)"
+
+
 def assign_randomly(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[Indices]:
     """Cut the shuffled samples into parts whose sizes differ by one at most."""
     return np.array_split(rng.permutation(len(labels)), num_clients)
@@ -66,9 +72,13 @@ def assign_evenly(labels: Indices, num_clients: int, rng: np.random.Generator) -
 
 
 def assign_shards(
-    labels: Indices, assignment: Indices, rng: np.random.Generator, which: str
-) -> list[Indices]:
-    """Assign the shards of each class at random to the clients that `assignment` lists for it."""
+    labels: Indices, assignment: Indices, rng: np.random.Generator, which: str,
+    names: Sequence[str] = (),
+) -> list[Indices]:  # fmt: skip
+    """Assign the shards of each class at random to the clients that `assignment` lists for it.
+
+    An error says that the samples are of the set `which`, and the class's name, if `names` has it.
+    """
     num_clients, shards_per_client = assignment.shape
     parts: list[list[Indices]] = [[] for _ in range(num_clients)]
     for label in np.unique(assignment):
@@ -77,7 +87,7 @@ def assign_shards(
         if len(members) < len(clients):
             classes = assignment.size // len(clients)
             raise UserError(
-                f"class {label} (counted from 0) has {len(members)} {which} samples, too "
+                f"{class_text(label, names)} has {len(members)} {which} samples, too "
                 f"few for {len(clients)} shards: {num_clients} clients x {shards_per_client} shards"
                 f" / {classes} classes; lower num-clients or shards, or choose partition='iid'"
             )

@@ -7,6 +7,7 @@ splits.
 """
 
 import json
+from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
@@ -35,6 +36,7 @@ def pathological(
     num_clients: int,
     classes_per_client: int,
     rng: np.random.Generator,
+    names: Sequence[str] = (),
 ) -> Partition:
     """Give each client at most `classes_per_client` classes, with very different sizes.
 
@@ -42,7 +44,7 @@ def pathological(
     client / classes) clients, in one random order, that have fewer than `classes_per_client`
     classes. All of them but the last get a uniform random number of samples, between a tenth of an
     average share and an average share; the last gets the rest. If no client can get another class,
-    the remaining classes are left out and the partition has a note.
+    the remaining classes are left out and the partition has a note, by their `names`, if given.
 
     Raises:
         UserError: a client cannot have so many classes, or a class has too few samples.
@@ -56,8 +58,9 @@ def pathological(
         )
     class_sizes = np.bincount(train_labels, minlength=classes)
     counts = _pathological_counts(class_sizes, num_clients, classes_per_client, rng)
-    left_out = np.flatnonzero((counts.sum(axis=0) == 0) & (class_sizes > 0))
-    notes = [f"classes {left_out.tolist()} are left out: no client may take one more"]
+    left_out = np.flatnonzero((counts.sum(axis=0) == 0) & (class_sizes > 0)).tolist()
+    listed = [names[label] for label in left_out] if names else left_out
+    notes = [f"classes {listed} are left out: no client may take one more"]
     return Partition(
         assign_counts(train_labels, counts, rng),
         matching_test_parts(test_labels, counts, rng),

@@ -4,6 +4,8 @@ Small differences between implementations (rounding, caps, the test parts) chang
 results by points, so each function documents them.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,12 +59,14 @@ def shards(
     num_clients: int,
     shards_per_client: int,
     rng: np.random.Generator,
+    names: Sequence[str] = (),
 ) -> Partition:
     """Give each client `shards_per_client` one-class shards, hence at most that many classes.
 
     Each class is cut into num_clients * shards_per_client / classes shards of equal size (left-over
     samples are added to the first shards, one each). The test set has the same client-by-class
     assignment, so a client has the same classes in the same proportions in both sets.
+    `names` are those of the classes, for an error.
 
     Raises:
         UserError: the number of shards per class is not an integer, or a class is too small.
@@ -78,8 +82,8 @@ def shards(
     listed = np.repeat(np.arange(classes), total // classes)
     assignment = rng.permutation(listed).reshape(num_clients, shards_per_client)
     return Partition(
-        assign_shards(train_labels, assignment, rng, "training"),
-        assign_shards(test_labels, assignment, rng, "test"),
+        assign_shards(train_labels, assignment, rng, "training", names),
+        assign_shards(test_labels, assignment, rng, "test", names),
     )
 
 

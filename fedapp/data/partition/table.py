@@ -27,6 +27,7 @@ class PartitionSpec:
         own: the client whose own data the labels belong to; None on the server.
         pooled: whether both label arrays are that of all samples. Each client's part is divided at
             random into 75 % for training and 25 % for testing, unless `file` lists the test images.
+        class_names: by label, for errors and notes; empty: they have the labels.
     """
 
     num_clients: int
@@ -38,6 +39,7 @@ class PartitionSpec:
     own: int | None = None
     file: Path = Path()
     pooled: bool = False
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ PARTITIONS: dict[str, PartitionKind] = {
     "shards": PartitionKind(
         "`shards` one-class shards per client",
         lambda train, test, spec, rng: splits.shards(
-            train, test, spec.num_clients, spec.shards, rng
+            train, test, spec.num_clients, spec.shards, rng, spec.class_names
         ),
     ),
     "lda": PartitionKind(
@@ -88,7 +90,7 @@ PARTITIONS: dict[str, PartitionKind] = {
     "pathological": PartitionKind(
         "`classes-per-client` classes per client, of uneven sizes, 75 % of them to train on",
         lambda train, test, spec, rng: personal_splits.pathological(
-            train, test, spec.num_clients, spec.classes_per_client, rng
+            train, test, spec.num_clients, spec.classes_per_client, rng, spec.class_names
         ),
         pools=True,
     ),

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.partition.assignment import quotas_by_largest_remainder
 from fedapp.data.partition.splits import iid, lda, shards, unbalanced
 from fedapp.data.partition.table import PARTITIONS, PartitionSpec, make_partition
+from fedapp.runtime.run_data import draw_partition, load_run_dataset
 
 seeds = st.integers(0, 2**32)
 
@@ -113,6 +115,11 @@ def test_shards_name_a_class_that_is_too_small():
     train, test = labels_of([50] * 10), labels_of([3] + [50] * 9)
     with pytest.raises(UserError, match=r"class 0 .* has 3 test samples, too few for 4 shards: "):
         shards(train, test, 20, 2, np.random.default_rng(0))
+    config = parse_config({"dataset": "digits", "partition": "shards", "num-clients": 1000})
+    data = load_run_dataset(config)
+    named = replace(data, classes=tuple(f"digit {label}" for label in data.classes))
+    with pytest.raises(UserError, match=r"^class 'digit 0' has 1\d\d training samples, too few for"):
+        draw_partition(config, named)
 
 
 @settings(deadline=None)
