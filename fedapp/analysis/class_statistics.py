@@ -91,7 +91,7 @@ def _gather(grid: Grid, run: ActiveRun) -> None:
                 merged.add(_checked(answers[client], merged, federation.examples[client]))
             except _UnusableError as reason:
                 problems[client] = str(reason)
-    _report(problems, config)
+    _report(problems, config, federation)
     _save(merged, run.directory)
     text = "class statistics of %d clients: %.1f s; `fedapp calibrate %s` retrains the head"
     count = config.num_clients - len(problems)
@@ -220,14 +220,14 @@ def _fault(arrays: Arrays, merged: ClassGaussians, examples: int) -> str:
     return ""
 
 
-def _report(problems: Mapping[int, str], config: RunConfig) -> None:
+def _report(problems: Mapping[int, str], config: RunConfig, federation: Federation) -> None:
     """Log the missing clients; raises UserError if they are not tolerated, or all are missing."""
     if not problems:
         return
     first = min(problems)
     sentence = (
         f"class-statistics: {len(problems)} of {config.num_clients} clients gave none "
-        f"(client {first}: {problems[first]})"
+        f"(client {first}{federation.place(first)}: {problems[first]})"
     )
     if len(problems) == config.num_clients or not config.tolerate_failures:
         raise UserError(f"{sentence}. {_REPEAT}")

@@ -72,9 +72,7 @@ def wait_for_nodes(
         if not replies:
             pause(waited)
     answered.log_nodes()
-    pool = [answered.pool[partition_id] for partition_id in sorted(answered.pool)]
-    left = {n: each[ROUNDS_LEFT] for n, each in answered.identities.items() if ROUNDS_LEFT in each}
-    return Federation(answered.node_of, answered.examples, pool, rounds_left=left)
+    return answered.federation()
 
 
 class _Answered:
@@ -133,10 +131,21 @@ class _Answered:
         total = sum(self.examples.values())
         text = "%d nodes host %d clients with %d examples"
         log.info(text, len(self.identities), self.num_clients, total)
-        if len({identity["host"] for identity in self.identities.values()}) > 1:
+        if self._on_several_hosts():
             nodes = sorted(self.identities.items(), key=lambda each: each[1]["partition-id"])
             for node, identity in nodes:
                 log.info(_name(node, identity))
+
+    def federation(self) -> Federation:
+        """Return the federation of these nodes; on several hosts the nodes have names."""
+        nodes, named = self.identities.items(), self._on_several_hosts()
+        pool = [self.pool[partition_id] for partition_id in sorted(self.pool)]
+        left = {node: each[ROUNDS_LEFT] for node, each in nodes if ROUNDS_LEFT in each}
+        names = {node: f"node {node} ({_part(each)})" for node, each in nodes if named}
+        return Federation(self.node_of, self.examples, pool, rounds_left=left, names=names)
+
+    def _on_several_hosts(self) -> bool:
+        return len({identity["host"] for identity in self.identities.values()}) > 1
 
     def missing(self, asked: set[int]) -> str:
         """Return the error sentence about clients that have no node, or nodes without answer."""
@@ -157,9 +166,12 @@ class _Answered:
 
 def _name(node: int, identity: Identity) -> str:
     """Return a node's name in a sentence: its number, its partition and its host."""
-    part = f"partition {identity['partition-id']} of {identity['num-partitions']}"
     pooled = ", hosts any client" if identity.get("hosts-any") else ""
-    return f"node {node} ({part} on {identity['host']}{pooled})"
+    return f"node {node} ({_part(identity)} on {identity['host']}{pooled})"
+
+
+def _part(identity: Identity) -> str:
+    return f"partition {identity['partition-id']} of {identity['num-partitions']}"
 
 
 class _News:

@@ -192,4 +192,4 @@ def _own_metrics(strategy: ClientStrategy, row: Mapping[str, Any]) -> dict[str, 
 
 
 def _texts(failures: Sequence[ClientFailure]) -> list[str]:
-    return [f"client {failure.client}: {failure.reason}" for failure in failures]
+    return [f"client {failure.client}{failure.place}: {failure.reason}" for failure in failures]

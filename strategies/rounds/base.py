@@ -177,7 +177,7 @@ class ClientStrategy(RoundLoop):
             release(reply)
         for task in waiting.values():
             self.report.failures += failures_of(task.clients, LATE_REASON, LATE)
-        self.report.sort()
+        self.report.sort(self.federation.place)
         self.federation.learn_pace(self.report.results)
         self.report.check(self.min_replies, self.tolerate_failures, self.continues_without_results)
         self.after_replies()  # may wait for nodes, so it can be interrupted
@@ -236,7 +236,7 @@ class ClientStrategy(RoundLoop):
             self.report.evaluation_failures += failures_of(
                 task.clients, "its node did not answer the evaluation in time", LATE
             )
-        self.report.sort()
+        self.report.sort(self.federation.place)
         self.report.scores, self.report.unevaluated = rows, sorted(expected - rows.keys())
         return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
 

@@ -17,7 +17,8 @@ class Federation:
 
     Every node of a `pool` can host any client. With a pool, only the keys of `node_of` are used.
     `architectures` names each client's, if they differ. `rounds_left` has the number of rounds in
-    which a node takes part at most, for the nodes that have set a limit.
+    which a node takes part at most, for the nodes that have set a limit. `names` are those of the
+    nodes for the user, if they are on several hosts.
     """
 
     node_of: Mapping[int, int]  # by client
@@ -25,6 +26,8 @@ class Federation:
     pool: Sequence[int] = ()
     architectures: Mapping[int, str] = field(default_factory=dict)
     rounds_left: Mapping[int, int] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+    _asked: dict[int, int] = field(default_factory=dict)  # the last node of each client
     _pace: dict[str, float] = field(default_factory=dict)  # least seconds per image
     _connected: frozenset[int] = frozenset()  # nodes, at the start of a training or evaluation
 
@@ -38,17 +41,29 @@ class Federation:
         self._connected = frozenset(nodes)
 
     def by_node(self, clients: list[int]) -> dict[int, list[int]]:
-        """Assign the given clients to nodes; return the clients of each node that has some.
+        """Assign the given clients to nodes; return the clients of each node that has some."""
+        assigned = self._shared_by_pool(clients) if self.pool else self._hosted(clients)
+        self._asked |= {client: node for node, hosted in assigned.items() for client in hosted}
+        return assigned
 
-        In a pool, the nodes get about equal work: examples, times the seconds that an image took
-        with the client's architecture. Clients are assigned in descending order of work, each to
-        the node with the least.
+    def place(self, client: int) -> str:
+        """Return " on " and the name of the node that was last asked; "" if it has no name."""
+        name = self.names.get(self._asked.get(client, 0))
+        return f" on {name}" if name else ""
+
+    def _hosted(self, clients: list[int]) -> dict[int, list[int]]:
+        assigned: dict[int, list[int]] = {}
+        for client in clients:
+            assigned.setdefault(self.node_of[client], []).append(client)
+        return assigned
+
+    def _shared_by_pool(self, clients: list[int]) -> dict[int, list[int]]:
+        """Give the nodes of a pool about equal work.
+
+        It is examples, times the seconds that an image took with the client's architecture. Clients
+        are assigned in descending order of work, each to the node with the least.
         """
         assigned: dict[int, list[int]] = {}
-        if not self.pool:
-            for client in clients:
-                assigned.setdefault(self.node_of[client], []).append(client)
-            return assigned
         pool = [node for node in self.pool if node in self._connected] or self.pool
         loads = dict.fromkeys(pool, 0.0)
         work = {client: self._work(client) for client in clients}

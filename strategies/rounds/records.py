@@ -6,7 +6,7 @@ a node that hosts several, their exact partial sum) and one report line per clie
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ LATE_REASON = "its node did not answer in time (round-timeout)"
 # client diverges. If a node's whole reply is refused, that is an ERROR of all its clients.
 REFUSED = "refused"
 _LONGEST_REASON = 2000  # characters of a failure's reason that are kept
+_UNSENT = {"sent": False}  # of a field that is no column of a message
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class ClientFailure:
     client: int
     kind: str  # DIVERGED, ERROR, LATE or REFUSED
     reason: str
+    place: str = field(default="", metadata=_UNSENT)  # " on NODE", which the server knows
 
 
 def failures_of(clients: Iterable[int], reason: str, kind: str = ERROR) -> list[ClientFailure]:
@@ -226,11 +228,14 @@ def _view(name: str, array: Array) -> np.ndarray:
 
 
 def _columns(kind: type, rows: Sequence[Any]) -> Any:
-    return {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
+    return {name: [getattr(row, name) for row in rows] for name in _sent(kind)}
 
 
 def _rows(kind: type[T], columns: Mapping[str, Any] | None) -> list[T]:
     if columns is None:
         return []
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    return [kind(*row) for row in zip(*(columns[n] for n in names), strict=True)]
+    return [kind(*row) for row in zip(*(columns[n] for n in _sent(kind)), strict=True)]
+
+
+def _sent(kind: type) -> list[str]:
+    return [each.name for each in fields(kind) if each.metadata.get("sent", True)]

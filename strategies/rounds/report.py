@@ -1,7 +1,7 @@
 """What happened in one round: its report, its newest model, and the errors of a failed round."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,11 +66,15 @@ class RoundReport:
         """The failures that end the run unless it tolerates failures."""
         return [failure for failure in self.all_failures if failure.kind in (ERROR, LATE)]
 
-    def sort(self) -> None:
-        """Sort by client, so that the order of the replies does not matter."""
+    def sort(self, place: Callable[[int], str]) -> None:
+        """Sort by client, so that the order of the replies does not matter.
+
+        New failures get the `place` of their clients, that of `Federation`.
+        """
         self.results.sort(key=lambda result: result.client)
         for failures in (self.failures, self.evaluation_failures):
             failures.sort(key=lambda failure: failure.client)
+            failures[:] = [f if f.place else replace(f, place=place(f.client)) for f in failures]
 
     def check(self, min_replies: int, tolerate_failures: bool, may_be_empty: bool = False) -> None:
         """Raise `RoundFailed` for an error that is not tolerated or for too few usable clients.
@@ -84,7 +88,7 @@ class RoundReport:
             return
         if len(self.results) < min_replies:
             reasons = "; ".join(
-                f"client {f.client} {f.kind}: {f.reason}" for f in self.failures[:3]
+                f"client {f.client}{f.place} {f.kind}: {f.reason}" for f in self.failures[:3]
             )
             total = len(self.results) + len(self.failures)
             raise self.failed(
@@ -102,7 +106,8 @@ class RoundReport:
         if self.errors and not tolerated:
             first = self.errors[0]
             raise RoundFailed(
-                f"client {first.client} failed in round {self.server_round}: {first.reason}"
+                f"client {first.client}{first.place} failed in round {self.server_round}: "
+                f"{first.reason}"
             )
 
 

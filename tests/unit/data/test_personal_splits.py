@@ -62,9 +62,7 @@ def test_classes_without_a_taker_are_left_out_and_said():
         f"classes {left_out.tolist()} are left out: no client may take one more",
     )
     names = tuple(f"flower {label}" for label in range(102))
-    named = pooled(
-        "pathological", labels, num_clients=20, classes_per_client=10, class_names=names
-    )
+    named = pooled("pathological", labels, num_clients=20, classes_per_client=10, class_names=names)
     assert named.notes == (
         f"classes {[names[label] for label in left_out]} are left out: no client may take one more",
     )

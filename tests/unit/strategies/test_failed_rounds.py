@@ -1,13 +1,20 @@
 """Rounds without a model, clients without an evaluation: what the run keeps and reports."""
 
+import itertools
+import logging
+
 import pytest
-from in_process import ROOT, assert_same, federate, settings
+from flwr.app import RecordDict
+from in_process import ROOT, ShuffledGrid, assert_same, federate, settings
 from safetensors.numpy import load_file
 
 from clients.base import LocalClient
+from fedapp import server_app
+from fedapp.core.errors import UserError
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime import identity
 from strategies.fedavg import FedAvg
 from strategies.rounds import base
 from strategies.rounds.report import RoundDiverged
@@ -105,3 +112,36 @@ def test_a_client_that_trained_and_was_not_evaluated_is_no_failed_client(tmp_pat
         for row in RunDirectory.load(tmp_path / f"{nodes}").rounds():
             assert (row["clients"], row["failed"], row["failures"]) == (5, 0, [])
             assert row["evaluation_failures"] == [f"client {c}: {reason}" for c in (1, 3)]
+
+
+def test_a_failure_names_its_node_where_there_are_several_hosts(tmp_path, monkeypatch, caplog):
+    """It changes no bit of the model, and nothing where all nodes are on one host."""
+
+    def lose(reply):
+        if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 101:
+            reply.content = RecordDict()
+        return reply
+
+    def train(name, **changes):
+        values = settings(
+            output_dir=str(tmp_path), run_name=name, method="fedavg", participation=1.0,
+            **{"num_rounds": 1, "num_clients": 4, "shards": 5, **changes},
+        )  # fmt: skip
+        server_app.run(ShuffledGrid(values, 2, tamper=lose), values, "", 0.0)
+        return RunDirectory.load(tmp_path / name)
+
+    one = train("one", tolerate_failures=True)
+    hosts = itertools.cycle(["a", "b"])
+    monkeypatch.setattr(identity.platform, "node", lambda: next(hosts))
+    with caplog.at_level(logging.WARNING):
+        two = train("two", tolerate_failures=True)
+    assert [text.partition(": ")[0] for text in one.rounds()[0]["failures"]] == [
+        "client 1",
+        "client 3",
+    ]
+    named = [f"client {client} on node 101 (partition 1 of 2)" for client in (1, 3)]
+    assert [text.partition(": ")[0] for text in two.rounds()[0]["failures"]] == named
+    assert all(f"  {name}: what its node sent was refused" in caplog.text for name in named)
+    assert_same(load_file(one.model_path), load_file(two.model_path))
+    with pytest.raises(UserError, match=r"^client 1 on node 101 \(partition 1 of 2\) failed in r"):
+        train("strict")

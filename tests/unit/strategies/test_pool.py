@@ -26,6 +26,9 @@ def test_a_lost_node_of_a_pool_gets_no_clients_until_it_is_back():
     assert federation.by_node([0, 1, 2, 3]) == {9: [0, 1, 2, 3]}
     federation.set_connected([9, 7])
     assert federation.by_node([0, 1, 2, 3]) == {7: [0, 2], 9: [1, 3]}
+    assert federation.place(3) == ""
+    named = replace(federation, names={7: "node 7", 9: "node 9"})
+    assert [named.place(client) for client in range(5)] == [" on node 7", " on node 9"] * 2 + [""]
     federation.set_connected([])  # nobody: the errors of the messages say so
     assert federation.by_node([0, 1]) == {7: [0], 9: [1]}
 

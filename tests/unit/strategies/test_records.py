@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from strategies.rounds.records import from_array_record, to_array_record, view_array_record
+from strategies.rounds.records import (
+    ERROR,
+    FAILURES,
+    ClientFailure,
+    from_array_record,
+    pack_report,
+    to_array_record,
+    unpack_failures,
+    view_array_record,
+)
 
 
 def test_views_are_the_arrays_that_were_packed_and_cannot_be_changed():
@@ -44,3 +53,9 @@ def test_pickled_objects_are_refused():
     record = ArrayRecord({"w": Array("object", (1,), "numpy.ndarray", text.getvalue())})
     with pytest.raises(ValueError, match="OBJECT"):
         view_array_record(record)
+
+
+def test_a_failure_travels_without_its_place_which_only_the_server_knows():
+    content = pack_report([], [ClientFailure(4, ERROR, "no disk", " on node 7")])
+    assert set(content.config_records[FAILURES]) == {"client", "kind", "reason"}
+    assert unpack_failures(content) == [ClientFailure(4, ERROR, "no disk")]
