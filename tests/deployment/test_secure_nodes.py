@@ -65,21 +65,23 @@ def check_noise(made, configs, folder):
         assert spent == {"epsilon": row["epsilon"], "delta": 1e-5, "rounds": {"3.0": 1}}
 
 
-def test_three_nodes_hide_their_updates_and_change_no_bit(federation, tmp_path):
+def test_three_nodes_hide_their_updates_and_change_no_bit(new_federation, tmp_path):
     """One node starts a process for each message, so its secrets lie in Flower's context.
 
     They sign their keys with the keys by which the SuperLink knows them.
     """
-    made = federation
-    made.register(2)
+    made, peers = new_federation(3), tmp_path / "peers"
+    peers.mkdir()
     for number in range(3):
-        shutil.copy(made.certificates / f"node-{number}.pub", tmp_path)
+        shutil.copy(made.certificates / f"node-{number}.pub", peers)
     configs = [
-        f"{worker} secure-key='{made.certificates / f'node-{number}'}' secure-peers='{tmp_path}'"
+        f"{worker} secure-key='{made.certificates / f'node-{number}'}' secure-peers='{peers}'"
         for number, worker in enumerate(("", WARM, WARM))
     ]
+    made.start_superlink()
+    made.register(0, 1, 2)
     for number, config in enumerate(configs):
-        made.restart_node(number, 3, config)
+        made.start_node(number, 3, config)
     log = made.run("secure", **HIDDEN, checkpoint_every=1)
     assert made.status() == "finished:completed", log
     saved = final(made, "secure", **HIDDEN)
