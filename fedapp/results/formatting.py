@@ -62,6 +62,7 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the main results of a summary.json as (label, text) pairs in reading order."""
     best, best_round = summary.get("accuracy_best"), summary.get("best_round")
     rate = summary.get("images_per_second")
+    speed = MISSING if rate is None else f"{rate:,.0f} (time of tests included)"
     round_text = "" if best is None or best_round is None else f" (round {best_round})"
     return [
         ("Final accuracy", percent(summary.get("accuracy_final"))),
@@ -70,7 +71,7 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         *privacy_headline(summary),
         ("Rounds", str(summary.get("rounds", MISSING))),
         ("Time", duration(summary.get("seconds"))),
-        ("Training images per second", MISSING if rate is None else f"{rate:,.0f}"),
+        ("Training images per second", speed),
         ("Sent to nodes", megabytes(summary.get("bytes_down"))),
         ("Sent by nodes", megabytes(summary.get("bytes_up"))),
     ]

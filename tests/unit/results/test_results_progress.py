@@ -127,7 +127,7 @@ def test_summary_text():
         "Best accuracy": "97.5 % (round 48)",
         "Rounds": "60",
         "Time": "51.2 s",
-        "Training images per second": "8,123",
+        "Training images per second": "8,123 (time of tests included)",
         "Sent to nodes": "72.0 MB",
         "Sent by nodes": "1,234.6 MB",
         "Run directory": "/runs/one",
