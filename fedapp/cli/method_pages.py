@@ -71,8 +71,8 @@ def settings(name: str, row: Method) -> list[dict[str, Any]]:
         {
             "data set": dataset,
             "model": model,
-            "lr": setting.rate(of, is_ordinary(row)).value,
-            "rate": setting.rate(of, is_ordinary(row)).origin,
+            "lr": setting.rate(of, is_ordinary(of, row)).value,
+            "rate": setting.rate(of, is_ordinary(of, row)).origin,
             "epochs": setting.local_epochs,
             "batch": setting.batch_size,
             "schedule": setting.lr_schedule,

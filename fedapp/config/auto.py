@@ -14,6 +14,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data.datasets import DATASETS
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.methods.row import USUAL_TEMPERATURES, Method
+from fedapp.methods.table import BUILT_IN
 from fedapp.models.backbones import BackboneProperty, fitting_backbones
 from fedapp.models.groups import MODEL_GROUPS
 
@@ -38,9 +39,13 @@ def default_model(dataset: str, needs: BackboneProperty) -> str:
     return usual if usual in fitting else fitting[0]
 
 
-def is_ordinary(row: Method) -> bool:
-    """Return whether a method trains with cross-entropy on a head without normalised features."""
-    return row.loss.base == "ce" and row.head.name in ("linear", "frozen-random")
+def is_ordinary(name: str, row: Method) -> bool:
+    """Return whether the papers' general rates are those of the method with the settings of `name`.
+
+    They are for cross-entropy on a head without normalised features, and not for a user's method.
+    """
+    plain = row.loss.base == "ce" and row.head.name in ("linear", "frozen-random")
+    return plain and name in BUILT_IN
 
 
 def find_setting(dataset: str, model: str) -> Setting:

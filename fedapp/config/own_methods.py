@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -161,9 +162,10 @@ def _check_arguments(part: str, kind: type) -> None:
         try:
             inspect.signature(own).bind(*given)
         except TypeError:
+            place = f"{Path(own.__code__.co_filename).name} line {own.__code__.co_firstlineno}"
             raise UserError(
-                f"the {part} {kind.__name__} has {name}{inspect.signature(own)}, but must have "
-                f"{name}({', '.join(given)})"
+                f"the {part} {kind.__name__} has {name}{inspect.signature(own)} ({place}), but "
+                f"must have {name}({', '.join(given)})"
             ) from None
 
 

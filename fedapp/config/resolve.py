@@ -194,7 +194,7 @@ def _published(config: RunConfig, row: Method) -> _Published:
     dataset, name = settings_name(config.dataset), row.settings_of or config.method
     model = default_model(config.dataset, row.needs) if config.model == "auto" else config.model
     setting = find_setting(dataset, model)
-    rate = setting.rate(name, is_ordinary(row), config.local_epochs, config.augmentation)
+    rate = setting.rate(name, is_ordinary(name, row), config.local_epochs, config.augmentation)
     return _Published(dataset, name, model, setting, rate)
 
 

@@ -64,7 +64,10 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-OWN = "one of your own needs its package installed, or --extension (FEDAPP_EXTENSIONS) and its file"
+OWN = (
+    "one of your own needs its package installed, or --extension (FEDAPP_EXTENSIONS) and its file; "
+    "a SuperLink that runs already keeps the variables of its start"
+)
 
 
 def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UserError:

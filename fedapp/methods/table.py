@@ -216,6 +216,7 @@ METHODS: dict[str, Method] = {
 
 METHODS |= fine_tuned_rows(METHODS)
 METHODS |= HETEROGENEOUS
+BUILT_IN = frozenset(METHODS)  # users add rows of their own later
 
 
 def method_keys(without: Collection[str] = ()) -> dict[str, Key]:

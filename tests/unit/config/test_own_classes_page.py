@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from in_process import ROOT, settings, train_one
 
+from fedapp.cli import method_pages
 from fedapp.config import extensions
+from fedapp.config.paper_settings import GUESS
+from fedapp.config.resolve import parse_config, rate_note
 from fedapp.core.errors import UserError
+from fedapp.methods import METHODS
 from fedapp.results.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -137,7 +141,7 @@ class Mine(FedAvg):
     def combine(self, received, models, weights):
         return received
 """,
-    "the server Mine has extras\\(self\\), but must have extras\\(self, clients\\)": """
+    "the server Mine has extras\\(self\\) .*line 8.*, but must have extras\\(self, clients\\)": """
 class Mine(FedAvg):
     def extras(self):
         return {}
@@ -163,7 +167,7 @@ class Mine(LocalClient):
         if self.server_round > 1:
             update.state = {"mine": np.zeros(2)}
 """,
-    "client Mine has gradients\\(self, step\\), but must have gradients\\(self, forward, obj": """
+    "client Mine has gradients\\(self, step\\) .*, but must have .*\\(self, forward, objective": """
 class Mine(LocalClient):
     def gradients(self, step):
         return step
@@ -179,9 +183,19 @@ def test_a_mistake_in_a_client_is_one_sentence(named, tmp_path, message):
 
 
 def test_masks_are_refused_with_a_rule_on_single_models(named):
-    from fedapp.config.resolve import parse_config
-
     add(named, listed("attention.py"))
     with pytest.raises(UserError, match=r"secure-aggregation hides all but sums.*Attention"):
         parse_config(settings(method="attention", secure_aggregation="pairwise"))
     assert np.isfinite(parse_config(settings(method="attention")).lr)
+
+
+def test_no_paper_is_said_to_state_the_rate_of_ones_own_method(named):
+    add(named, listed("attention.py"))
+    own = {"method": "attention", "dataset": "cifar10", "model": "cnn"}
+    note = rate_note(own, parse_config(settings(**own)))
+    assert note.startswith("no published learning rate for attention on cifar10 with cnn: 0.01 is")
+    rates = method_pages.settings("attention", METHODS["attention"])
+    assert {row["rate"] for row in rates} == {GUESS}
+    assert GUESS not in {
+        row["rate"] for row in method_pages.settings("fedavg", METHODS["fedavg"])[:1]
+    }

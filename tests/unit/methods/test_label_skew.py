@@ -102,6 +102,6 @@ def test_rates_of_methods_that_the_papers_do_not_compare_with_are_not_called_pub
     assert METHODS.keys() > NOT_COMPARED
     setting = SETTINGS["cifar10", "cnn"]
     for name in (*NOT_COMPARED, "fedlc", "fedrs"):
-        rate = setting.rate(name, is_ordinary(METHODS[name]))
+        rate = setting.rate(name, is_ordinary(name, METHODS[name]))
         assert (rate.value, rate.origin) == (setting.lr.value, GUESS)
-    assert setting.rate("fedavg", is_ordinary(METHODS["fedavg"])).origin == PUBLISHED
+    assert setting.rate("fedavg", is_ordinary("fedavg", METHODS["fedavg"])).origin == PUBLISHED
