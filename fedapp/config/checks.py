@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from math import gcd
 
+from fedapp.config.aggregation_checks import check_aggregation
 from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
@@ -21,7 +22,6 @@ from fedapp.config.model_checks import (
     check_model_keys,
     check_statistics,
 )
-from fedapp.config.privacy import check_privacy
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.core.paths import LONGEST_NAME, is_folder_name
@@ -34,13 +34,6 @@ from fedapp.data.readers.own_images import class_names
 from fedapp.methods.row import BLEND, GLOBAL, PERTURB, Method
 from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
-from fedapp.models.model import ALL_BUT_NORMS
-from strategies.fedavg import FedAvg
-from strategies.fedavgm import FedAvgM
-from strategies.fedopt import FedOpt
-from strategies.rounds.private import largest_noise
-from strategies.rounds.robust import Rule
-from strategies.secure.messages import FEWEST
 
 
 def check_config(config: RunConfig) -> None:
@@ -65,7 +58,7 @@ def check_config(config: RunConfig) -> None:
     _check_sampling(config)
     _check_device(config)
     _check_run_name(config)
-    _check_aggregation(config, row)
+    check_aggregation(config, row)
     _check_states(config)
 
 
@@ -198,80 +191,4 @@ def _check_run_name(config: RunConfig) -> None:
         raise UserError(
             f"run-config key 'run-name' is '{config.run_name}' but must be a plain folder "
             f"name of at most {LONGEST_NAME} bytes"
-        )
-
-
-def _check_secure(config: RunConfig, row: Method) -> None:
-    """Raise UserError if secure aggregation would hide what the server needs, or nothing."""
-    if config.secure_aggregation == "off":
-        return
-    if config.aggregation != "mean":
-        raise UserError(
-            f"aggregation '{config.aggregation}' needs every client's own model, which "
-            "secure-aggregation hides: choose one"
-        )
-    cohort = cohort_size(config.num_clients, config.participation)
-    deviation, most = float(config.dp_noise) * config.dp_clip, largest_noise(cohort)
-    if deviation > most:
-        raise UserError(
-            f"dp-noise * dp-clip is {deviation:g}, but the masked sums of {cohort} clients hold "
-            f"noise of at most {most:g}: set a smaller dp-clip, or sample more clients"
-        )
-    if cohort < FEWEST:
-        raise UserError(
-            f"secure-aggregation needs at least {FEWEST} clients per round, but {cohort} are "
-            "sampled: raise participation"
-        )
-    if not row.server.kind.sums_only or row.exchange.sends == "nothing":
-        raise UserError(
-            f"secure-aggregation hides all but sums, and the server of method '{config.method}' "
-            f"needs more ({row.server.kind.__name__}); set it to 'off'"
-        )
-
-
-def _check_aggregation(config: RunConfig, row: Method) -> None:
-    """Raise UserError if the method or the cohort does not allow a robust or private mean."""
-    _check_secure(config, row)
-    if not config.dp_clip:
-        for key, value in (("dp-epsilon", config.dp_epsilon), ("dp-noise", config.dp_noise)):
-            if value:
-                raise UserError(
-                    f"{key} is {value:g} but dp-clip is 0: noise protects only updates of "
-                    "a bounded norm, so set dp-clip too"
-                )
-        if config.aggregation == "mean":
-            return
-    rule = f"aggregation '{config.aggregation}'" if not config.dp_clip else "dp-clip"
-    if row.server.kind not in (FedAvg, FedAvgM, FedOpt) or row.exchange.sends == "nothing":
-        raise UserError(
-            f"{rule} works with methods whose server just averages models, and method "
-            f"'{config.method}' does more than that ({row.server.kind.__name__})"
-        )
-    if config.dp_clip and config.weights != "uniform":
-        raise UserError(
-            "dp-clip bounds what one client can change only if all count the same: "
-            "set weights to 'uniform'"
-        )
-    sends_norms = row.exchange.sends != ALL_BUT_NORMS and BACKBONES[config.model].has_batch_norm
-    if config.dp_clip and config.bn == "running" and sends_norms:
-        raise UserError(
-            "dp-clip shortens updates and adds noise to them, which BatchNorm's running averages "
-            "do not bear (a variance may become negative): set bn to 'batch' or 'group'"
-        )
-    check_privacy(config)
-    _check_rule(config)
-
-
-def _check_rule(config: RunConfig) -> None:
-    """Raise UserError if a robust rule would protect against nobody."""
-    rule = Rule(config.aggregation, config.robust_malicious, config.robust_trim)
-    if rule.name == "multi-krum" and not rule.malicious:
-        raise UserError(
-            f"{rule} averages all models: set robust-malicious to the number of clients that may "
-            "be malicious"
-        )
-    cohort = cohort_size(config.num_clients, config.participation)
-    if cohort < rule.fewest:
-        raise UserError(
-            f"{rule} needs at least {rule.fewest} clients per round, but {cohort} are sampled"
         )
