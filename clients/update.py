@@ -19,8 +19,3 @@ class Update:
     effective_steps: float = 0.0  # FedNova's a_i, for the report
     squared_distance: float = 0.0  # ||w_i - w_g||^2 over the trained parameters that are sent
     reinitialised: bool = False  # whether the client's earlier state was lost
-
-    def bytes_sent(self) -> int:
-        """Return the bytes of all arrays that are sent to the server."""
-        sent = [self.shared, *self.groups.values(), self.uploads]
-        return sum(array.nbytes for arrays in sent for array in arrays.values())

@@ -94,7 +94,7 @@ class ExactSum:
         for name, array in arrays.items():
             if array.dtype.kind != "f":
                 raise WrongForm(f"'{name}' is of {array.dtype}, not of floating-point numbers")
-        peaks = {name: float(_peak(array)) for name, array in arrays.items()}
+        peaks = {name: float(largest(array)) for name, array in arrays.items()}
         for name, peak in peaks.items():
             if not np.isfinite(peak):
                 raise UpdateRefused(f"'{name}' has non-finite values")
@@ -117,7 +117,7 @@ class ExactSum:
         self._check_shapes(sums)
         for name, array in sums.items():
             limit = int(weight) * int(self._bounds[name]) << max(self.exponents[name], 0)
-            if array.dtype != np.int64 or int(_peak(array)) > limit:
+            if array.dtype != np.int64 or int(largest(array)) > limit:
                 raise UpdateRefused(f"the partial sum of '{name}' is out of range")
 
     def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
@@ -260,12 +260,12 @@ def _extra_sum(arrays: Mapping[str, np.ndarray], cohort: int) -> ExactSum:
 
 def _bound(name: str, array: np.ndarray, smallest: float) -> float:
     """Return the largest absolute value that a client's tensor may have, a power of two."""
-    peak = max(float(_peak(array)), smallest)
+    peak = max(float(largest(array)), smallest)
     headroom = _BUFFER_HEADROOM_BITS if name.endswith(_BUFFERS) else _HEADROOM_BITS
     return float(2.0 ** (np.ceil(np.log2(peak)) + headroom))
 
 
-def _peak(array: np.ndarray) -> float | int:
+def largest(array: np.ndarray) -> float | int:
     """Return the largest absolute value, 0 for an empty array, NaN if there is one; no copies."""
     if not array.size:
         return 0

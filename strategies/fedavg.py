@@ -11,6 +11,7 @@ from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, GroupSums, UpdateRefused
 from strategies.rounds.private import moved
+from strategies.rounds.quantised import Codec
 from strategies.rounds.records import (
     ARRAYS,
     UPLOADS,
@@ -28,16 +29,20 @@ class FedAvg(SecureRounds):
 
     sums_only = True
     needs_models = False  # whether `combine` reads single clients' models, which masks would hide
+    rounds_updates = True  # whether it may get models whose updates are rounded
     _sums: GroupSums
     _separate: SeparateModels
 
-    def __init__(self, *args: Any, rule: Rule | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, rule: Rule | None = None, codec: Codec | None = None, **kwargs: Any
+    ) -> None:
         """Prepare a strategy; `rule` is a robust or private mean instead of the exact one.
 
-        With secure aggregation the nodes clip updates and add the noise of a private mean. Other
-        arguments as `SecureRounds`.
+        With secure aggregation the nodes clip updates and add the noise of a private mean. `codec`
+        is the form in which single models arrive. Other arguments as `SecureRounds`.
         """
         super().__init__(*args, **kwargs)
+        self.codec = codec or Codec()
         self.rule = rule or Rule()
         self.private = self.rule.clip > 0 and self.secure_threshold > 0  # sums of clipped updates
         self.separate = (self.rule.needed or self.needs_models) and not self.private
@@ -87,7 +92,9 @@ class FedAvg(SecureRounds):
         """Add a client's model, or the exact partial sum of a node with several clients."""
         if self.separate:
             weights = {result.client: task.weight(result.examples) for result in results}
-            self._separate.add(unpack_uploads(content.array_records[UPLOADS]), weights)
+            uploads = unpack_uploads(content.array_records[UPLOADS])
+            models = {client: self._decoded(sent) for client, sent in uploads.items()}
+            self._separate.add(models, weights)
             return results
         if UPLOADS in content.array_records and type(self).add_reply is FedAvg.add_reply:
             raise UpdateRefused(
@@ -107,10 +114,15 @@ class FedAvg(SecureRounds):
         elif len(task.clients) > 1:
             self._sums.merge(model, groups, weight, len(results))
         else:
+            model = self._decoded(model)
             checked = self._sums.check(model, groups)
             self.check_model(model, results[0])
             self._sums.add_checked(*checked, weight)
         return results
+
+    def _decoded(self, sent: Arrays) -> Arrays:
+        """Return one client's model; raises `UpdateRefused` if it is not in the codec's form."""
+        return self.codec.decode(sent, self._global)
 
     def check_model(self, model: Arrays, result: ClientResult) -> None:
         """Raise `UpdateRefused` if a single client's model contradicts its result.

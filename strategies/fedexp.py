@@ -57,6 +57,8 @@ class FedExP(StatefulFedAvg):
     contain eta as "step_length".
     """
 
+    rounds_updates = False  # the errors of rounding lengthen each update, and so would lengthen eta
+
     def __init__(self, *args: Any, epsilon: float, step: str, evaluate: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.epsilon, self.step_rule = epsilon, STEPS[step]

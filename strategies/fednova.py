@@ -18,6 +18,8 @@ class FedNova(FedAvg):
     metrics contain tau_eff as "effective_steps".
     """
 
+    rounds_updates = False  # what its clients send is no model
+
     def __init__(self, *args: Any, epochs: int, momentum: float, **kwargs: Any) -> None:
         """Prepare a strategy; the clients' `epochs` and `momentum` bound their a_i."""
         super().__init__(*args, **kwargs)

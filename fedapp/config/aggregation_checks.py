@@ -1,6 +1,7 @@
-"""Checks of how the server combines the clients' models; each error is one sentence.
+"""Checks of how the server combines the clients' models, and in which form they are sent.
 
-Robust rules, differential privacy and secure aggregation.
+Robust rules, differential privacy, secure aggregation and rounded updates; each error is one
+sentence.
 """
 
 from fedapp.config.privacy import check_privacy
@@ -14,6 +15,7 @@ from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
 from strategies.fedopt import FedOpt
 from strategies.rounds.private import largest_noise
+from strategies.rounds.quantised import WHOLE
 from strategies.rounds.robust import Rule
 from strategies.secure.messages import FEWEST
 
@@ -49,6 +51,23 @@ def check_aggregation(config: RunConfig, row: Method) -> None:
         )
     check_privacy(config)
     _check_rule(config)
+
+
+def check_upload_bits(config: RunConfig, row: Method) -> None:
+    """Raise UserError if the clients' updates cannot be rounded, or nothing would get smaller."""
+    if config.upload_bits == WHOLE:
+        return
+    if not row.averages_models:
+        raise UserError(
+            f"run-config key 'upload-bits' is {config.upload_bits}, but only updates of models "
+            f"that the server just averages can be rounded, and method '{config.method}' sends or "
+            f"does something else ({row.server.kind.__name__}): set it to {WHOLE}"
+        )
+    if config.secure_aggregation != "off":
+        raise UserError(
+            f"run-config key 'upload-bits' is {config.upload_bits}, but with secure-aggregation "
+            f"nodes send masked sums of 64 bits per value: set it to {WHOLE}"
+        )
 
 
 def _check_secure(config: RunConfig, row: Method) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from math import gcd
 
-from fedapp.config.aggregation_checks import check_aggregation
+from fedapp.config.aggregation_checks import check_aggregation, check_upload_bits
 from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
@@ -59,6 +59,7 @@ def check_config(config: RunConfig) -> None:
     _check_device(config)
     _check_run_name(config)
     check_aggregation(config, row)
+    check_upload_bits(config, row)
     _check_states(config)
 
 

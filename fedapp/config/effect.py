@@ -125,6 +125,7 @@ APPLIES: dict[str, Test] = {
     "fedrs-alpha": _base_loss("restricted-ce"),
     "feddecorr-authors": _with("regulariser", "decorr"),
     "weights": _weights,
+    "upload-bits": lambda _, row: row.averages_models,
     "data-dir": _data_folder,
     "download": _downloads,
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,

@@ -35,6 +35,11 @@ class MethodKeys(Keys):
     weights: Literal["size", "uniform"] = Field(
         "size", description="mean of client models: weighted by numbers of examples, or uniform"
     )
+    upload_bits: Literal[2, 4, 8, 32] = Field(
+        32,
+        description="bits in which a client sends each value of its update, rounded at random and "
+        "unbiased; 32: it sends its model as it is",
+    )
     extension_keys: str = Field(
         "", description="with flwr run: keys of installed extensions: 'own-mu=0.1 own-part=3'"
     )

@@ -28,6 +28,7 @@ class Stream(IntEnum):
     LOCAL = 31  # a client's dropout and noise
     SERVER = 32  # the server's own training
     ARCHITECTURE = 33  # initial weights of one of several architectures
+    ROUNDING = 34  # of a client's update in few bits
     TUNING = 41  # batches of fine-tuning
 
 

@@ -186,6 +186,13 @@ class Method:
         """Whether every client fine-tunes the final model and the run reports their accuracy."""
         return self.fine_tuning.evaluated
 
+    @property
+    def averages_models(self) -> bool:
+        """Whether its server averages the clients' models, even with rounded updates."""
+        kind = self.server.kind
+        sends = self.exchange.sends != "nothing"
+        return sends and issubclass(kind, FedAvg) and kind.rounds_updates
+
     def named_keys(self) -> list[str]:
         """Return the keys that set up its head, client and server, and the style of other heads."""
         options = (self.head.options, self.client.options, self.server.options)

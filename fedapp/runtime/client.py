@@ -59,7 +59,8 @@ def train(message: Message, context: Context) -> Message:
     check = partial(_check_train, message, context, process, task, ledger)
     if refused := _refused(message, task, check):
         return refused
-    node_reply = NodeReply(received, task, privacy_of(process.config, task, ledger is not None))
+    privacy = privacy_of(process.config, task, ledger is not None)
+    node_reply = NodeReply(received, task, privacy, process.codec, process.config.seed)
     for client in task.clients:
         try:
             memory = _memory(process, task, client, task.server_round, context)
@@ -73,7 +74,7 @@ def train(message: Message, context: Context) -> Message:
             examples = len(process.data.partition.train[client])
             node_reply.add_failure(_failure(client, error), examples)
     try:
-        content = node_reply.content(_hide(message, context, node_reply.privacy, ledger))
+        content = node_reply.content(_hide(message, context, privacy, ledger))
     except (ProtocolBroken, UpdateRefused) as reason:
         sentence = f"secure aggregation was refused: {reason}"
         content = pack_report([], failures_of(task.clients, sentence))

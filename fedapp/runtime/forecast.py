@@ -8,13 +8,14 @@ import psutil
 import torch
 
 from clients.base import LocalClient
-from clients.training.arrays import nbytes
+from clients.training.arrays import nbytes, to_arrays
 from clients.training.evaluation import predict
 from clients.training.local_training import Batches, train
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size
 from fedapp.runtime.process import ProcessContext
+from strategies.rounds.transport import array_bytes
 
 LEAST_SECONDS, MOST_STEPS = 1.0, 200  # of training that is measured
 
@@ -57,6 +58,7 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
     test = _test_seconds(process) / config.eval_every
     per_round = images / (speed * min(workers, cohort)) + test
     shared = nbytes(process.slot.shared.values())
+    sent = array_bytes(process.codec.form(to_arrays(process.slot.shared)))
     own = max(0, psutil.Process().memory_info().rss - imported)
     return Forecast(
         images_per_round=images,
@@ -64,7 +66,7 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
         seconds_per_round=per_round,
         seconds=per_round * config.num_rounds,
         memory=imported + own * (workers + 1),
-        bytes_per_round=2 * shared * cohort,
+        bytes_per_round=(shared + sent) * cohort,
         parameters=sum(p.numel() for p in process.model.parameters()),
         own_steps=_has_own_steps(process.method.client.kind),
         state=process.state_bytes() if process.keeps else None,

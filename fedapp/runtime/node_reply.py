@@ -10,8 +10,10 @@ from clients.base import LocalClient
 from clients.update import Update
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
+from fedapp.core.rng import Stream, numpy_rng
 from strategies.aggregate import Arrays, GroupSums
 from strategies.rounds.private import limited
+from strategies.rounds.quantised import Codec
 from strategies.rounds.records import (
     ARRAYS,
     UPLOADS,
@@ -22,6 +24,7 @@ from strategies.rounds.records import (
     pack_uploads,
     to_array_record,
 )
+from strategies.rounds.transport import array_bytes
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +60,12 @@ def privacy_of(config: RunConfig, task: Task, silent: bool) -> Privacy:
 class NodeReply:
     """Collects the results of one node's clients into its reply, one client after the other."""
 
-    def __init__(self, received: Arrays, task: Task, privacy: Privacy = Privacy()) -> None:
+    def __init__(
+        self, received: Arrays, task: Task, privacy: Privacy, codec: Codec, seed: int
+    ) -> None:
+        """Prepare a reply; `codec` is the form of single models, `seed` that of the run."""
         self.received, self.task, self.privacy = received, task, privacy
+        self.codec, self.seed = codec, seed
         self.results: list[ClientResult] = []
         self.failures: list[ClientFailure] = []
         self._sums: GroupSums | None = None
@@ -83,16 +90,21 @@ class NodeReply:
                 self._sums.model, model, self.received, self.privacy.clip, self.privacy.deviation
             )
         checked = self._sums.check(model, update.groups)
+        sent = update.shared
+        if self.codec.rounds:
+            sent, read = self._rounded(client.client, sent)
+            checked = self._sums.model.check(read), checked[1]
         client.save_state(update)
         if task.separate:
-            self._uploads[client.client] = model
+            self._uploads[client.client] = sent
         elif len(task.clients) == 1 and not task.summed:
-            self._single = {ARRAYS: model, **update.groups}
+            self._single = {ARRAYS: sent, **update.groups}
         else:
             self._sums.add_checked(*checked, task.weight(update.examples))
         if update.uploads:
             self._uploads[client.client] = update.uploads
-        line = _report_line(client.client, update, bool(self.privacy.deviation))
+        payload = array_bytes(sent, *update.groups.values(), update.uploads)
+        line = _report_line(client.client, update, payload, bool(self.privacy.deviation))
         silent = self.privacy.silent
         self.results.append(self._silent_line(line.client, line.examples) if silent else line)
 
@@ -123,6 +135,12 @@ class NodeReply:
             content[UPLOADS] = pack_uploads(self._uploads)
         return content
 
+    def _rounded(self, client: int, model: Arrays) -> tuple[Arrays, Arrays]:
+        """Return a client's model as it is sent, and the model that the server reads from that."""
+        rng = numpy_rng(self.seed, Stream.ROUNDING, self.task.server_round, client)
+        sent = self.codec.encode(model, self.received, rng)
+        return sent, self.codec.decode(sent, self.received)
+
     def _check_kept(self, client: LocalClient, update: Update) -> None:
         """Raise UserError if the update does not fit its method's row, or the masks."""
         if update.state and client.memory is None:
@@ -142,11 +160,10 @@ class NodeReply:
 
     def _silent_line(self, client: int, examples: int) -> ClientResult:
         """Return a line of the report that is the same whatever has happened."""
-        payload = sum(array.nbytes for array in self.received.values())
-        return ClientResult(client, examples, 0, 0.0, 0.0, payload, 0.0)
+        return ClientResult(client, examples, 0, 0.0, 0.0, array_bytes(self.received), 0.0)
 
 
-def _report_line(client: int, update: Update, private: bool) -> ClientResult:
+def _report_line(client: int, update: Update, payload: int, private: bool) -> ClientResult:
     """Return the line of the report about one client's training.
 
     That of a private update leaves out what depends on the images: loss and distance. It has no
@@ -159,7 +176,7 @@ def _report_line(client: int, update: Update, private: bool) -> ClientResult:
         steps=0 if private else training.steps,
         loss=0.0 if private else training.loss,
         seconds=training.seconds,
-        payload=update.bytes_sent(),
+        payload=payload,
         squared_distance=0.0 if private else update.squared_distance,
         effective_steps=update.effective_steps,
         images=training.images,

@@ -35,6 +35,7 @@ from fedapp.runtime.fine_tuning import tuning_of
 from fedapp.runtime.global_model import build_global_model
 from fedapp.runtime.personal_models import PersonalModelSlots
 from fedapp.runtime.run_data import draw_partition, load_run_dataset
+from strategies.rounds.quantised import Codec
 
 _opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one, by the arguments of `_open`
 _threads_before: list[int] = []  # PyTorch's number, if the open context has one of its own
@@ -123,6 +124,12 @@ class ProcessContext:
         shared = shared_tensors(model, self.method.exchange.sends)
         tuning = tuning_of(self.config, self.method, self.objective, self.settings)
         return ModelSlot(model, shared, self.settings, self.new_model, tuning)
+
+    @cached_property
+    def codec(self) -> Codec:
+        """The form in which clients send their models."""
+        trained = tuple(name for name, t in self.slot.shared.items() if t.requires_grad)
+        return Codec(self.config.upload_bits, trained)
 
     def slot_of(self, client: int) -> ModelSlot:
         """Return the models of one client's architecture."""

@@ -26,7 +26,7 @@ def build_strategy(
         federation,
         cohort=_cohorts(config),
         lr=config.lr_at,
-        trained=[n for n, t in process.slot.shared.items() if t.requires_grad],
+        trained=process.codec.trained,
         weights=config.weights,
         min_replies=config.min_replies,
         tolerate_failures=config.tolerate_failures,
@@ -34,6 +34,7 @@ def build_strategy(
         state_key=state_key if process.keeps else "",
         files=process.files_text,
         **_rule(config),
+        **({"codec": process.codec} if process.codec.rounds else {}),
         **{name: values[key] for name, key in process.method.server.options.items()},
         **process.method.server.parts(process.setup),
     )

@@ -16,7 +16,7 @@ from strategies.aggregate import Arrays
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"

@@ -1,9 +1,10 @@
 """The same code, proved: real SuperNodes give the model that plain calls give, bit for bit.
 
-FedDOR trains on two warm workers; SCAFFOLD, whose clients keep state, on a node that starts a
-process for each message and one with a warm worker. What is compared is the last checkpoint: the
-shared arrays and all that the strategy remembers; after SCAFFOLD also the head that is calibrated
-with what the nodes tell of their features. FedDr+ trains in test_secure_nodes.py.
+FedDOR trains on two warm workers; SCAFFOLD, whose clients keep state and here round their updates,
+on a node that starts a process for each message and one with a warm worker. What is compared is the
+last checkpoint: the shared arrays and all that the strategy remembers; after SCAFFOLD also the head
+that is calibrated with what the nodes tell of their features. FedDr+ trains in
+test_secure_nodes.py.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedapp.results import checkpoint
 
 METHODS: dict[str, dict] = {
     "feddor": {"model_group": "tiny"},
-    "scaffold": {"class_statistics": True},
+    "scaffold": {"class_statistics": True, "upload_bits": 4},
 }
 ROUNDS = {"num_rounds": 2, "num_clients": 2, "shards": 5, "local_epochs": 1, "participation": 1.0}
 
