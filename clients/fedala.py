@@ -23,16 +23,15 @@ _MOST_EPOCHS = 100  # of the first learning
 class FedALAClient(LocalClient):
     """Starts from w_i + (w_g - w_i) * s in the top layers, and from w_g below; trains all of it.
 
-    w_i is the client's last model, and s holds one share in 0..1 for every parameter of these
-    layers: s <- s - eta grad(s) of the loss on a part of the training images, one epoch in every
-    round. Shares start at 1. Their first learning lasts until the standard deviation of the last
-    ten epochs' losses is below 0.1. The client keeps w_i and s, and predicts with the mixture that
-    its next training would start from. One that has never trained takes the received model.
+    w_i are these layers of the client's last model, and s holds a share in 0..1 for each of their
+    parameters: s <- s - eta grad(s) of the loss on a part of the training images, one epoch in
+    every round. Shares start at 1. Their first learning lasts until the standard deviation of the
+    last ten epochs' losses is below 0.1. The client keeps w_i and s, and predicts with the mixture
+    that its next training would start from. One that has never trained takes the received model.
     Source: FedALA (Zhang J. et al. 2023, AAAI), algorithm 1; the first learning as in its code.
     """
 
     takes_regulariser = False
-    kept_copies = 1
 
     def __init__(self, *args: Any, eta: float, part: float, layers: int, **kwargs: Any) -> None:
         """Prepare a client.
@@ -55,14 +54,14 @@ class FedALAClient(LocalClient):
         return super().run(server_round, lr)
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Keep the trained model and the shares."""
+        """Keep the trained top layers and their shares."""
         shares = {_SHARES + name: share for name, share in self._shares.items()}
-        update.state = to_arrays({**self.trained, **shares})
+        update.state = to_arrays({name: self.trained[name] for name in self.top} | shares)
         update.state[_LEARNED] = np.array([self._learned])
 
     def state_bytes(self) -> int:
-        """Return the size of the last model and the shares."""
-        return super().state_bytes() + nbytes(self._shares.values()) + 1
+        """Return the size of the top layers, their shares and the mark."""
+        return super().state_bytes() + 2 * nbytes(self._shares.values()) + 1
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Mix the received and the last model as before a training."""
@@ -73,8 +72,8 @@ class FedALAClient(LocalClient):
         if not self.stored_state:
             return
         received = [self.trained[name].detach().clone() for name in self.top]
-        kept = self.on_device(self.stored_state)
-        last = [tensor for name, tensor in zip(self.trained, kept, strict=True) if name in self.top]
+        last = [torch.empty_like(tensor) for tensor in received]
+        load_arrays(dict(zip(self.top, last, strict=True)), self.stored_state)
         ways = [new - old for new, old in zip(received, last, strict=True)]
         load_arrays(
             {_SHARES + name: share for name, share in self._shares.items()}, self.stored_state

@@ -168,7 +168,7 @@ PERSONAL: dict[str, Method] = {
             FedALAClient,
             options={"eta": "fedala-eta", "part": "fedala-data", "layers": "fedala-layers"},
         ),
-        exchange=Exchange(keeps="last model, shares"),
+        exchange=Exchange(keeps="last top layers, shares"),
         accuracy=CLIENT_MEAN,
         keys={
             "fedala-eta": Key(Positive, 1.0, "FedALA: learning rate of the shares"),
