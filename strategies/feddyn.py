@@ -16,6 +16,8 @@ class FedDyn(StatefulFedAvg):
     clients get, w, is evaluated and saved; with `evaluate="mean"` it is mean_i w_i = w + h / alpha.
     """
 
+    rounds_updates = False  # h adds up the errors of rounding, which clients' own terms do not have
+
     def __init__(self, *args: Any, alpha: float, evaluate: str = "server", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.alpha, self.evaluates_mean = alpha, evaluate == "mean"

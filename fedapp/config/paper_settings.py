@@ -99,6 +99,7 @@ _MOBILENET_RATES = {  # FedDr+ table 9; FN, spherefed-ce: FedFN section 5.1, app
 _RESNET_RATES = {"fedgela": 0.1, **dict.fromkeys(("dr", "feddr+", "spherefed", "fedetf"), 1.0)}
 _DIGITS_RATES = {
     **_fn(0.1), "dr": 0.3, "feddr+": 0.3, "spherefed": 0.5, "spherefed-ce": 0.1, "fedetf": 0.1,
+    "scaffold": 0.02,  # at 0.05 it diverges after dozens of rounds
     # 0.05 diverges with a momentum that lasts across rounds
     "centralised": 0.01, "centralised+babu": 0.01,
 }  # fmt: skip
