@@ -3,7 +3,6 @@
 Both are trained on the same batches. The client also learns how much of its own model it takes.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +13,7 @@ from torch import Tensor, nn
 from clients.arrays import Arrays
 from clients.base import LocalClient, check_finite
 from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
-from clients.training.local_training import (
-    Batches,
-    Forward,
-    TrainingResult,
-    backward,
-    step_of,
-    train,
-)
+from clients.training.local_training import Forward, TrainingResult, step_of
 from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
 from clients.training.parts import ALL, training_only
@@ -54,27 +46,23 @@ class APFLClient(LocalClient):
         if not self._recall():
             for model in (self.own, self.mixture):
                 copy_weights(self.slot.initial(self.client), model)
-        settings = replace(self.settings, graphs=False)
-        parameters = list(self.own.parameters())
+        parameters, settings = list(self.own.parameters()), self.settings
         self._sgd = FusedSGD(parameters, lr, settings.momentum, settings.weight_decay)
         self._moves_share = self.adaptive
         self.mixture.train()
-        epoch = self._watched(self.data.training(server_round))
         with training_only(self.mixture, ALL):
-            result = train(
-                self.model, self.frozen_models(), self.objective, epoch, lr, settings,
-                self.gradients,
-            )  # fmt: skip
+            result = super().run(server_round, lr)
         self._sgd.zero_grad()  # other clients need the memory
         return replace(result, images=2 * result.images)
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of the shared model, and take the step of the client's own."""
-        loss = backward(forward, objective)
+        step = forward()
+        loss = objective(step)
+        loss.backward()
         self._mix()
-        mixed = list(self.mixture.parameters())
-        step = step_of(self.mixture, objective, *self._batch)
-        slopes = torch.autograd.grad(objective(step), mixed)
+        own = step_of(self.mixture, objective, step.images, step.labels)
+        slopes = torch.autograd.grad(objective(own), list(self.mixture.parameters()))
         share = self.share
         if self._moves_share:
             self._move_share(slopes)
@@ -83,7 +71,7 @@ class APFLClient(LocalClient):
         if self.settings.clip_norm:
             nn.utils.clip_grad_norm_(self.own.parameters(), self.settings.clip_norm)
         self._sgd.step()
-        return loss
+        return loss.detach()
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the own model, its share and the mixture's normalisation statistics."""
@@ -131,13 +119,3 @@ class APFLClient(LocalClient):
         load_arrays(self._kept(), self.stored_state)
         self.share = float(self.stored_state[_SHARE][0])
         return True
-
-    def _watched(self, epoch: Callable[[], Batches]) -> Callable[[], Batches]:
-        """Return the same batches, each of which is `_batch` while a step is taken on it."""
-
-        def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for batch in epoch():
-                self._batch = batch
-                yield batch
-
-        return batches

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from clients.state.store import StateError
 from clients.training.arrays import load_arrays
 from clients.training.evaluation import predict
+from fedapp.analysis.global_run import client_after
 from fedapp.analysis.measures.pictures import flat_map
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
@@ -115,14 +115,10 @@ def _of_client(
     process: ProcessContext, client: int, last: int, key: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return features and labels of a client's test images; None without images or model."""
-    numpy_client = process.client(client, process.memory(client, key, last + 1))
-    try:
-        stored = numpy_client.stored_state
-    except StateError as error:
-        raise UserError(f"client {client}'s model cannot be read: {error}") from None
-    if not stored:
+    numpy_client = client_after(process, client, last, key)
+    if numpy_client is None:
         return None
-    load_arrays(numpy_client.model.state_dict(), stored)
+    load_arrays(numpy_client.model.state_dict(), numpy_client.stored_state)
     batches = list(predict(numpy_client.model, numpy_client.data.test()))
     if not batches:
         return None

@@ -1,11 +1,15 @@
-"""What commands on the models of a finished run share: its configuration, with a few changes."""
+"""What commands on the models of a finished run share: configuration and clients."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
+from clients.base import LocalClient
+from clients.state.store import StateError
+from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.used_files import check_extension
 
 OVERRIDABLE = ("data-dir", "download", "device", "threads")
@@ -31,3 +35,23 @@ def run_values(
             )
     check_extension(run)
     return {**run.config(), **overrides}
+
+
+def client_after(
+    process: ProcessContext,
+    client: int,
+    server_round: int,
+    state_key: str,
+    extras: Mapping[str, Arrays] | None = None,
+) -> LocalClient | None:
+    """Return a client as it was after a round, with the state that it has kept under a key.
+
+    None if it should have a state and has none on this machine. With an empty key it needs none.
+    Raises UserError if the state cannot be read.
+    """
+    memory = process.memory(client, state_key, server_round + 1)
+    own = process.client(client, memory, extras, server_round)
+    try:
+        return None if memory is not None and not own.stored_state else own
+    except StateError as error:
+        raise UserError(f"client {client}'s model cannot be read: {error}") from None

@@ -18,10 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from clients.base import LocalClient
-from clients.state.store import StateError
 from clients.training.arrays import to_arrays
 from clients.training.local_training import LossDiverged
-from fedapp.analysis.global_run import OVERRIDABLE, run_values
+from fedapp.analysis.global_run import OVERRIDABLE, client_after, run_values
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.arrays import Arrays
@@ -153,19 +152,16 @@ def _test_clients(
     """
     rows: dict[int, dict[str, float]] = {}
     for client in tracked(clients, "testing clients' models"):
-        memory = process.memory(client, sent.state_key, sent.server_round + 1)
-        own = process.client(client, memory, sent.extras, sent.server_round)
+        own = client_after(process, client, sent.server_round, sent.state_key, sent.extras)
+        if own is None:
+            continue
         try:
-            if memory is not None and not own.stored_state:
-                continue
             received = [sent.arrays[name] for name in own.shared]
             evaluation = {"server_round": sent.server_round, "lr": sent.lr}
             loss, count, scores = own.evaluate(received, evaluation)  # type: ignore[arg-type]
         except LossDiverged as reason:
             remedy = "" if sent.state_key else "; give a smaller finetune-lr"
             raise UserError(f"client {client}: {reason}{remedy}") from None
-        except StateError as error:
-            raise UserError(f"client {client}'s model cannot be read: {error}") from None
         rows[client] = {"examples": count, "loss": loss, **scores}  # type: ignore[dict-item]
         if folder is not None:
             _export(own, process, folder / f"client-{client}.safetensors")
