@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.rounds.transport import exchange, set_message_id
+from strategies.rounds.transport import AwakeClock, exchange, set_message_id
 
 FIRST_NODE = 100
 _LONGEST = 7 * 86400.0  # seconds, the default timeout
@@ -44,6 +44,8 @@ class LocalGrid(Grid):
         }  # fmt: skip
         self.waiting: dict[str, Message] = {}
         self.sent = 0
+        self.awaited: dict[str, float] = {}  # until when somebody waits for a reply, by message id
+        self._clock = AwakeClock()
 
     def set_run(self, run: Any) -> None:
         """Ignore the run, because there is only one."""
@@ -63,15 +65,22 @@ class LocalGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Queue messages for the nodes and return their ids; drop those of past rounds."""
-        self.waiting = {i: message for i, message in self.waiting.items() if not expired(message)}
-        ids = []
+        self.drop_expired()
+        now, ids = self._clock.seconds(), []
         for message in messages:
             self.sent += 1
             message_id = f"message-{self.sent}"
             set_message_id(message, message_id)
             self.waiting[message_id] = message
+            self.awaited[message_id] = now + _remaining(message)
             ids.append(message_id)
         return ids
+
+    def drop_expired(self) -> None:
+        """Drop the messages for whose replies nobody waits any more."""
+        now = self._clock.seconds()
+        self.awaited = {i: end for i, end in self.awaited.items() if now <= end}
+        self.waiting = {i: message for i, message in self.waiting.items() if i in self.awaited}
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -80,9 +89,9 @@ class LocalGrid(Grid):
         return list(exchange(self, messages, _LONGEST if timeout is None else timeout))
 
 
-def expired(message: Message) -> bool:
-    """Return whether nobody waits for the reply to a message any more."""
-    return time.time() > message.metadata.created_at + message.metadata.ttl
+def _remaining(message: Message) -> float:
+    """Return the seconds for which somebody will wait for the reply to a message."""
+    return message.metadata.created_at + message.metadata.ttl - time.time()
 
 
 def failed(reason: str) -> Error:

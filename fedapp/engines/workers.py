@@ -18,7 +18,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedapp.core.hardware import gpu_names
 from fedapp.engines.apps import ConfiguredServerApp
-from fedapp.engines.local_grid import LocalGrid, answer, expired, failed, set_task_ids
+from fedapp.engines.local_grid import LocalGrid, answer, failed, set_task_ids
 from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import worker_context
@@ -40,12 +40,12 @@ class WorkerGrid(LocalGrid):
         self.worker_of = {
             node: self.workers[p % count] for p, node in enumerate(self.get_node_ids())
         }
-        self.replies: dict[str, tuple[Message, Message]] = {}  # messages and replies, by id
+        self.replies: dict[str, Message] = {}  # by the id of the message
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Queue messages for the nodes and return their ids; drop the replies of past rounds."""
-        self.replies = {i: pair for i, pair in self.replies.items() if not expired(pair[0])}
-        return super().push_messages(messages)
+    def drop_expired(self) -> None:
+        """Drop the messages and replies for which nobody waits any more."""
+        super().drop_expired()
+        self.replies = {i: reply for i, reply in self.replies.items() if i in self.awaited}
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the available replies, after a short wait if there is none."""
@@ -54,25 +54,25 @@ class WorkerGrid(LocalGrid):
         if not any(message_id in self.replies for message_id in requested):
             self._collect()
             self._dispatch()
-        return [self.replies.pop(each)[1] for each in requested if each in self.replies]
+        return [self.replies.pop(each) for each in requested if each in self.replies]
 
     def _dispatch(self) -> None:
         """Send each free worker the next message for one of its nodes."""
+        self.drop_expired()
         for message_id, message in list(self.waiting.items()):
             worker = self.worker_of[message.metadata.dst_node_id]
             if worker.question is None:
                 del self.waiting[message_id]
-                if not expired(message):
-                    worker.ask(message, self.contexts[message.metadata.dst_node_id])
+                worker.ask(message, self.contexts[message.metadata.dst_node_id])
 
     def _collect(self) -> None:
-        """Store the replies of all ready workers, except those to expired messages."""
+        """Store the replies of all ready workers, except those that nobody waits for."""
         busy = {worker.connection: worker for worker in self.workers if worker.question}
         for connection in wait(list(busy), _PATIENCE):
             question, reply, context = busy[connection].take_answer()
             self.contexts[context.node_id] = context
-            if not expired(question):
-                self.replies[question.metadata.message_id] = question, reply
+            if question.metadata.message_id in self.awaited:
+                self.replies[question.metadata.message_id] = reply
 
 
 class Worker:

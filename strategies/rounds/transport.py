@@ -18,6 +18,7 @@ from strategies.rounds.interruption import stop_if_asked
 _SHORTEST_WAIT = 0.005
 _LONGEST_WAIT = 0.5
 _GRACE = 5.0  # seconds that a message outlives its round, to report late nodes as late
+_LONGEST_STEP = 60.0  # seconds that count between two looks; a longer gap is a sleep of the process
 _AT_ONCE = 8  # most replies in memory at a time, for any cohort size
 
 
@@ -28,18 +29,37 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
     SuperLink makes for a lost node. Late replies are absent: the caller knows which nodes it
     addressed. Replies that are at the SuperLink when the time ends are still yielded. A message
     that a node has not fetched by then is dropped, so that a slow node does not train for past
-    rounds.
+    rounds. The time during which this process was stopped, or its host asleep, does not count.
     """
     sent = Requests(grid)
     sent.send(messages, timeout)
-    start = time.monotonic()
+    clock = AwakeClock()
     timed_out = False
     while sent.waiting and not timed_out:
-        timed_out = time.monotonic() - start > timeout  # set before the last poll
+        timed_out = clock.seconds() > timeout  # set before the last poll
         before = len(sent.waiting)
         yield from sent.arrived()
         if len(sent.waiting) == before and not timed_out:
-            pause(time.monotonic() - start)
+            pause(clock.seconds())
+
+
+class AwakeClock:
+    """Seconds since its start, without those in which the process did not run.
+
+    Whoever waits asks often. A long gap between two questions is a suspended laptop or a stopped
+    process, during which the nodes of this machine could not answer either.
+    """
+
+    def __init__(self) -> None:
+        """Start at 0 seconds."""
+        self._seconds, self._asked = 0.0, time.monotonic()
+
+    def seconds(self) -> float:
+        """Return the seconds so far; at most a minute is added to those of the last question."""
+        now = time.monotonic()
+        self._seconds += min(now - self._asked, _LONGEST_STEP)
+        self._asked = now
+        return self._seconds
 
 
 class Requests:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,14 @@ def test_a_message_that_has_expired_is_not_worked_off(grid):
     assert not reply.has_error()
     assert grid.pull_messages([late_id]) == []
     assert late_id not in grid.waiting
+
+
+def test_a_reply_is_kept_that_comes_after_the_host_has_slept(grid, monkeypatch):
+    ids = grid.push_messages([question(102)])
+    later = time.time() + 7 * 86400
+    monkeypatch.setattr(time, "time", lambda: later)
+    (reply,) = answered(grid, ids)
+    assert not reply.has_error()
 
 
 @pytest.mark.parametrize(

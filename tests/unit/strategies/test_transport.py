@@ -8,9 +8,9 @@ from flwr.server.superlink.linkstate.utils import create_message_error_unavailab
 from in_process import settings
 
 from fedapp.core.errors import UserError
-from fedapp.engines import local_grid
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.runtime.preflight import wait_for_nodes
+from strategies.rounds import transport
 from strategies.rounds.transport import Requests, exchange
 
 
@@ -75,9 +75,26 @@ def test_a_message_that_is_sent_late_lives_as_long_as_its_round(monkeypatch):
     asked, grid = questions(), FaultyGrid()
     later = time.time() + 40
     monkeypatch.setattr("strategies.rounds.transport.time.time", lambda: later)
-    monkeypatch.setattr(local_grid, "expired", lambda message: False)
     Requests(grid).send(asked, 10)
     assert grid.times_to_live == pytest.approx([55.0] * 3, abs=0.2)
+
+
+def test_the_time_in_which_the_process_was_stopped_does_not_count(monkeypatch):
+    class Stopped(FaultyGrid):
+        """The process stops for a second at the first look; node 101 answers at the fourth."""
+
+        looks = 0
+
+        def pull_messages(self, message_ids):
+            self.looks += 1
+            time.sleep(1.0 if self.looks == 1 else 0.0)
+            self.lost = self.looks >= 4
+            return super().pull_messages(message_ids)
+
+    grid = Stopped()
+    grid.answer = lambda message: Message(RecordDict(), reply_to=message)
+    monkeypatch.setattr(transport, "_LONGEST_STEP", 0.1)
+    assert set(by_node(exchange(grid, questions(), 0.5))) == {100, 101, 102}
 
 
 def test_replies_that_wait_when_the_time_is_over_are_taken_from_all_nodes():
