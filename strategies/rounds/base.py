@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.rounds.client_evaluation import read_scores, summarise_clients
+from strategies.rounds.extras import Extras, pack_extras
 from strategies.rounds.federation import Federation
 from strategies.rounds.interruption import uninterrupted
 from strategies.rounds.loop import RoundLoop
@@ -34,7 +35,6 @@ from strategies.rounds.report import NewestModel, RoundFailed, RoundReport, chec
 from strategies.rounds.transport import array_bytes, payload_bytes, release
 
 _ACCEPTED = "accepted-rounds"
-_Extras = Callable[[Sequence[int]], Mapping[str, Arrays]]
 
 
 class ClientStrategy(RoundLoop):
@@ -264,11 +264,11 @@ class ClientStrategy(RoundLoop):
         }  # fmt: skip
 
     def _messages(
-        self, kind: str, tasks: Mapping[int, Task], arrays: ArrayRecord, extras: _Extras
+        self, kind: str, tasks: Mapping[int, Task], arrays: ArrayRecord, extras: Extras
     ) -> list[Message]:
         messages, packer = [], Packer()
         for node, task in tasks.items():
-            groups = {name: packer.pack(group) for name, group in extras(task.clients).items()}
+            groups = pack_extras(extras(task.clients), packer)
             content = RecordDict({ARRAYS: arrays, TASK: task.to_record(), **groups})
             messages.append(Message(content, dst_node_id=node, message_type=kind))
         return messages

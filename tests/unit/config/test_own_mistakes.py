@@ -100,3 +100,24 @@ def test_the_error_of_a_long_traceback_is_kept(named, tmp_path):
     content = content.replace("update.shared['x'] @ 1", "torch.ones(2) @ torch.ones(3)")
     found = mistake(named, tmp_path, content, method="bad")
     assert "RuntimeError" in found.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        ("None", "None"),
+        ("{'own': np.ones(3)}", "{'own': array([1., 1., 1.])}"),
+        ("{'own': {'mean': 'high'}}", "{'own': {'mean': 'high'}}"),
+        ("{'arrays': {'mean': np.ones(3)}}", "{'arrays': {'mean': array([1., 1., 1.])}}"),
+        ("{'own': {3: np.ones(3)}}", "{'own': {3: array([1., 1., 1.])}}"),
+    ],
+)
+def test_what_extras_may_return_is_said(named, tmp_path, returned, shown):
+    content = STRATEGY.format(arguments="received, mean", body="return mean")
+    extra = f"    def extras(self, clients):\n        return {returned}\nMETHODS"
+    content = "import numpy as np\n" + content.replace("METHODS[", f"{extra}[")
+    assert mistake(named, tmp_path, content, method="bad") == (
+        f"the strategy's extras are {shown}, but must be groups of named arrays, "
+        "{'group': {'name': array}}, and no group may be named 'arrays' or 'task'"
+    )
+    assert RunDirectory.load(tmp_path / "bad").summary()["status"] == "failed"
