@@ -31,6 +31,7 @@ _PROTOCOL = (
     "unbalanced-sigma", "partition-file", "partition-seed", "stochastic-every", "stochastic-from",
     "num-clients", "participation", "num-rounds",
 )  # fmt: skip
+_SENTENCES = 3  # most differences in words
 _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
     "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
@@ -216,9 +217,11 @@ def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tables:
 
 
 def sentences(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return each paired difference as a sentence, the largest first."""
+    """Return the largest paired differences as sentences, and how many the table has beside."""
     rows = sorted(compared["pairs"], key=lambda row: -abs(row["difference"]))
-    return [_sentence(row) for row in rows]
+    smaller = len(rows[_SENTENCES:])
+    rest = [f"The table has {smaller} smaller ones beside."] if smaller else []
+    return [*map(_sentence, rows[:_SENTENCES]), *rest]
 
 
 def _sentence(row: Mapping[str, Any]) -> str:

@@ -238,8 +238,7 @@ def test_the_tables_say_what_the_numbers_say(make_run):
 
 
 def test_a_single_run_has_a_table_of_groups_and_none_of_pairs(make_run):
-    titles = list(tables(compare([make_run(0.5)])))
-    assert len(titles) == 2
+    assert len(titles := list(tables(compare([make_run(0.5)])))) == 2
     assert "paired" not in " ".join(titles)
 
 
@@ -253,12 +252,13 @@ def test_differences_are_sentences_with_the_larger_group_first(make_run):
     assert sentence.startswith("feddr+ is 11.00 points above fedavg (2 seeds, p = ")
     equal = [make_run(0.5, method="fedavg", seed=s, lr=lr) for lr in (0.1, 0.2) for s in (0, 1)]
     assert sentences(compare(equal)) == ["fedavg lr=0.1 and fedavg lr=0.2 end equal (2 seeds)."]
+    assert sentences(compare([*runs, *equal]))[3:] == ["The table has 3 smaller ones beside."]
 
 
 def test_the_page_has_accuracies_in_percent_and_folds_single_runs(make_run):
     runs = [make_run(0.5 + seed / 10, method="fedavg", seed=seed) for seed in (0, 1)]
-    for number, run in enumerate(runs):
-        run.log_round(*({"round": r, "accuracy": (r + number) / 10} for r in (1, 2)))
+    for seed, run in enumerate(runs):
+        run.log_round(*({"round": r, "accuracy": (r + seed) / 10} for r in (1, 2)))
     text = comparison_html(runs)
     assert "50.0 %" in text
     assert "55.00 ± 7.07 %" in text
