@@ -43,6 +43,12 @@ COLUMNS: dict[str, tuple[str, Writer]] = {
     "bytes_down": ("Down", megabytes),
     "bytes_up": ("Up", megabytes),
 }
+# Further numbers that a round of any method may have; the others are a method's or a callback's.
+_COMMON = (
+    "asked", "client_bytes_down", "client_bytes_up", "images", "lr", "eval_bytes_down",
+    "eval_bytes_up", "late", "global_accuracy", "global_loss", "client_worst", "client_count",
+)  # fmt: skip
+_OF_CLIENTS = ("client_accuracy", "client_loss")  # beginnings of the clients' scores
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -85,6 +91,7 @@ def report_html(run: RunDirectory) -> str:
                 page.section("Accuracy of the clients", sections.clients(run.client_scores())),
                 page.section("Failures", sections.failures(rows)),
             ),
+            page.section("Further metrics", _metric_curves(rows)),
             page.section("Measurements", _measures(run, rows)),
             page.section("Rounds", _rounds(rows)),
             page.section("Configuration", *_configuration(config, run.origins())),
@@ -127,6 +134,29 @@ def _curves(rows: Rows, tested: str) -> str:
     return page.side_by_side(page.plot(accuracy), page.plot(loss))
 
 
+def own_metrics(rows: Rows) -> list[str]:
+    """Return the numbers of rounds that a method, a callback or privacy has added, by name."""
+    names = sorted({key for row in rows for key, value in row.items() if _is_number(value)})
+    known = {*COLUMNS, *_COMMON}
+    return [name for name in names if name not in known and not name.startswith(_OF_CLIENTS)]
+
+
+def _metric_curves(rows: Rows) -> str:
+    """Plot each number that a method or callback has added to at least two rounds."""
+    drawn = []
+    for key in own_metrics(rows):
+        measured = [row for row in rows if _is_number(row.get(key))]
+        if len(measured) > 1:
+            words = describe(_head(key), measured, key, decimal)
+            drawn.append(page.plot(svg(plots.metric_curve(measured, key), words)))
+    return page.side_by_side(*drawn)
+
+
+def _head(key: str) -> str:
+    """Return a field of metrics.jsonl as words."""
+    return key.replace("_", " ").capitalize()
+
+
 def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
     """Describe a curve's first and last values, for readers who cannot see it."""
     measured = sections.rounds_with(rows, key)
@@ -157,11 +187,7 @@ def _rounds(rows: Rows) -> str:
     extra = sorted({key for row in rows for key, value in row.items() if _is_number(value)})
     columns = {
         **COLUMNS,
-        **{
-            key: (key.replace("_", " ").capitalize(), _writer(key))
-            for key in extra
-            if key not in COLUMNS
-        },
+        **{key: (_head(key), _writer(key)) for key in extra if key not in COLUMNS},
     }
     heads = [head for head, _ in columns.values()]
     cells = [

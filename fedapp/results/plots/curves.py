@@ -63,6 +63,17 @@ def loss_curve(rows: Sequence[Row], tested: str = GLOBAL_MODEL) -> Figure:
 
 
 @styled
+def metric_curve(rows: Sequence[Row], key: str) -> Figure:
+    """Draw a number of metrics.jsonl, such as a method's own metric, over the rounds of one run."""
+    figure = new_figure(4.8, 3.4)
+    axes = figure.subplots()
+    rounds, values = _points(rows, key)
+    _draw_line(axes, rounds, values, BLUE, "-", key)
+    _finish(axes, key.replace("_", " ").capitalize(), "")
+    return figure
+
+
+@styled
 def compare_curves(runs: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
     """Draw the test accuracy of several runs, given as (label, rows), on the same axes."""
     figure = new_figure(6.0, 4.4 + 0.12 * len(runs))

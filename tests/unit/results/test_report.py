@@ -94,7 +94,7 @@ def test_headings_and_language(run):
     assert report.text("h1") == ["feddr+ on digits"]
     assert report.text("h2") == [
         "Results", "Accuracy and loss", "Accuracy of each class", "Data of the clients",
-        "Failures", "Rounds", "Configuration", "Reproduce",
+        "Failures", "Further metrics", "Rounds", "Configuration", "Reproduce",
     ]  # fmt: skip
     assert report.all("html") == [{"lang": "en"}]
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in (
@@ -197,8 +197,9 @@ def test_plots_are_named_for_who_cannot_see_them_and_ids_are_unique(run):
         "Label distribution: 3 clients; each has 3 to 5 training images (median 4) "
         "of 1 to 2 classes.",
         "Clients without an update by round: 1 in 1 of 13 rounds; 0 were too late.",
+        "Forgetting by round: from 0.0010 in round 1 to 0.0120 in round 12.",
     ]
-    assert len(report.all("svg")) == 5
+    assert len(report.all("svg")) == 6
     ids = [attrs["id"] for _, attrs in report.seen if "id" in attrs]
     assert len(ids) == len(set(ids)) > 0
 
