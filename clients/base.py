@@ -71,7 +71,7 @@ class LocalClient(NumPyClient):
         self.memory = memory
         self.extras = dict(extras or {})
         self.velocity: list[Tensor] | None = None  # of SGD; None: zero in each round
-        self.server_round = 0  # the last one that it worked in
+        self.server_round = 0  # in which it trains, or after which it is tested
 
     # -- what a method may override -------------------------------------------------------------
 
@@ -185,14 +185,15 @@ class LocalClient(NumPyClient):
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Personalise the received model and evaluate it on the client's test split.
 
-        Returns mean loss, number of examples, and the other scores ("accuracy", ...).
+        Returns mean loss, number of examples, and the other scores ("accuracy", ...). Torch's own
+        random numbers are those of a training of the same round.
         """
         self.model = self.slot.model
         self.set_parameters(parameters)
-        server_round, lr = int(config.get("server_round", 1)), float(config.get("lr", 0.0))
-        with self.slot.seeded(self.data.seed(server_round)):
-            self.personalise(server_round, lr)
-        scores = self.scores()
+        self.server_round, lr = int(config.get("server_round", 1)), float(config.get("lr", 0.0))
+        with self.slot.seeded(self.data.seed(self.server_round)):
+            self.personalise(self.server_round, lr)
+            scores = self.scores()
         loss, count = scores.pop("loss"), int(scores.pop("examples"))
         return loss, count, dict(scores)
 

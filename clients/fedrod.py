@@ -53,6 +53,8 @@ class FedRoDClient(LocalClient):
         logits = step.logits.detach() + own.float()
         self._sgd.zero_grad()
         (loss + nn.functional.cross_entropy(logits, step.labels)).backward()
+        if self.settings.clip_norm:
+            nn.utils.clip_grad_norm_(self.head.values(), self.settings.clip_norm)
         self._sgd.step()
         return loss.detach()
 

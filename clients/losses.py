@@ -120,12 +120,12 @@ def moon_contrastive(
 def proximal(parameters: Iterable[Tensor], global_parameters: Iterable[Tensor]) -> Tensor:
     """Return 1/2 sum of ||w - w^g||^2 over two lists of tensors in the same order.
 
-    Source: FedProx (Li T. et al., MLSys 2020), eq. 2, without its factor mu.
+    w^g gets no gradient. Source: FedProx (Li T. et al., MLSys 2020), eq. 2, without its factor mu.
     """
     # One flat vector costs a few kernels; a loop over tensors costs several for each of them.
     local = torch.cat([parameter.flatten() for parameter in parameters])
     received = torch.cat([parameter.flatten() for parameter in global_parameters])
-    return 0.5 * (local - received).square().sum()
+    return 0.5 * (local - received.detach()).square().sum()
 
 
 def cosine_mse(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:

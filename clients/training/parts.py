@@ -7,7 +7,6 @@ does not get a fixed part, so that neither momentum nor weight decay changes it.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 BODY, HEAD, ALL = "body", "head", "all"
@@ -50,13 +49,17 @@ def training_only(model: nn.Module, part: str) -> Iterator[None]:
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Keep BatchNorm's running statistics unchanged; the normalisation of batches is as usual."""
+    """Keep BatchNorm's running statistics unchanged; the normalisation of batches is as usual.
+
+    Inside the block the layers update copies, so that the gradients of what it computes may also be
+    taken after it.
+    """
     layers = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
-    kept = [[buffer.clone() for buffer in layer.buffers()] for layer in layers]
+    kept = [(m, name, own) for m in layers for name, own in m.named_buffers(recurse=False)]
+    for layer, name, own in kept:
+        setattr(layer, name, own.clone())
     try:
         yield
     finally:
-        with torch.no_grad():
-            for layer, buffers in zip(layers, kept, strict=True):
-                for buffer, value in zip(layer.buffers(), buffers, strict=True):
-                    buffer.copy_(value)
+        for layer, name, own in kept:
+            setattr(layer, name, own)

@@ -38,6 +38,7 @@ from fedapp.runtime.personal_models import own_model
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from fedapp.runtime.used_files import check_extension
+from strategies.rounds.base import ClientStrategy
 from strategies.rounds.client_evaluation import summarise_clients
 from strategies.rounds.federation import Federation
 
@@ -130,6 +131,7 @@ def _for_kept_models(run: RunDirectory, process: ProcessContext) -> _Sent:
         raise UserError(f"run '{run.name}' has no round, so its clients have no models")
     last, extras = rounds[-1], {}
     if process.personal is None:
+        _check_nothing_else_is_sent(process)
         load_weights(process.model, run)
         arrays = to_arrays(process.slot.shared)
     else:
@@ -140,6 +142,17 @@ def _for_kept_models(run: RunDirectory, process: ProcessContext) -> _Sent:
             strategy.load_state(state)
         extras = strategy.evaluation_extras(range(process.config.num_clients))
     return _Sent(arrays, last["round"], last.get("lr", 0.0), extras, run.state_key())
+
+
+def _check_nothing_else_is_sent(process: ProcessContext) -> None:
+    """Raise UserError if clients get something for their tests that a run does not save."""
+    kind = process.method.server.kind
+    if kind.evaluation_extras is not ClientStrategy.evaluation_extras:
+        raise UserError(
+            f"the server of method '{process.config.method}' ({kind.__name__}) sends clients more "
+            "than the model for their tests (evaluation_extras), which a run does not save; have "
+            "the clients keep it in their states"
+        )
 
 
 def _test_clients(

@@ -1,8 +1,7 @@
 """The commands that analyse finished runs: their models, their clients, their traffic.
 
-`analyse`, `personalise` and `calibrate` work in this process, without Flower, so they need no
-federation, but the clients' data or what the run has asked their hosts for. Slow imports are
-inside the commands, so that `--help` is fast.
+`analyse` works in this process, without Flower, so it needs no federation, but the clients' data.
+Slow imports are inside the commands, so that `--help` is fast.
 """
 
 import json
@@ -12,10 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedapp.cli.options import AsJson, show, write_png
-from fedapp.config.overrides import read_overrides
-from fedapp.core.errors import printable
-from fedapp.results.formatting import clients_headline, percent
+from fedapp.cli.options import AsJson, check_run_directories, show, write_png
+from fedapp.results.formatting import percent
 
 Plot = Annotated[Path | None, typer.Option(help="PNG file for a plot of accuracy against MB.")]
 WithRounds = Annotated[bool, typer.Option("--json", help="Print JSON, including every round.")]
@@ -72,7 +69,7 @@ def analyse(
 
     Example: fedapp analyse runs/a runs/b -m "alignment norms" --plots figures
     """
-    _check_run_directories(*runs)
+    check_run_directories(*runs)
     from fedapp.analysis.session import AnalysisRequest, analyse_runs
     from fedapp.results.folders import check_writable
     from fedapp.results.plots.measure_plots import drawn, write_figures
@@ -86,14 +83,6 @@ def analyse(
         for path in write_figures(drawn(list(found.items())), plots):
             print(f"wrote {path.absolute()}", file=sys.stderr)
     _show_figures(found, words.split(), rounds or [], as_json)
-
-
-def _check_run_directories(*runs: Path) -> None:
-    """Raise UserError if one is no run directory, before the imports that take seconds."""
-    from fedapp.results.folders import existing
-
-    for run in runs:
-        existing(run)
 
 
 def _show_figures(
@@ -112,120 +101,6 @@ def _show_figures(
         for name in names
     ]
     show("Measures: means over clients, and of the global model", rows, False)
-
-
-def personalise(
-    run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="finetune-* keys, data-dir, download, device, threads, beta, tau, batch-size, "
-            "test-batch-size, state-dir; all other keys are the run's.",
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None, typer.Option(help="New folder for the clients' models, as safetensors.")
-    ] = None,
-    client: Annotated[
-        int | None, typer.Option(help="Only this client, such as that of this host.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Test the clients' personal models, and export them; writes RUN/personal.json.
-
-    Every client fine-tunes the run's final model; where the method has models of the clients' own,
-    these are taken as the clients have kept them (keep-state=true).
-
-    Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
-    """
-    _check_run_directories(run)
-    from fedapp.analysis.personalise import personalise as test_personal_models
-    from fedapp.core.files import json_text
-
-    found = test_personal_models(run, read_overrides(config or []), export, client)
-    if as_json:
-        print(json_text(found, 2), end="")
-        return
-    settings = {key: str(value) for key, value in found.items() if key.startswith("finetune-")}
-    tested = clients_headline(found) if client is None else _of_client(client, found)
-    lines: list[tuple[str, Any]] = [*settings.items(), *tested]
-    show(f"Personal models of {run.name}", [{"": k, "value": v} for k, v in lines], False)
-
-
-def _of_client(client: int, found: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return what was found of a single client."""
-    scores = found["clients"][client]
-    accuracy = percent(scores["accuracy"] if scores["examples"] else None)
-    return [("Client", client), ("Own test images", scores["examples"]), ("Accuracy", accuracy)]
-
-
-def calibrate(
-    run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
-    features: Annotated[int, typer.Option(help="Virtual features per class.")] = 500,
-    epochs: Annotated[int, typer.Option(help="Epochs of the head on them.")] = 10,
-    lr: Annotated[float, typer.Option(help="Learning rate of the head.")] = 0.01,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", "-c", help="data-dir, download, device, threads; others are the run's."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Retrain the head of a run's final model on virtual features of all classes (CCVR).
-
-    Writes RUN/calibrated.safetensors and RUN/calibration.json. Where the clients' data are on their
-    own hosts, the run must have been trained with class-statistics=true.
-
-    Example: fedapp calibrate runs/NAME
-    """
-    _check_run_directories(run)
-    from fedapp.analysis.calibrate import Retraining
-    from fedapp.analysis.calibrate import calibrate as retrain
-    from fedapp.core.files import json_text
-
-    found = retrain(run, read_overrides(config or []), Retraining(features, epochs, lr))
-    if as_json:
-        print(json_text(found, 2), end="")
-        return
-    rows = [
-        {"head": f"{when} calibration", "accuracy": percent(found[when]["accuracy"])}
-        for when in ("before", "after")
-    ]
-    show(f"Calibrated head of {run.name}", rows, False)
-
-
-def classify(
-    run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
-    files: Annotated[list[Path], typer.Argument(help="Image files.")],
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
-    calibrated: Annotated[
-        bool, typer.Option("--calibrated", help="With the head of `fedapp calibrate`.")
-    ] = False,
-    personal: Annotated[
-        Path | None, typer.Option(help="A client's model, of `fedapp personalise --export`.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the class of each image by the final global model of a run, or by a client's own.
-
-    Example: fedapp classify runs/NAME photos/*.jpg
-    """
-    _check_run_directories(run)
-    from fedapp.analysis.classify import BATCH_NOTE, TrainedModel
-    from fedapp.results.run_directory import RunDirectory
-
-    trained = TrainedModel.of(RunDirectory.load(run), device, calibrated, personal)
-    guesses = trained.classify(files)
-    if trained.depends_on_batch:
-        print(f"note: {BATCH_NOTE}", file=sys.stderr)
-    rows = [
-        {"image": printable(file), "class": guess.label, "score": round(guess.score, 4)}
-        for file, guess in zip(files, guesses, strict=True)
-    ]
-    show("Classes", rows, as_json)
 
 
 def traffic(
@@ -272,7 +147,7 @@ def features(
 
     Example: fedapp features runs/feddor
     """
-    _check_run_directories(run)
+    check_run_directories(run)
     from fedapp.analysis.feature_map import draw, features_of
     from fedapp.results.run_directory import RunDirectory
 

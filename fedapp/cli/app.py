@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 
 import fedapp
-from fedapp.cli import analysis, deployment, experiments, papers, reproduce, results, run, tables
+from fedapp.cli import (
+    analysis,
+    deployment,
+    experiments,
+    models,
+    papers,
+    reproduce,
+    results,
+    run,
+    tables,
+)
 from fedapp.cli.options import Command
 from fedapp.cli.state import app as state_app
 from fedapp.core.errors import UserError
@@ -26,9 +36,9 @@ PANELS = {  # the groups of `fedapp --help`
         results.watch,
         results.compare,
         analysis.analyse,
-        analysis.personalise,
-        analysis.calibrate,
-        analysis.classify,
+        models.personalise,
+        models.calibrate,
+        models.classify,
         analysis.traffic,
         analysis.features,
     ),

@@ -160,3 +160,11 @@ def write_png(figure: Figure, path: Path) -> None:
 
     write_named(path, png(figure), "a PNG file")
     print(f"wrote {path.absolute()}", file=sys.stderr)
+
+
+def check_run_directories(*runs: Path) -> None:
+    """Raise UserError if one is no run directory, before the imports that take seconds."""
+    from fedapp.results.folders import existing
+
+    for run in runs:
+        existing(run)

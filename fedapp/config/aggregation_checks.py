@@ -19,6 +19,8 @@ from strategies.rounds.quantised import WHOLE
 from strategies.rounds.robust import Rule
 from strategies.secure.messages import FEWEST
 
+_FINE = 8  # bits of a value that rounding changes little in a single update, too
+
 
 def check_aggregation(config: RunConfig, row: Method) -> None:
     """Raise UserError if the method or the cohort does not allow a robust or private mean."""
@@ -67,6 +69,13 @@ def check_upload_bits(config: RunConfig, row: Method) -> None:
         raise UserError(
             f"run-config key 'upload-bits' is {config.upload_bits}, but with secure-aggregation "
             f"nodes send masked sums of 64 bits per value: set it to {WHOLE}"
+        )
+    other = "dp-clip" if config.dp_clip else f"aggregation '{config.aggregation}'"
+    if (config.dp_clip or config.aggregation != "mean") and config.upload_bits < _FINE:
+        raise UserError(
+            f"run-config key 'upload-bits' is {config.upload_bits}, but only the mean of many "
+            f"updates is right with so few bits, not what {other} makes of each of them: set it to "
+            f"{_FINE} or {WHOLE}"
         )
 
 

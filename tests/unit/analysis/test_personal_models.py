@@ -126,6 +126,17 @@ def test_a_clients_model_is_used_by_the_command_and_a_wrong_file_is_refused(tmp_
         TrainedModel.of(run, personal=file)
 
 
+def test_the_head_of_a_written_model_has_an_accuracy_of_its_own(tmp_path):
+    run = run_of(tmp_path, "fedproto", partition="dirichlet")
+    call = ["personalise", str(run.path), "--export", str(tmp_path / "models")]
+    shown = " ".join(CliRunner().invoke(app, call).stdout.split())
+    rows = personalise(run.path, {})["clients"].values()
+    mean = 100 * np.mean([row["accuracy_head"] for row in rows if row["examples"]])
+    assert mean != pytest.approx(100 * np.mean([row["accuracy"] for row in rows]))
+    assert f"The written models, by their heads {mean:.1f} %" in shown
+    assert "heads" not in CliRunner().invoke(app, call[:2]).stdout
+
+
 def trained_metadata(file):
     from safetensors import safe_open
 

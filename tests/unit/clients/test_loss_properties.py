@@ -271,11 +271,13 @@ def test_proximal_gradient_is_the_distance_from_the_received_model() -> None:
     received = [torch.zeros(2, 3), torch.tensor([1.0, -1.0])]
     weights = [torch.arange(1.0, 7.0).view(2, 3), torch.tensor([0.5, 0.5])]
     weights = [weight.requires_grad_() for weight in weights]
+    received = [anchor.requires_grad_() for anchor in received]  # pFedMe's anchor is trained, too
     penalty = losses.proximal(iter(weights), iter(received))
     assert penalty.item() == pytest.approx(0.5 * (91 + 0.25 + 2.25))
-    gradients = torch.autograd.grad(penalty, weights)
+    gradients = torch.autograd.grad(penalty, weights, retain_graph=True)
     for gradient, weight, anchor in zip(gradients, weights, received, strict=True):
         assert torch.equal(gradient, weight - anchor)
+    assert torch.autograd.grad(penalty, received, allow_unused=True) == (None, None)
 
 
 def test_zero_features_have_a_finite_norm_gradient() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from in_process import ROOT, settings, train_one
 
+from fedapp.analysis.personalise import personalise
 from fedapp.cli import method_pages
 from fedapp.config import extensions
 from fedapp.config.paper_settings import GUESS
@@ -94,6 +95,38 @@ METHODS["noisy"] = Method("", "", client=ClientSpec(Noisy))
         train_one(tmp_path / name, method="noisy").model_path.read_bytes() for name in "ab"
     )
     assert one == other
+
+
+def test_so_are_those_of_its_test_which_knows_the_round(named, tmp_path):
+    text = """
+class Sampled(LocalClient):
+    def scores(self):
+        drawn, number = float(torch.rand(())), float(self.server_round)
+        return {**super().scores(), "accuracy_drawn": drawn, "accuracy_round": number}
+"""
+    add(named, f'{IMPORTS}{text}METHODS["sampled"] = Method("", "", client=ClientSpec(Sampled))\n')
+    runs = [train_one(tmp_path / n, method="sampled", client_eval_every=1) for n in "ab"]
+    one, other = (run.rounds() for run in runs)
+    drawn = [row["client_accuracy_drawn_mean"] for row in one]
+    assert drawn == [row["client_accuracy_drawn_mean"] for row in other]
+    assert drawn[0] != drawn[1]
+    assert [row["client_accuracy_round_mean"] for row in one] == [1.0, 2.0]
+
+
+def test_what_the_server_sends_for_tests_only_is_not_there_after_the_run(named, tmp_path):
+    text = """
+class Sending(FedAvg):
+    def evaluation_extras(self, clients):
+        return {"own": {"a": np.ones(3)}}
+"""
+    row = 'server=ServerSpec(Sending), client=ClientSpec(Kept), exchange=Exchange(keeps="it")'
+    kept = "from clients.personal_model import PersonalClient as Kept\n"
+    kept += "from fedapp.methods import CLIENT_MEAN\n"
+    row += ", accuracy=CLIENT_MEAN"
+    add(named, f'{IMPORTS}{kept}{text}METHODS["sending"] = Method("", "", {row})\n')
+    run = train_one(tmp_path, method="sending", keep_state=True)
+    with pytest.raises(UserError, match=r"\(Sending\) sends clients more than the model"):
+        personalise(run.path, {})
 
 
 def test_a_rule_may_return_another_type_of_numbers(named, tmp_path):

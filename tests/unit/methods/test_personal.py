@@ -288,3 +288,5 @@ def test_still_statistics_stay_while_batches_are_normalised():
     assert torch.equal(layer.running_mean, before)
     assert int(layer.num_batches_tracked) == 0
     assert abs(float(out.mean().detach())) < 1e-5
+    out.pow(3).sum().backward()  # possible also after the block
+    assert layer.weight.grad.abs().min() > 0

@@ -176,6 +176,13 @@ def test_fedrod_is_the_same_loop_written_in_plain_pytorch(tmp_path):
     assert loss == pytest.approx(ce(logits + head(features), labels).item(), rel=1e-3)
 
 
+def test_the_steps_of_fedrods_own_head_are_clipped_too(tmp_path):
+    process = process_of("fedrod", local_epochs=1, clip_norm=1e-3, momentum=0.0, weight_decay=0.0)
+    update = trained(process, tmp_path, [1])
+    moved = np.sqrt(sum(np.square(array).sum() for array in update.state.values()))
+    assert 0 < moved <= 1.001 * LR * 1e-3 * update.training.steps
+
+
 def test_fedala_learns_its_shares_as_written_in_plain_pytorch(tmp_path):
     process = process_of("fedala", fedala_eta=5.0, fedala_data=1.0)
     start = process.new_model()
