@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes the certificates and keys of the compose federation in docker/certificates/. If they exist, it
+# Makes the certificates and keys of the compose federation in docker/certificates/all/. If they exist, it
 # changes nothing. It needs fedapp (`make set-up` or the image); compose.yaml runs it in the image.
 set -eu
-folder=${1:-$(dirname "$0")/certificates}
+folder=${1:-$(dirname "$0")/certificates/all}
 nodes=${2:-4}
 [ -e "$folder/node-$((nodes - 1)).pub" ] && exit 0 # the last file that is made
 if [ -e "$folder/ca.key" ]; then

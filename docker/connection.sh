@@ -1,4 +1,4 @@
-# Sourced by register.sh and run.sh: writes Flower's connection "federation" to the SuperLink at SUPERLINK_CONTROL.
+# Sourced by register.sh, run.sh and flwr.sh: writes Flower's connection "federation" to the SuperLink at SUPERLINK_CONTROL.
 set -eu
 mkdir -p "$FLWR_HOME"
 cat > "$FLWR_HOME/config.toml" <<END

@@ -7,6 +7,7 @@ training would differ from the server's configuration.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -129,12 +130,20 @@ class _Answered:
     def log_nodes(self) -> None:
         """Log how many nodes host how many clients, and on several hosts the name of each node."""
         total = sum(self.examples.values())
-        text = "%d nodes host %d clients with %d examples"
-        log.info(text, len(self.identities), self.num_clients, total)
+        text, devices = "%d nodes host %d clients with %d examples%s", self._devices()
+        log.info(text, len(self.identities), self.num_clients, total, devices)
         if self._on_several_hosts():
             nodes = sorted(self.identities.items(), key=lambda each: each[1]["partition-id"])
             for node, identity in nodes:
                 log.info(_name(node, identity))
+
+    def _devices(self) -> str:
+        """Return how many nodes train on which device; "" if all do on CPUs."""
+        counts = Counter(
+            str(identity.get("device", "cpu")) for identity in self.identities.values()
+        )
+        words = ", ".join(f"{count} on {device}" for device, count in sorted(counts.items()))
+        return f" ({words})" if set(counts) != {"cpu"} else ""
 
     def federation(self) -> Federation:
         """Return the federation of these nodes; on several hosts the nodes have names."""

@@ -1,11 +1,15 @@
 """The container files promise things that a typing error breaks in silence: keys, users, TLS."""
 
+import os
 import re
 import shutil
 import subprocess
 
 import pytest
 import yaml
+from flwr.common.config import parse_config_args
+from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from project_tree import ROOT
 
 DOCKER = ROOT / "docker"
@@ -108,6 +112,50 @@ def test_a_service_finds_the_programs_that_flower_starts_by_name(unit):
     assert re.search(rf"^Environment=PATH={folder}:/usr", text, re.MULTILINE)
     state = re.search(r"^StateDirectory=(\S+)$", text, re.MULTILINE).group(1)
     assert f"PYTHONPYCACHEPREFIX=/var/lib/{state}/" in text
+
+
+def superlink_options(command: list[str]) -> None:
+    """Let Flower read a SuperLink's command; it ends the program for an unknown option."""
+    found = _parse_args_run_superlink().parse_args(command[1:])
+    assert (command[0].rpartition("/")[2], found.enable_supernode_auth) == (
+        "flower-superlink",
+        True,
+    )
+    assert found.fleet_api_address == "0.0.0.0:9092"
+
+
+def supernode_options(command: list[str], partition: int) -> None:
+    """Let Flower read a SuperNode's command, and the node-config in it."""
+    found = _parse_args_run_supernode().parse_args(command[1:])
+    assert (command[0].rpartition("/")[2], found.superlink) == ("flower-supernode", "host:9092")
+    node = parse_config_args([found.node_config])
+    assert (node["partition-id"], node["worker"]) == (partition, "warm")
+
+
+def unit_command(name: str, **values: str) -> list[str]:
+    """Return the program and arguments of a systemd unit, each ${NAME} as one argument."""
+    text = (DOCKER / "systemd" / name).read_text().replace("\\\n", " ")
+    words = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)[1].replace("%i", "1").split()
+    return [values[word[2:-1]] if word.startswith("${") else word for word in words]
+
+
+def test_flower_knows_the_options_of_the_superlink(services):
+    superlink_options(services["superlink"]["command"])
+    superlink_options(unit_command("fedapp-superlink.service"))
+
+
+def test_flower_knows_the_options_of_the_supernodes(tmp_path):
+    program = tmp_path / "flower-supernode"
+    program.write_text('#!/bin/sh\nprintf \'%s\\0\' "$0" "$@"\n')
+    program.chmod(0o755)
+    path, more = f"{tmp_path}:{os.environ['PATH']}", "data-dir='/my data'"
+    variables = {"PATH": path, "SUPERLINK": "host:9092", "NODE_CONFIG": more}
+    shell = ["sh", str(DOCKER / "node.sh"), "3", "4"]
+    done = subprocess.run(shell, env=variables, capture_output=True, text=True, check=True)
+    supernode_options(done.stdout.split("\0")[:-1], 3)
+    config = 'partition-id=1 num-partitions=4 worker="warm"'
+    values = {"SUPERLINK": "host:9092", "PORT": "9094", "NODE_CONFIG": config}
+    supernode_options(unit_command("fedapp-supernode@.service", **values), 1)
 
 
 @pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"]])

@@ -1,5 +1,6 @@
 """Lost nodes are named as soon as anybody knows, and stragglers are not asked twice."""
 
+import logging
 import time
 
 import pytest
@@ -124,6 +125,21 @@ def test_a_node_that_does_not_answer_before_round_1_is_named():
     )
     with pytest.raises(UserError, match=sentence):
         wait_for_nodes(FaultyGrid(), 10, {}, 2)
+
+
+def test_the_log_says_how_many_nodes_train_on_a_gpu(caplog):
+    class OneGPU(InProcessGrid):
+        def answer(self, message):
+            reply = super().answer(message)
+            if message.metadata.dst_node_id == 101:
+                reply.content["identity"]["device"] = "cuda"
+            return reply
+
+    for kind, devices in ((OneGPU, " (2 on cpu, 1 on cuda)"), (InProcessGrid, "")):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            wait_for_nodes(kind(settings(num_clients=10), 3), 10, {}, 30)
+        assert f"examples{devices}\n" in caplog.text
 
 
 def test_a_node_that_is_lost_before_round_1_may_come_back():
