@@ -20,7 +20,7 @@ from torch import nn
 from clients.training.arrays import load_arrays
 from fedapp.config.resolve import parse_config
 from fedapp.data.batches.in_memory import ClientBatches
-from fedapp.data.datasets import Dataset
+from fedapp.data.dataset import Dataset
 from fedapp.results import checkpoint
 from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory

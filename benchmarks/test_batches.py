@@ -20,7 +20,7 @@ from runs_in_turn import markdown
 from torch import nn
 
 from fedapp.config.resolve import parse_config
-from fedapp.data.datasets import Dataset
+from fedapp.data.dataset import Dataset
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
 

@@ -25,6 +25,7 @@ from fedapp.core.errors import UserError, full_memory_explained
 from fedapp.core.extension_files import own_mistakes_explained
 from fedapp.core.log import configure
 from fedapp.core.plugins import plugin
+from fedapp.data.datasets import incomplete
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
 from fedapp.runtime import callbacks
@@ -34,6 +35,7 @@ from fedapp.runtime.opening import check_name, opened_run
 from fedapp.runtime.privacy import PrivacyBudget
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.recorder import Recorder
+from fedapp.runtime.safe_callback import SafeCallback
 from fedapp.runtime.server import train
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:
             log.info("partition: %s", note)
+        if note := incomplete(process.data.dataset, config.pool_data is True):
+            log.warning(note)
         with opened_run(config, run_config, process.data.hash) as (directory, saved):
             directory.write_partition(*process.data.class_counts(), process.data.hash)
             calls, origins = callbacks_of(grid, config, directory, own), config.origins(run_config)
@@ -109,6 +113,5 @@ def callbacks_of(
 def user_callbacks(names: str) -> list[Callback]:
     """Return the callbacks that the key `callbacks` names; raises UserError for a wrong name."""
     return [
-        callbacks.SafeCallback(name, plugin("fedapp.callbacks", name, Callback))
-        for name in names.split()
+        SafeCallback(name, plugin("fedapp.callbacks", name, Callback)) for name in names.split()
     ]

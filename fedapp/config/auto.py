@@ -11,20 +11,12 @@ from typing import Any
 from fedapp.config import paper_settings as papers
 from fedapp.config.paper_settings import Setting
 from fedapp.config.run_config import RunConfig
-from fedapp.data.datasets import DATASETS
+from fedapp.data.datasets import DATASETS, computes_statistics, settings_name
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.methods.row import USUAL_TEMPERATURES, Method
 from fedapp.methods.table import BUILT_IN
 from fedapp.models.backbones import BackboneProperty, fitting_backbones
 from fedapp.models.groups import MODEL_GROUPS
-
-
-def settings_name(dataset: str) -> str:
-    """Return the name of a data set in the settings; a hub data set has its name's last part.
-
-    hub:uoft-cs/cifar10 is cifar10, and hub:zalando-datasets/fashion_mnist is fashion-mnist.
-    """
-    return dataset.partition("/")[2].partition(":")[0].replace("_", "-") or dataset
 
 
 def _streams(name: str) -> bool:
@@ -84,8 +76,10 @@ def partition_settings(config: RunConfig) -> dict[str, Any]:
     pools = config.pool_data
     if pools == "auto":
         pools = pools_data(config.partition)
+    noisy = config.dp_noise if config.dp_noise != "auto" else config.dp_epsilon
+    hides = bool(noisy) and computes_statistics(config.dataset)
     return {
-        "normalisation": "symmetric" if pools else "dataset",
+        "normalisation": "symmetric" if pools or hides else "dataset",
         "classes_per_client": papers.CLASSES_PER_CLIENT.get(settings_name(config.dataset), 2),
         "pool_data": pools,
         "partition_seed": PARTITION_SEED if pools else config.seed,

@@ -122,7 +122,7 @@ class PartitionKeys(Keys):
         "auto", description="seed of the partition; auto: the run's seed, or 1 for pooled data"
     )
     stochastic_every: Unsigned = Field(
-        0, description="rounds after which every client lacks another of its classes; 0: never"
+        0, description="rounds after which the class that every client lacks is drawn anew; 0: none"
     )
     stochastic_from: Count = Field(1, description="first round in which clients lack a class")
 

@@ -5,18 +5,15 @@ standard deviation for normalisation. scikit-learn's digits need no download, so
 anywhere. Image folders are for a user's own data.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import OWN, UserError, unknown
-from fedapp.data.image_format import ImageFormat
+from fedapp.data.dataset import Dataset
+from fedapp.data.readers.cache import with_digest
 from fedapp.data.readers.digits import read_digits
-from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.hub import PREFIX, read_hub
 from fedapp.data.readers.imagenet import LAYOUT, read_imagenet100
 from fedapp.data.readers.images import IMAGE_FOLDERS, load_image_folder
@@ -31,76 +28,7 @@ from fedapp.data.readers.public import (
     TINY_IMAGENET,
     PublicFiles,
 )
-from fedapp.data.readers.sources import Images, Joined, Origin
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A data set in memory; arrays may be mapped from files, copy-on-write.
-
-    Attributes:
-        name: key in `DATASETS`.
-        classes: class names, by label.
-        mean: of each channel of the training images, on the scale 0..1.
-        std: of each channel of the training images, on the scale 0..1.
-        train_images: uint8 [n, H, W, channels].
-        train_labels: int64 [n].
-        test_images: uint8 [m, H, W, channels].
-        test_labels: int64 [m].
-        pools_test: whether pooling includes the test images.
-    """
-
-    name: str
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    train_images: Images = field(repr=False)
-    train_labels: np.ndarray = field(repr=False)
-    test_images: Images = field(repr=False)
-    test_labels: np.ndarray = field(repr=False)
-    pools_test: bool = True
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes C."""
-        return len(self.classes)
-
-    @property
-    def channels(self) -> int:
-        """Number of colour channels, 1 or 3."""
-        return int(self.train_images.shape[3])
-
-    @property
-    def image_size(self) -> int:
-        """Side of the square images in pixels."""
-        return int(self.train_images.shape[1])
-
-    @property
-    def image_format(self) -> ImageFormat:
-        """What a model that was trained on this data set takes and says."""
-        return ImageFormat(self.classes, self.mean, self.std, self.image_size, self.channels)
-
-    def classes_hash(self) -> str:
-        """Return a hash of the class names in their order, which defines the labels."""
-        return hashlib.sha256("\n".join(self.classes).encode()).hexdigest()[:16]
-
-    def pooled(self) -> "Dataset":
-        """Return the data set whose two splits both have all images, training images first."""
-        if not self.pools_test:
-            return replace(self, test_images=self.train_images, test_labels=self.train_labels)
-        first, second = self.train_images, self.test_images
-        images: Images = Joined(first, second)
-        if isinstance(first, EncodedImages) and isinstance(second, EncodedImages):
-            images = first.joined(second)
-        labels = np.concatenate([self.train_labels, self.test_labels])
-        return replace(
-            self, train_images=images, train_labels=labels, test_images=images, test_labels=labels
-        )
-
-    def symmetric(self) -> "Dataset":
-        """Return the data set with a mean and deviation that normalise images to -1..1."""
-        half = (0.5,) * self.channels
-        return replace(self, mean=half, std=half)
+from fedapp.data.readers.sources import Origin
 
 
 @dataclass(frozen=True)
@@ -120,6 +48,8 @@ class DatasetInfo:
         bundled: whether a dependency brings the images, so that no file is read or downloaded.
         takes_photos: whether `read` scales images and holds test images out, as `Origin` asks.
         stretches: whether images of all shapes are scaled to squares, without keeping their ratio.
+        computes_statistics: whether mean and deviation are those of these training images, not
+            published numbers.
         train_images: number of training images, 0 if the files determine it.
         test_images: number of test images, 0 if the files determine it.
     """
@@ -135,6 +65,7 @@ class DatasetInfo:
     bundled: bool = False
     takes_photos: bool = False
     stretches: bool = False
+    computes_statistics: bool = True
     train_images: int = 0
     test_images: int = 0
 
@@ -149,11 +80,25 @@ def row_name(name: str) -> str:
     return HUB if name.startswith(PREFIX) else name
 
 
+def settings_name(dataset: str) -> str:
+    """Return the name of a data set in the settings; a hub data set has its name's last part.
+
+    hub:uoft-cs/cifar10 is cifar10, and hub:zalando-datasets/fashion_mnist is fashion-mnist.
+    """
+    return dataset.partition("/")[2].partition(":")[0].replace("_", "-") or dataset
+
+
 def find_dataset(name: str) -> DatasetInfo:
     """Return the row of a data set; raises UserError for an unknown name."""
     if row_name(name) not in DATASETS:
         raise unknown("dataset", name, DATASETS, OWN)
     return DATASETS[row_name(name)]
+
+
+def computes_statistics(name: str) -> bool:
+    """Return whether a data set is normalised by numbers of its own images; of unknown ones too."""
+    info = DATASETS.get(row_name(name))
+    return info is None or info.computes_statistics
 
 
 def load_dataset(name: str, data_dir: str = "", download: bool = False, **options: Any) -> Dataset:
@@ -172,7 +117,7 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False, **option
     info, origin = find_dataset(name), Origin(name, data_dir, download, **options)
     check_photo_keys(name, origin.image_size, origin.test_share)
     try:
-        arrays = dict(info.read(origin))
+        arrays = with_digest(dict(info.read(origin)))
     except OSError as error:
         location = f"data-dir {data_dir}" if data_dir else "the cache folder"
         raise UserError(
@@ -183,7 +128,18 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False, **option
     _check_encoding(name, names)
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
-    return Dataset(name, names, mean, std, **arrays, pools_test=info.pools_test)
+    digest = str(arrays.pop("digest", ""))
+    known = DATASETS.get(settings_name(name), info)  # a copy on the hub is pooled as the original
+    return Dataset(name, names, mean, std, **arrays, pools_test=known.pools_test, digest=digest)
+
+
+def incomplete(data: Dataset, pooled: bool) -> str:
+    """Return in words how many training images a copy of a known size lacks; "" if none."""
+    info, found = DATASETS.get(settings_name(data.name)), len(data.train_images)
+    expected = 0 if info is None else info.pooled_images if pooled else info.train_images
+    if found >= expected:
+        return ""
+    return f"'{data.name}' has {expected:,} images to divide, but this copy has {found:,}"
 
 
 def _check_encoding(dataset: str, classes: Sequence[str]) -> None:
@@ -222,6 +178,7 @@ def _read_images(origin: Origin) -> Arrays:
 def _public(files: PublicFiles, source: str, layout: str, **more: Any) -> DatasetInfo:
     """Return the row of a data set in its published files."""
     side = files.image_shape[0]
+    more["computes_statistics"] = not files.mean
     return DatasetInfo(files.num_classes, side, source, layout, files.read, **more)
 
 
@@ -229,7 +186,7 @@ HUB = f"{PREFIX}OWNER/NAME"
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
         10, 8, "scikit-learn (installed with fedapp)", "nothing", read_digits,
-        train_images=1_438, test_images=359, bundled=True,
+        train_images=1_438, test_images=359, bundled=True, computes_statistics=False,
     ),
     "cifar10": _public(
         CIFAR10, "Krizhevsky, 2009: photos", "cifar-10-batches-py/",
@@ -260,7 +217,7 @@ DATASETS: dict[str, DatasetInfo] = {
     ),
     "imagenet100": DatasetInfo(
         100, 224, "100 classes of ImageNet (Deng et al., 2009), decoded while training",
-        LAYOUT, read_imagenet100, lists_classes=True, streams=True,
+        LAYOUT, read_imagenet100, lists_classes=True, streams=True, computes_statistics=False,
     ),
     "flowers102": _public(
         FLOWERS102, "Nilsback and Zisserman, 2008: photos, scaled to 64x64",

@@ -2,8 +2,6 @@
 
 import logging
 import time
-import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import torch
 
 from clients.training.arrays import load_arrays
-from fedapp.core.files import json_text, try_write, write_atomically
+from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
 from fedapp.results import progress
@@ -25,6 +23,7 @@ from fedapp.results.trackers import Tracker
 from fedapp.runtime.callback import ActiveRun, Callback
 from fedapp.runtime.evaluation import Evaluation, evaluate_classes
 from strategies.rounds.interruption import uninterrupted
+from strategies.rounds.records import PRIVATE
 
 log = logging.getLogger(__name__)
 
@@ -176,11 +175,19 @@ class FinalModel(Callback):
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the file; without it the run has failed, and an earlier end's model is removed."""
-        if not try_write("model.safetensors", lambda: self._save(run)):
-            if run.strategy.newest is not None:  # else no round was trained after that end
-                with suppress(OSError):
-                    run.directory.model_path.unlink(missing_ok=True)
+        try:
+            if try_write("model.safetensors", lambda: self._save(run)):
+                return
             _incomplete(run, summary, "model.safetensors")
+        except KeyboardInterrupt:
+            self._remove(run)
+            raise
+        self._remove(run)
+
+    def _remove(self, run: ActiveRun) -> None:
+        if run.strategy.newest is not None:  # else no round was trained after that end
+            with suppress(OSError):
+                run.directory.model_path.unlink(missing_ok=True)
 
     def _save(self, run: ActiveRun) -> None:
         """Save the model that the method evaluates.
@@ -218,70 +225,6 @@ class Report(Callback):
         log.info(progress.summary_text(summary, run.directory.path))
 
 
-class SafeCallback(Callback):
-    """Wraps a user's callback: after its first error, which is reported, it is not called again."""
-
-    def __init__(self, name: str, callback: Callback) -> None:
-        """Wrap a callback; `name` is its name in the configuration."""
-        self.name, self.callback, self.failed = name, callback, False
-
-    def run_begins(self, run: ActiveRun) -> None:
-        """Call the callback's hook."""
-        self._call(lambda: self.callback.run_begins(run))
-
-    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
-        """Call the callback's hook."""
-        self._call(lambda: self.callback.round_ends(run, row), row)
-
-    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Call the callback's hook, and record a failure in the summary."""
-        self._call(lambda: self.callback.run_ends(run, summary), summary)
-        if self.failed:
-            summary.setdefault("failed_callbacks", []).append(self.name)
-
-    def close(self) -> None:
-        """Call the callback's hook."""
-        self._call(self.callback.close)
-
-    def _call(self, hook: Callable[[], None], record: dict[str, Any] | None = None) -> None:
-        if self.failed:
-            return
-        before = dict(record or {})
-        try:
-            hook()
-            _check_values(record or {})
-        except Exception as error:
-            self.failed = True
-            if record is not None:
-                _restore(record, before)
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{frame.filename}, line {frame.lineno}"
-            log.error(f"callback '{self.name}' is not called any more: {error!r} in {where}")
-
-
-def _check_values(record: dict[str, Any]) -> None:
-    """Raise `TypeError` with the key of the first value that JSON cannot represent."""
-    for key, value in record.items():
-        if not _is_writable(value):
-            raise TypeError(f"JSON cannot hold {key!r}, which is of type {type(value).__name__}")
-
-
-def _is_writable(value: object) -> bool:
-    try:
-        json_text({"value": value})
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
-def _restore(record: dict[str, Any], before: dict[str, Any]) -> None:
-    """Restore the values that cannot be written, or remove them; other added values stay."""
-    for key in [key for key, value in record.items() if not _is_writable(value)]:
-        record.pop(key)
-        if key in before:
-            record[key] = before[key]
-
-
 def _incomplete(run: ActiveRun, summary: dict[str, Any], file: str) -> None:
     """Let a completed run count as failed because a file of its results cannot be written."""
     if summary["status"] == "completed":
@@ -293,6 +236,6 @@ def _incomplete(run: ActiveRun, summary: dict[str, Any], file: str) -> None:
 
 
 def _server_tensors(run: ActiveRun) -> dict[str, torch.Tensor]:
-    """Return the server's own tensors if clients keep their models: prototypes, a header."""
+    """Return the server's tensors if clients keep their models, but none about single clients."""
     arrays = {**run.arrays, **run.strategy.state()}
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {n: torch.from_numpy(a) for n, a in arrays.items() if not n.startswith(PRIVATE)}

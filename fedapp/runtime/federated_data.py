@@ -19,7 +19,7 @@ from fedapp.core.rng import Stream, torch_rng, torch_seed
 from fedapp.data.batches.in_memory import ClientBatches, batch_bounds, full_batch_bounds
 from fedapp.data.batches.serving import plain_batches, training_batches
 from fedapp.data.batches.streamed import StreamedBatches
-from fedapp.data.datasets import Dataset
+from fedapp.data.dataset import Dataset
 from fedapp.data.partition import stochastic
 from fedapp.data.partition.table import Partition
 from fedapp.runtime.run_data import data_hash

@@ -21,6 +21,7 @@ from fedapp.results.folders import check_free, check_writable, lock_run
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.run_data import clear_data_cache
 from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
@@ -153,6 +154,7 @@ def reopened(run: RunDirectory, config: RunConfig, own: int | None = None) -> Pr
         UserError: they cannot be loaded, or the run was trained with other files, or on other data.
             With partition 'own' the data are not checked: the clients' are on their hosts.
     """
+    clear_data_cache()  # a notebook may have changed the files since it looked at another run
     process = ProcessContext(config, own=own)
     if change := changed_file(run, config):
         raise UserError(f"{run.path.absolute()} was trained with {change}; restore the file")

@@ -14,7 +14,8 @@ import numpy as np
 
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
-from fedapp.data.datasets import Dataset, load_dataset
+from fedapp.data.dataset import Dataset
+from fedapp.data.datasets import load_dataset
 from fedapp.data.partition.split_file import find_split
 from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 
@@ -82,9 +83,10 @@ def draw_partition(
 
 
 def data_hash(data: Dataset, partition: Partition) -> str:
-    """Return a hash of all labels, of the partition, and of the images' mean and deviation.
+    """Return a hash of all labels, of the partition, and of the images.
 
-    Mean and deviation are rounded to 6 digits, because processors add in different orders.
+    Of images that are decoded when they are used it has the names only, and always their mean and
+    deviation, rounded to 6 digits, because processors add in different orders.
     """
     hasher = hashlib.sha256()
     for parts in ([data.train_labels], [data.test_labels], partition.train, partition.test):
@@ -92,5 +94,5 @@ def data_hash(data: Dataset, partition: Partition) -> str:
         for numbers in (sizes, np.concatenate(parts)):
             hasher.update(numbers.astype("<i8").tobytes())
     statistics = " ".join(f"{value:.6f}" for value in (*data.mean, *data.std))
-    hasher.update(statistics.encode())
+    hasher.update(f"{statistics} {data.digest}".encode())
     return hasher.hexdigest()[:16]

@@ -16,11 +16,12 @@ from strategies.aggregate import Arrays
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"
 REPORT = "report"
+PRIVATE = "private."  # begins the names of a server's state that only checkpoints have
 FAILURES = "failures"
 
 DIVERGED = "diverged"
@@ -106,7 +107,7 @@ class ClientFailure:
 
 def failures_of(clients: Iterable[int], reason: str, kind: str = ERROR) -> list[ClientFailure]:
     """Return the same failure for each client of a node."""
-    return [ClientFailure(client, kind, reason) for client in clients]
+    return [ClientFailure(client, kind, shortened(reason)) for client in clients]
 
 
 def to_array_record(arrays: Arrays) -> ArrayRecord:

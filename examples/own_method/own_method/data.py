@@ -24,7 +24,7 @@ def _images(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarra
 
 
 def read_stripes(origin: Any) -> Mapping[str, Any]:
-    """Return the parts of a `fedapp.data.datasets.Dataset`; the same on every machine."""
+    """Return the parts of a `fedapp.data.dataset.Dataset`; the same on every machine."""
     rng = np.random.default_rng(0)
     train, train_labels = _images(800, rng)
     test, test_labels = _images(200, rng)

@@ -16,7 +16,7 @@ from fedapp.data.batches.in_memory import (
     mixed_order,
 )
 from fedapp.data.batches.streamed import MOST_TEST_IMAGES, StreamedBatches
-from fedapp.data.datasets import Dataset
+from fedapp.data.dataset import Dataset
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.sources import Images
 

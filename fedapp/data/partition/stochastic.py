@@ -2,7 +2,8 @@
 
 FedDr+ (TMLR 2025, table 16) removes a class from every client every ten rounds. Permanent removal
 would leave a client of ten classes without data after a hundred rounds, so here a class returns
-when the next one is removed. The missing class depends only on the seed, the client and the block.
+when the next one is drawn, which may be the same. It depends only on the seed, the client and the
+block.
 """
 
 import numpy as np

@@ -20,7 +20,7 @@ from fedapp.core.locks import lock_file
 from fedapp.core.paths import cache_folder
 
 # Part of every key: increase it when the content of an entry, or its computation, changes.
-_VERSION = 2
+_VERSION = 3
 _LIST = "arrays.json"  # the file of an entry that lists its arrays
 
 
@@ -41,8 +41,9 @@ def cached_arrays(
         decode: returns the arrays, which must not contain Python objects.
 
     Returns:
-        The arrays, mapped copy-on-write (changing them changes no file), or as decoded if the cache
-        folder cannot be written.
+        The arrays, with "digest" where some are images: a hash of these. They are mapped
+        copy-on-write (changing them changes no file), or as decoded if the cache folder cannot be
+        written.
     """
     entry = f"{name}-{_digest([source])}"
     folder = cache_folder() / f"{entry}-{_digest([str(_VERSION), *versions])}"
@@ -51,13 +52,30 @@ def cached_arrays(
     with lock_file(folder.parent / f"{entry}.lock"):
         if (cached := _read(folder)) is not None:
             return cached
-        arrays = decode()
+        arrays = with_digest(decode())
         try:
             _write(folder, arrays)
             _remove_others(folder, f"{entry}-")
         except OSError:
             return arrays
     return _read(folder) or arrays
+
+
+def with_digest(arrays: Arrays) -> Arrays:
+    """Add a hash of the images among the arrays, by which hosts compare their copies.
+
+    Images that are decoded only when they are used have none.
+    """
+    names = sorted(name for name in arrays if name.endswith("_images"))
+    if "digest" in arrays or not names:
+        return arrays
+    if not all(isinstance(arrays[name], np.ndarray) for name in names):
+        return arrays
+    hasher = hashlib.sha256()
+    for name in names:
+        hasher.update(f"{name} {arrays[name].shape}".encode())
+        hasher.update(np.ascontiguousarray(arrays[name]).data)
+    return {**arrays, "digest": np.array(hasher.hexdigest())}
 
 
 def _digest(texts: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.locks import lock_file
 from fedapp.core.paths import absolute, cache_folder
 from fedapp.data.readers.cache import cached_arrays, file_version
-from fedapp.data.readers.hub_rows import decode, library
+from fedapp.data.readers.hub_rows import CONVERTED_MARK, decode, library
 from fedapp.data.readers.sources import Origin
 
 PREFIX = "hub:"
@@ -110,6 +110,8 @@ def _download(name: str, root: Path) -> None:
                 source = {"repo_type": "dataset", "revision": revision}
                 listed = hub.list_repo_files(name, **source)
                 hub.snapshot_download(name, **source, local_dir=root, allow_patterns=FILES)
+                if revision == CONVERTED:
+                    (root / CONVERTED_MARK).touch()
                 if any(file.endswith(".parquet") for file in listed):
                     break
             (root / UNFINISHED).unlink()

@@ -27,6 +27,8 @@ from fedapp.data.readers.stacking import (
 )
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
+CONVERTED_MARK = ".hub-converted"  # in a copy of the hub's conversion: SUBSET/SPLIT/0000.parquet
+_PARTIAL = "partial-"  # before the name of a split of which the hub has converted the first 5 GB
 LABELS = ("label", "fine_label", "labels")
 
 
@@ -54,11 +56,46 @@ def decode(root: Path, subset: str, origin: Origin) -> Arrays:
     cache_folder().mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache_folder(), prefix=".hub-") as scratch:
         try:
-            splits = datasets.load_dataset(str(root), subset or None, cache_dir=scratch)
+            if (root / CONVERTED_MARK).exists():  # its README describes the original files
+                files = _converted(root, subset)
+                splits = datasets.load_dataset("parquet", data_files=files, cache_dir=scratch)
+            else:
+                splits = datasets.load_dataset(str(root), subset or None, cache_dir=scratch)
+        except UserError:
+            raise
         except Exception as error:  # damaged files, unknown subsets: dozens of types
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"cannot read the Parquet files in {root}: {first}") from error
         return _arrays(root, splits, origin)
+
+
+def _converted(root: Path, subset: str) -> dict[str, list[str]]:
+    """Return the files of each split of one subset of the hub's conversion to Parquet.
+
+    Raises:
+        UserError: there are several subsets and none is named, or no such one, or only a part.
+    """
+    files = sorted(root.glob("*/*/*.parquet"))
+    subsets = sorted({file.parent.parent.name for file in files})
+    chosen = subset or (subsets[0] if len(subsets) == 1 else "")
+    if chosen not in subsets:
+        what = f"no subset '{subset}'" if subset else f"{len(subsets)} subsets"
+        raise UserError(
+            f"the data in {root} have {what}: name one of {', '.join(subsets)}, as "
+            "hub:OWNER/NAME:SUBSET"
+        )
+    splits: dict[str, list[str]] = {}
+    for file in files:
+        if file.parent.parent.name == chosen:
+            splits.setdefault(file.parent.name, []).append(str(file))
+    for name in splits:
+        if name.startswith(_PARTIAL):
+            raise UserError(
+                f"the hub has converted only the first 5 GB of {name.removeprefix(_PARTIAL)} to "
+                f"Parquet files ({root / chosen / name}); set data-dir to image folders or whole "
+                "Parquet files of your own"
+            )
+    return splits
 
 
 def _arrays(root: Path, found: Mapping[str, Any], origin: Origin) -> Arrays:
@@ -67,7 +104,7 @@ def _arrays(root: Path, found: Mapping[str, Any], origin: Origin) -> Arrays:
         raise UserError(f"the data in {root} have the splits {sorted(found)}, not train and test")
     image, label = _columns(root, train.features)
     names = getattr(train.features[label], "names", None)
-    test = _test_of(root, found, origin.test_share)
+    test = _test_of(root, found, label, origin.test_share)
     splits = {"train": train} if test is None else {"train": train, "test": test}
     for split, rows in splits.items():
         if not len(rows):
@@ -88,13 +125,17 @@ def _arrays(root: Path, found: Mapping[str, Any], origin: Origin) -> Arrays:
     return arrays
 
 
-def _test_of(root: Path, found: Mapping[str, Any], share: float) -> Any:
+def _test_of(root: Path, found: Mapping[str, Any], label: str, share: float) -> Any:
     """Return the test split; None if a share of the training split is to be held out instead.
+
+    A split without labels, such as the test images of a competition, is none.
 
     Raises:
         UserError: there is none and nothing is to be held out, or both.
     """
-    name = next((split for split in TEST_SPLITS if split in found), "")
+    there = [split for split in TEST_SPLITS if split in found]
+    labelled = [split for split in there if not _unlabelled(found[split], label)]
+    name = next(iter([*labelled, *there]), "")
     if name and share:
         raise UserError(
             f"run-config key 'test-share' is {share:g}, but the data in {root} have a split "
@@ -105,6 +146,11 @@ def _test_of(root: Path, found: Mapping[str, Any], share: float) -> Any:
             f"the data in {root} have the splits {sorted(found)}, not train and test{HOLD_OUT}"
         )
     return found.get(name)
+
+
+def _unlabelled(rows: Any, label: str) -> bool:
+    """Return whether no row of a split has a label, as its column says: -1 or nothing."""
+    return label not in rows.features or set(rows[label]) <= {-1, None}
 
 
 def _columns(root: Path, features: Mapping[str, Any]) -> tuple[str, str]:

@@ -100,9 +100,16 @@ def _divided(root: Path, share: float) -> tuple[list[str], dict[str, ImageFiles]
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted, without hidden ones."""
+    """Return the names of the folders in a folder, sorted, without hidden ones.
+
+    Raises UserError for a link to nothing: a class would be missing, and all later labels wrong.
+    """
     with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        visible = [each for each in entries if not each.name.startswith(".")]
+        for each in visible:
+            if each.is_symlink() and not Path(each.path).exists():
+                raise UserError(f"{each.path} is a link to nothing; mount its target or remove it")
+        return sorted(each.name for each in visible if each.is_dir())
 
 
 def _classes(root: Path) -> list[str]:

@@ -4,6 +4,7 @@ Normalisation is that of the papers' protocols if they state one, otherwise that
 bases on which they build, otherwise that of the training images.
 """
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from fedapp.data.readers.folder_formats import CinicFormat, FlowersFormat, TinyI
 from fedapp.data.readers.formats import CifarFormat, FileFormat, IdxFormat, locate
 from fedapp.data.readers.sources import Origin
 from fedapp.data.readers.stacking import channel_statistics
+
+_NEW = "new folder"  # what the mark of a download says that has made the folder
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,15 @@ class PublicFiles:
         """Find, or download, and read the files."""
         data_dir = origin.data_dir
         root = absolute(data_dir, "data-dir") if data_dir else cache_folder() / "datasets"
-        paths = locate(root, self.file_format)
-        if not paths and origin.download:
+        if origin.download and self.torchvision_class is not None:
             self._download(root)
-            paths = locate(root, self.file_format)
+        paths, folder = locate(root, self.file_format), self.file_format.folder
+        if paths and self._unfinished(root).exists():
+            raise UserError(
+                f"the download of '{self.name}' to {root} has not ended: wait for the other "
+                "process, or finish it with download=true"
+            )
         if not paths:
-            folder = self.file_format.folder
             note = f" (there is no {root})" if data_dir and not root.exists() else ""
             raise UserError(
                 f"dataset '{self.name}' is not in {root / folder}{note}; set data-dir to the "
@@ -56,16 +62,24 @@ class PublicFiles:
             return "or download it (download=true; `fedapp reproduce --download`)"
         return "laid out as `fedapp datasets` says; it cannot be downloaded from here"
 
-    def _download(self, root: Path) -> None:
-        if self.torchvision_class is None:
-            return
-        import torchvision.datasets
+    def _unfinished(self, root: Path) -> Path:
+        """Return the file that says that a download has not ended."""
+        return root / f".{self.name}.download-unfinished"
 
+    def _download(self, root: Path) -> None:
+        """Fetch the files unless they are there; what a killed download has left is replaced."""
+        mark, folder = self._unfinished(root), root / self.file_format.folder
         with lock_file(root / f".{self.name}.lock"):
-            if locate(root, self.file_format):
-                return  # another process has downloaded it
+            if locate(root, self.file_format) and not mark.exists():
+                return
+            import torchvision.datasets
+
             try:
-                getattr(torchvision.datasets, self.torchvision_class)(str(root), download=True)
+                if mark.exists() and mark.read_text() == _NEW:  # nothing of the user's is in it
+                    shutil.rmtree(folder, ignore_errors=True)
+                mark.write_text("" if folder.exists() else _NEW)
+                getattr(torchvision.datasets, str(self.torchvision_class))(str(root), download=True)
+                mark.unlink()
             except Exception as error:  # network, disk and checksum errors of many types
                 raise UserError(
                     f"could not download dataset '{self.name}' to {root}: {error}"

@@ -16,6 +16,7 @@ from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import federated_data
 from fedapp.runtime import process as process_module
+from fedapp.runtime.opening import reopened
 from fedapp.runtime.preflight import wait_for_nodes
 from fedapp.runtime.run_data import data_hash, load_partition
 
@@ -70,10 +71,30 @@ def test_a_host_with_one_image_more_is_refused_by_name(copies, tmp_path, pooled)
     assert "numpy" in str(error.value)
 
 
-def test_a_host_with_another_image_under_the_same_name_is_refused(copies, tmp_path):
-    paint(copies["first"] / "train" / "cat" / "3.png", 200)
+@pytest.mark.parametrize("changed", ["train/cat/3.png", "test/dog/1.png"])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_host_with_another_image_under_the_same_name_is_refused(
+    copies, tmp_path, pooled, changed
+):
+    paint(copies["first"] / changed, 200)
+    with pytest.raises(UserError, match=r"node 100 .*another set of images"):
+        train(copies, tmp_path, pool_data=pooled)
+
+
+def test_a_host_with_the_same_images_in_another_order_is_refused(copies, tmp_path):
+    folder = copies["first"] / "train" / "cat"
+    (folder / "2.png").rename(folder / "x.png")
     with pytest.raises(UserError, match=r"node 100 .*another set of images"):
         train(copies, tmp_path)
+
+
+def test_a_run_is_measured_by_the_images_of_now_and_not_by_those_read_before(copies, tmp_path):
+    run = train(copies, tmp_path)
+    config = parse_config({**run.config(), "data-dir": str(copies["server"])})
+    assert reopened(run, config).data.hash == run.partition()["data_hash"]
+    paint(copies["server"] / "test" / "dog" / "1.png", 200)
+    with pytest.raises(UserError, match="the data, or their division among the clients, differ"):
+        reopened(run, config)
 
 
 def test_the_hash_is_of_labels_draw_and_statistics():
@@ -88,8 +109,9 @@ def test_the_hash_is_of_labels_draw_and_statistics():
         (data, replace(partition, test=partition.test[::-1])),
         (replace(data, mean=(data.mean[0] + 1e-5,)), partition),
         (replace(data, std=(data.std[0] + 1e-5,)), partition),
+        (replace(data, digest="other"), partition),
     ]
-    assert len({data_hash(*other) for other in [(data, partition), *others]}) == 7
+    assert len({data_hash(*other) for other in [(data, partition), *others]}) == 8
     rounded = replace(data, mean=(data.mean[0] + 1e-12,))
     assert data_hash(rounded, partition) == data_hash(data, partition)
 

@@ -9,7 +9,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedapp.core.errors import UserError
-from fedapp.data.datasets import Dataset, load_dataset
+from fedapp.data.dataset import Dataset
+from fedapp.data.datasets import incomplete, load_dataset
 
 CINIC = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 WNIDS = [f"n{number:08d}" for number in range(200)]
@@ -68,6 +69,16 @@ def reds(images: np.ndarray) -> list[int]:
 
 def load(root: Path, name: str) -> Dataset:
     return load_dataset(name, str(root.parent))
+
+
+def test_missing_images_are_counted(cinic):
+    data = load(cinic, "cinic10")
+    assert incomplete(data, pooled=False) == (
+        "'cinic10' has 90,000 images to divide, but this copy has 20"
+    )
+    assert incomplete(data.pooled(), pooled=True).endswith("180,000 images to divide, but this "
+                                                           "copy has 30")  # fmt: skip
+    assert incomplete(load_dataset("digits"), pooled=False) == ""
 
 
 def test_cinic_trains_on_train_and_tests_on_test(cinic):

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.config.auto import settings_name
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.data.datasets import load_dataset
+from fedapp.data.datasets import load_dataset, settings_name
 from fedapp.data.readers import hub
 
 NAME = "hub:someone/shapes"

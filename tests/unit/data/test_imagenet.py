@@ -14,7 +14,8 @@ from fedapp.data.batches.crops import draw_uniform
 from fedapp.data.batches.in_memory import Normaliser, full_batch_bounds
 from fedapp.data.batches.serving import plain_batches, training_batches
 from fedapp.data.batches.streamed import AHEAD, StreamedBatches, decoded
-from fedapp.data.datasets import Dataset, load_dataset
+from fedapp.data.dataset import Dataset
+from fedapp.data.datasets import load_dataset
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.runtime.process import ProcessContext
 

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from fedapp.core.errors import UserError
-from fedapp.data.datasets import Dataset, load_dataset
+from fedapp.data.dataset import Dataset
+from fedapp.data.datasets import load_dataset
 from fedapp.data.readers.pixels import read_image
 from fedapp.data.readers.stacking import channel_statistics, stack_photos
 
