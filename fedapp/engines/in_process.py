@@ -35,6 +35,7 @@ class InProcessGrid(LocalGrid):
         """Let one node answer and return its reply, so that only one reply is in memory."""
         for message_id in message_ids:
             if message_id in self.waiting:
+                self.awaited.pop(message_id, None)
                 return [self.answer(self.waiting.pop(message_id))]
         return []
 

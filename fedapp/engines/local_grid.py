@@ -24,6 +24,8 @@ _LONGEST = 7 * 86400.0  # seconds, the default timeout
 class LocalGrid(Grid):
     """Nodes 100, 101, ... and the messages that wait for them; a subclass pulls the replies."""
 
+    trusted = True  # its nodes are this program: no reply is forged
+
     def __init__(
         self,
         run_config: Mapping[str, Any],

@@ -4,6 +4,7 @@ The workers are the app's own processes (`workers.py`) or Ray's. With Ray this u
 Simulation Runtime as `flwr run`, without the SuperLink and the commands that only deliver the app.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ def _simulate_on_workers(
     import fedapp.runtime.client  # noqa: F401  (what the workers need; imports PyTorch)
     from fedapp.engines.workers import run_on_workers  # imports Flower
 
-    fork_template()
+    fork_template(os.getcwd())  # the run's temporary folder
     watch_parent(_parent_ended)
     run_on_workers(server, clientapp, resources.resolve_for(server.run_config))
 

@@ -22,15 +22,18 @@ from typing import Any
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
-def fork_template() -> None:
+def fork_template(folder: str) -> None:
     """Fork the template from this process, which must have imported what workers need.
 
+    The processes' socket is in `folder`, a temporary one that somebody else removes: this process
+    ends at once, without `multiprocessing`'s own clearing up.
     Call this from the main thread, before this process has started threads or asked for a GPU.
     Without this call, or on a platform without fork servers, workers do the imports themselves. The
     template ignores Ctrl-C, because its traceback would hide other messages; this process ends it.
     """
     if _START != "forkserver":
         return
+    multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.flush()
     resource_tracker.ensure_running()  # a process of its own

@@ -22,6 +22,7 @@ from fedapp.engines.local_grid import LocalGrid, answer, failed, set_task_ids
 from fedapp.engines.resources import Resources, node_config
 from fedapp.engines.subprocesses import call_after, install_signal_handlers
 from fedapp.engines.worker_template import worker_context
+from strategies.rounds.transport import AT_ONCE
 
 _PATIENCE = 1.0  # seconds that one poll for replies may take
 
@@ -54,7 +55,10 @@ class WorkerGrid(LocalGrid):
         if not any(message_id in self.replies for message_id in requested):
             self._collect()
             self._dispatch()
-        return [self.replies.pop(each) for each in requested if each in self.replies]
+        found = [each for each in requested if each in self.replies]
+        for each in found:
+            self.awaited.pop(each, None)
+        return [self.replies.pop(each) for each in found]
 
     def _dispatch(self) -> None:
         """Send each free worker the next message for one of its nodes."""
@@ -66,9 +70,14 @@ class WorkerGrid(LocalGrid):
                 worker.ask(message, self.contexts[message.metadata.dst_node_id])
 
     def _collect(self) -> None:
-        """Store the replies of all ready workers, except those that nobody waits for."""
+        """Store the replies of ready workers, except those that nobody waits for.
+
+        Some replies at a time: each may be as large as a model, and the others wait in their
+        workers.
+        """
         busy = {worker.connection: worker for worker in self.workers if worker.question}
-        for connection in wait(list(busy), _PATIENCE):
+        room = max(1, AT_ONCE - len(self.replies))
+        for connection in wait(list(busy), _PATIENCE)[:room]:
             question, reply, context = busy[connection].take_answer()
             self.contexts[context.node_id] = context
             if question.metadata.message_id in self.awaited:

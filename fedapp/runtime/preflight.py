@@ -8,7 +8,7 @@ training would differ from the server's configuration.
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -20,7 +20,7 @@ from fedapp.runtime.identity import IMAGES, ROUNDS_LEFT
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import PROTOCOL_VERSION, TASK
 from strategies.rounds.report import is_count
-from strategies.rounds.transport import Requests, exchange, pause
+from strategies.rounds.transport import AwakeClock, Requests, exchange, pause
 
 Identity = Mapping[str, Any]
 log = logging.getLogger(__name__)
@@ -50,14 +50,16 @@ def wait_for_nodes(
     Raises:
         UserError: a node is refused, or a client has no node after `timeout` seconds.
     """
-    start = time.monotonic()
+    clock = AwakeClock()
     answered = _Answered(num_clients, expected)
     known: set[int] = set()
     lost = _Lost()
     queries, news = Requests(grid), _News()
     while not answered.complete():
-        waited = time.monotonic() - start
-        new = [n for n in grid.get_node_ids() if n not in known and lost.may_ask(n)]
+        waited = clock.seconds()
+        connected = set(grid.get_node_ids())
+        answered.forget_others(connected)
+        new = [n for n in sorted(connected) if n not in known and lost.may_ask(n)]
         known.update(new)
         queries.send([_query(node) for node in new], timeout - waited)
         replies = list(queries.arrived())
@@ -116,6 +118,13 @@ class _Answered:
                 raise UserError(f"{name} reports {count} training images of client {client}")
             self.node_of[client] = source
             self.examples[client] = count
+
+    def forget_others(self, connected: Set[int]) -> None:
+        """Forget the nodes that are gone: without keys a node comes back with another number."""
+        for node in self.identities.keys() - connected:
+            del self.identities[node]
+            self.pool = {part: each for part, each in self.pool.items() if each != node}
+            self.node_of = {client: each for client, each in self.node_of.items() if each != node}
 
     def _rival(self, identity: Identity) -> int | None:
         """Return an earlier node whose part a node has, too, or that counts parts otherwise."""

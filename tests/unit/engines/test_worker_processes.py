@@ -80,7 +80,7 @@ from in_process import settings
 torch._C._cuda_getDeviceCount = torch._C._cuda_init = lambda: sys.exit("CUDA was asked")
 import fedapp.engines.simulation as simulation
 import fedapp.engines.workers as workers
-simulation.fork_template = lambda: print("torchvision" in sys.modules)
+simulation.fork_template = lambda _: print("torchvision" in sys.modules)
 simulation.watch_parent = workers.run_on_workers = lambda *_: None
 simulation.simulate(settings({changes}), simulation.Resources(), "workers", "", "")
 from fedapp.runtime.process import ProcessContext
@@ -103,6 +103,17 @@ def test_a_message_that_has_expired_is_not_worked_off(grid):
     assert not reply.has_error()
     assert grid.pull_messages([late_id]) == []
     assert late_id not in grid.waiting
+
+
+def test_the_server_takes_few_replies_at_a_time_and_all_in_the_end(grid, monkeypatch):
+    monkeypatch.setattr(workers, "AT_ONCE", 1)
+    ids = grid.push_messages([question(100), question(101)])
+    found = []
+    while len(found) < 2:
+        found += grid.pull_messages(ids)
+        assert len(grid.replies) <= 1
+    assert {reply.metadata.src_node_id for reply in found} == {100, 101}
+    assert not set(ids) & grid.awaited.keys()
 
 
 def test_a_reply_is_kept_that_comes_after_the_host_has_slept(grid, monkeypatch):
@@ -160,7 +171,7 @@ from fedapp.engines.worker_template import fork_template, kill_workers, worker_c
 imported.changed = True
 signal.signal(signal.SIGTERM, lambda *_: None)
 reading, writing = os.pipe()
-fork_template()
+fork_template(os.environ["SOCKETS"])
 ours, theirs = worker_context().Pipe()
 process = worker_context().Process(target=imported.tell, args=(theirs,))
 process.start()
@@ -172,6 +183,9 @@ kill_workers()
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        env={
+            **os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "SOCKETS": str(tmp_path)
+        },
     )  # fmt: skip
     assert (done.stdout.split(), done.stderr) == (["True", "True", "0", "b''", "0"], "")
+    assert list(tmp_path.glob("listener-*")), "its socket is in that folder"

@@ -71,6 +71,13 @@ def test_a_silent_node_is_left_out_after_the_timeout_and_its_message_expires():
     assert grid.times_to_live == pytest.approx([5.5] * 3, abs=0.2)
 
 
+def test_answered_messages_are_forgotten():
+    grid = InProcessGrid(settings(num_clients=10), 3)
+    grid.answer = lambda message: Message(RecordDict(), reply_to=message)
+    assert len(by_node(exchange(grid, questions(), 60))) == 3
+    assert grid.awaited == {}
+
+
 def test_a_message_that_is_sent_late_lives_as_long_as_its_round(monkeypatch):
     """Its life begins when it is made, and the nodes may have exchanged keys since."""
     asked, grid = questions(), FaultyGrid()
@@ -156,6 +163,31 @@ def test_a_node_that_is_lost_before_round_1_may_come_back():
     expected: dict[str, str] = {}
     federation = wait_for_nodes(grid, 10, expected, 30)
     assert set(federation.node_of.values()) == {100, 102, 103}
+
+
+def test_a_node_without_key_may_come_back_with_another_number_before_round_1():
+    class Restarted(InProcessGrid):
+        """Node 102 comes when 100 has answered, and been started again as 200."""
+
+        asked = ()
+
+        def get_node_ids(self):
+            known = super().get_node_ids()
+            return known if 200 in self.asked else [node for node in known if node != 102]
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            self.asked += tuple(message.metadata.dst_node_id for message in messages)
+            return super().push_messages(messages)
+
+        def answer(self, message):
+            reply = super().answer(message)
+            if message.metadata.dst_node_id == 100:
+                self.contexts[200] = self.contexts.pop(100)
+            return reply
+
+    federation = wait_for_nodes(Restarted(settings(num_clients=10), 3), 10, {}, 30)
+    assert set(federation.node_of.values()) == {101, 102, 200}
 
 
 def test_a_spare_node_that_does_not_answer_delays_nothing():

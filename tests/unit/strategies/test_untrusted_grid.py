@@ -1,0 +1,64 @@
+"""Nodes may be others' programs: a reply that is none harms nobody but its node."""
+
+import pytest
+from flwr.app import Message, MessageType, RecordDict
+from in_process import settings
+
+from fedapp.engines.in_process import InProcessGrid
+from strategies.rounds.transport import exchange
+
+
+def questions() -> list[Message]:
+    return [
+        Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
+        for node in (100, 101, 102)
+    ]
+
+
+class Untrusted(InProcessGrid):
+    """A grid as Flower's, whose nodes may be others' programs; `change` spoils node 101's reply."""
+
+    trusted = False
+
+    def __init__(self, change):
+        super().__init__(settings(num_clients=10), 3)
+        self.change = change
+
+    def answer(self, message):
+        reply = Message(RecordDict(), reply_to=message)
+        return self.change(reply) if message.metadata.dst_node_id == 101 else reply
+
+
+def malformed(reply):
+    raise KeyError("arraychunk_ids")
+
+
+def in_the_name_of_another(reply):
+    reply.metadata.__dict__["_src_node_id"] = 100
+    reply.metadata.__dict__["_reply_to_message_id"] = "message-1"
+    return reply
+
+
+def test_a_reply_that_is_no_message_is_an_error_of_its_node_alone():
+    replies = {r.metadata.src_node_id: r for r in exchange(Untrusted(malformed), questions(), 60)}
+    assert {node: reply.has_error() for node, reply in replies.items()} == {
+        100: False, 101: True, 102: False
+    }  # fmt: skip
+    assert "its reply cannot be read (KeyError('arraychunk_ids'))" in replies[101].error.reason
+
+
+def test_a_reply_counts_for_the_node_that_was_asked_whatever_it_claims():
+    sources = [
+        reply.metadata.src_node_id
+        for reply in exchange(Untrusted(in_the_name_of_another), questions(), 60)
+    ]
+    assert sorted(sources) == [100, 101, 102]
+
+
+def test_an_error_of_the_connection_is_not_the_nodes():
+    class Broken(Untrusted):
+        def pull_messages(self, message_ids):
+            raise ConnectionError("the SuperLink has gone")
+
+    with pytest.raises(ConnectionError):
+        list(exchange(Broken(None), questions(), 60))
