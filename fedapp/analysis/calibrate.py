@@ -103,6 +103,11 @@ def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig
     check_global_model(str(values["method"]))
     config = parse_config(values)
     check_trained_head(config.method, find_method(config.method))
+    if float(config.dp_noise):
+        raise UserError(
+            f"the head of {run.path} cannot be calibrated: that takes statistics of all clients' "
+            "images, which dp-noise is to hide"
+        )
     return config
 
 

@@ -20,6 +20,7 @@ from fedapp.config.measures import measures_of_models
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size
+from fedapp.data.datasets import computes_statistics
 
 _ORDERS = (
     1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256,
@@ -91,6 +92,11 @@ def check_privacy(config: RunConfig) -> None:
         raise UserError(
             f"dp-delta is {config.dp_delta:g} but must be below 1/num-clients = "
             f"{1 / config.num_clients:g}: otherwise a method that publishes one client's data fits"
+        )
+    if noise and config.normalisation == "dataset" and computes_statistics(config.dataset):
+        raise UserError(
+            "run-config key 'normalisation' is 'dataset': mean and deviation of all clients' "
+            "training images, which dp-noise does not hide; set it to 'symmetric'"
         )
     if noise and (words := measures_of_models(config.analyses)):
         raise UserError(

@@ -42,6 +42,7 @@ from strategies.rounds.records import (
     from_array_record,
     pack_report,
 )
+from strategies.secure.inputs import inputs_of
 from strategies.secure.messages import SECURE
 from strategies.secure.primitives import ProtocolBroken
 from strategies.secure.signatures import terms_of
@@ -74,7 +75,7 @@ def train(message: Message, context: Context) -> Message:
             examples = len(process.data.partition.train[client])
             node_reply.add_failure(_failure(client, error), examples)
     try:
-        content = node_reply.content(_hide(message, context, privacy, ledger))
+        content = node_reply.content(_hide(message, context, process, privacy, ledger))
     except (ProtocolBroken, UpdateRefused) as reason:
         sentence = f"secure aggregation was refused: {reason}"
         content = pack_report([], failures_of(task.clients, sentence))
@@ -112,7 +113,11 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _hide(
-    message: Message, context: Context, privacy: Privacy, ledger: Ledger | None
+    message: Message,
+    context: Context,
+    process: ProcessContext,
+    privacy: Privacy,
+    ledger: Ledger | None,
 ) -> Callable[[GroupSums], None] | None:
     """Return what hides a node's sums in place, or None in a run without secure aggregation.
 
@@ -121,13 +126,14 @@ def _hide(
     if SECURE not in message.content:
         return None
     node, asked = secure_node(context), message.content.config_records[SECURE]
+    inputs = inputs_of(message.content, process.config.fingerprint())
 
     def hide(sums: GroupSums) -> None:
         if privacy.deviation:
             add_noise(sums.model, privacy.deviation, node.fewest(asked))
         groups = {name: group.sums for name, group in sums.groups.items()}
         terms = terms_of(sums, privacy.clip, privacy.deviation)
-        node.mask({ARRAYS: sums.model.sums, **groups}, asked, terms)
+        node.mask({ARRAYS: sums.model.sums, **groups}, asked, terms, inputs)
         if ledger:
             ledger.charge(privacy.noise)
 

@@ -52,6 +52,8 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         recorder.finish("failed", str(reason), diverged=diverged)
         if diverged:  # it would do so again, so nobody resumes it, unless a node has lied
             _forget_states(grid, federation, strategy, config, config.tolerate_failures)
+        elif config.secure_aggregation != "off":
+            forget(grid, federation, "")  # the nodes' secrets of the round
         raise UserError(str(reason)) from None
     except UserError as mistake:
         recorder.finish("failed", str(mistake))

@@ -46,7 +46,7 @@ Fields = Mapping[str, Any]
 
 _ADVERTISED, _SHARED, _MASKED, _CONFIRMED, _OPENED = 1, 2, 3, 4, 5  # the last step taken
 _KEPT = 7 * 86_400.0  # seconds for which the note of a step is kept
-_SEAL, MASK_PURPOSE = "sealing", "pair mask"
+_SEAL = "sealing"
 
 
 class SecureNode:
@@ -129,10 +129,12 @@ class SecureNode:
         """
         return int(self._state(asked, _SHARED)["threshold"])
 
-    def mask(self, groups: Mapping[str, Arrays], asked: Fields, terms: bytes) -> None:
+    def mask(
+        self, groups: Mapping[str, Arrays], asked: Fields, terms: bytes, inputs: bytes
+    ) -> None:
         """Mask the node's sums in place, with its own mask and one per pair.
 
-        `terms` is a hash of what all nodes must do equally with their sums, as `terms_of` returns.
+        All nodes must do equally what `terms` is a hash of, and have received what `inputs` is.
 
         Raises:
             ProtocolBroken: too few parties are left, or a share was changed on its way.
@@ -159,7 +161,8 @@ class SecureNode:
         for party in senders:
             if party != state["party"]:
                 sign = 1 if state["party"] < party else -1
-                add_mask(flat, agree(state["masking"], keys[party][1], MASK_PURPOSE), sign)
+                key = agree(state["masking"], keys[party][1], mask_purpose(inputs))
+                add_mask(flat, key, sign)
         self._store(
             session=state["session"], party=state["party"], note=state["note"], step=_MASKED,
             threshold=state["threshold"], parties=state["parties"], senders=senders, shares=shares,
@@ -278,6 +281,11 @@ def _survivors_statement(state: Fields, survivors: list[int]) -> bytes:
     return survivors_statement(
         state["listed"], survivors, int(state["threshold"]), bytes(state["terms"])
     )
+
+
+def mask_purpose(inputs: bytes) -> str:
+    """Return the purpose of a pair mask's key, for nodes that have received the same."""
+    return f"pair mask of {inputs.hex()}"
 
 
 def flattened(groups: Mapping[str, Arrays]) -> Arrays:

@@ -10,6 +10,7 @@ from strategies.rounds.base import ClientStrategy
 from strategies.rounds.records import ARRAYS, Task, failures_of
 from strategies.rounds.report import RoundFailed
 from strategies.rounds.transport import payload_bytes
+from strategies.secure.inputs import inputs_of
 from strategies.secure.messages import FEWEST, SECURE
 from strategies.secure.server import SecureSession
 from strategies.secure.signatures import terms_of
@@ -18,13 +19,16 @@ from strategies.secure.signatures import terms_of
 class SecureRounds(ClientStrategy):
     """A strategy whose nodes can mask their sums, so that the server sees only the total."""
 
-    def __init__(self, *args: Any, secure_threshold: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, secure_threshold: float = 0.0, configuration: str = "", **kwargs: Any
+    ) -> None:
         """Prepare a strategy.
 
         `secure_threshold` turns on secure aggregation: the share of a round's nodes that must stay
-        until its end.
+        until its end. `configuration` names the run's, which all nodes must have.
         """
         super().__init__(*args, **kwargs)
+        self.configuration, self._inputs = configuration, b""
         self.secure_threshold, self.summed = secure_threshold, secure_threshold > 0
         self._session: SecureSession | None = None
         self._masked: list[int] = []  # nodes whose masked sums have been added
@@ -47,6 +51,13 @@ class SecureRounds(ClientStrategy):
         if not self.secure_threshold:
             return messages
         nodes = [message.metadata.dst_node_id for message in messages]
+        inputs = {inputs_of(message.content, self.configuration) for message in messages}
+        if len(inputs) > 1:
+            raise RoundFailed(
+                "secure aggregation needs that all nodes of a round receive the same, and this "
+                "method sends each node extras of its own"
+            )
+        (self._inputs,) = inputs
         session = self._session = SecureSession(grid, nodes, self.secure_threshold, timeout)
         self._masked = []
         records = session.prepare()
@@ -76,7 +87,8 @@ class SecureRounds(ClientStrategy):
         groups = {name: group.sums for name, group in sums.groups.items()}
         lost = self.report.failures[0].reason if self.report.failures else ""
         terms = terms_of(sums, clip, deviation)
-        self._session.open({ARRAYS: sums.model.sums, **groups}, self._masked, lost, terms)
+        masked = {ARRAYS: sums.model.sums, **groups}
+        self._session.open(masked, self._masked, lost, terms, self._inputs)
         self.report.bytes_down += self._session.bytes_down
         self.report.bytes_up += self._session.bytes_up
         try:

@@ -14,11 +14,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.aggregate import Arrays
-from strategies.rounds.records import ERROR, LATE, LATE_REASON
+from strategies.rounds.records import ERROR, LATE, LATE_REASON, shortened
 from strategies.rounds.report import RoundFailed
 from strategies.rounds.transport import exchange, payload_bytes
 from strategies.secure.messages import CONFIRM, KEYS, SECURE, SHARES, UNMASK, threshold_of
-from strategies.secure.node import MASK_PURPOSE, flattened
+from strategies.secure.node import flattened, mask_purpose
 from strategies.secure.primitives import (
     SECRET_BYTES,
     ProtocolBroken,
@@ -107,12 +107,17 @@ class SecureSession:
         }
 
     def open(
-        self, groups: Mapping[str, Arrays], nodes: Sequence[int], lost: str, terms: bytes
+        self,
+        groups: Mapping[str, Arrays],
+        nodes: Sequence[int],
+        lost: str,
+        terms: bytes,
+        inputs: bytes,
     ) -> None:
         """Remove all masks from the sum of the masked sums of `nodes`, in place.
 
         `lost` says why other nodes have sent no masked sum. `terms` is what these nodes have done
-        equally, as `terms_of` returns.
+        equally, as `terms_of` returns, and `inputs` what they have received, as `inputs_of` does.
 
         Raises:
             RoundFailed: too few nodes reveal their shares, or the shares do not fit.
@@ -136,7 +141,7 @@ class SecureSession:
                 add_mask(flat, mask_key(seed), -1)
             else:
                 for other in survivors:  # their masks with the lost party did not cancel
-                    key = agree(seed, self._keys[other]["masking"], MASK_PURPOSE)
+                    key = agree(seed, self._keys[other]["masking"], mask_purpose(inputs))
                     add_mask(flat, key, -1 if other < party else 1)
 
     def _confirmed(
@@ -201,12 +206,15 @@ class SecureSession:
             node = reply.metadata.src_node_id
             try:
                 if reply.has_error():
-                    self.lost[node] = f"its node reported: {reply.error.reason}", ERROR
+                    self.lost[node] = (
+                        f"its node reported: {shortened(reply.error.reason or '')}",
+                        ERROR,
+                    )
                     continue
                 self.bytes_up += payload_bytes(reply)
                 found[self.party[node]] = _fields(reply, fields, len(self._keys), len(self._sealed))
             except Exception as error:  # nodes are not trusted: whatever is wrong, it is theirs
-                reason = str(error) if isinstance(error, ProtocolBroken) else repr(error)
+                reason = shortened(str(error) if isinstance(error, ProtocolBroken) else repr(error))
                 self.lost[node] = f"its part in secure aggregation was refused: {reason}", ERROR
         for party in asked.keys() - found.keys():
             self.lost.setdefault(self.node[party], (LATE_REASON, LATE))

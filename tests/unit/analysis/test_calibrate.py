@@ -182,3 +182,10 @@ def test_other_keys_and_a_diverging_rate_are_refused(run):
         calibrate(run.path, {"seed": 1})
     with pytest.raises(UserError, match=r"the head diverges at lr 1e\+08"):
         calibrate(run.path, {}, Retraining(features=20, epochs=40, lr=1e8))
+
+
+def test_a_run_with_noise_is_not_calibrated(tmp_path):
+    keys = {"dp_clip": 0.1, "dp_noise": 1.0, "weights": "uniform", "num_clients": 20}
+    private = trained(tmp_path, method="fedavg", num_rounds=1, **keys)
+    with pytest.raises(UserError, match="statistics of all clients' images, which dp-noise is to"):
+        calibrate(private.path, {})

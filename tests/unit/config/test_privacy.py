@@ -118,9 +118,28 @@ def test_a_robust_rule_has_no_budget():
         ({"dp_epsilon": 8.0, "aggregation": "median"}, "aggregation is 'median': set it to 'mean'"),
         ({"dp_noise": 1.0, "dp_delta": 0.01}, "dp-delta is 0.01 but must be below .* = 0.01"),
         ({"dp_noise": 1.0, "analyses": "forgetting norms"}, "measure 'norms' shows local models"),
+        (
+            {"dp_noise": 1.0, "dataset": "images", "data_dir": "/x", "normalisation": "dataset"},
+            "mean and deviation of all clients' training images, which dp-noise does not hide",
+        ),
         ({"dp_delta": 0.0}, "'dp-delta' is 0.0 but must be greater than 0"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(changes, words):
     with pytest.raises(UserError, match=words):
         parse_config(settings(**{**PRIVATE, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        ({"dataset": "images", "data_dir": "/x", "dp_noise": 1.0}, "symmetric"),
+        ({"dataset": "images", "data_dir": "/x", "dp_epsilon": 8.0}, "symmetric"),
+        ({"dataset": "images", "data_dir": "/x"}, "dataset"),
+        ({"dataset": "tiny-imagenet", "dp_noise": 1.0, "bn": "batch"}, "symmetric"),
+        ({"dataset": "cifar10", "dp_noise": 1.0}, "dataset"),
+        ({"dp_noise": 1.0}, "dataset"),
+    ],
+)
+def test_with_noise_images_are_not_normalised_by_numbers_of_all_clients_images(changes, chosen):
+    assert parse_config(settings(**{**PRIVATE, **changes})).normalisation == chosen

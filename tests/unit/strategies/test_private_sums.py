@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import assert_same, break_client, federate, settings
+from in_process import ShuffledGrid, assert_same, break_client, federate, settings
 
 from clients.base import LocalClient
 from fedapp import server_app
@@ -18,6 +18,7 @@ from fedapp.results.run_directory import RunDirectory
 from strategies.aggregate import ExactSum, UpdateRefused
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.private import add_noise, largest_noise, limited, with_noise
+from strategies.rounds.records import Task
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
 
@@ -46,10 +47,10 @@ def lose_node(monkeypatch):
     """Let the third of five nodes fail before it has sent its masked sum."""
     mask = SecureNode.mask
 
-    def failing(self, groups, asked, terms):
+    def failing(self, *arguments):
         if self.records.config_records["secure-aggregation"]["party"] == 3:
             raise ProtocolBroken("power cut")
-        mask(self, groups, asked, terms)
+        mask(self, *arguments)
 
     monkeypatch.setattr(SecureNode, "mask", failing)
 
@@ -201,13 +202,22 @@ def test_a_huge_update_is_cut_and_no_reason_to_leave_its_client_out(monkeypatch)
 
 @pytest.mark.parametrize("change", [{"weights": "size"}, {"clients": (2, 2, 7)}])
 def test_a_node_refuses_to_count_a_client_more_than_once(change, monkeypatch):
-    tasks = ClientStrategy._tasks
+    answer, tasks = ShuffledGrid.answer, ClientStrategy._tasks
 
-    def greedy(self, clients, total_weight):
+    def changed(self, clients, total_weight):
         found = tasks(self, clients, total_weight)
         return {node: replace(t, **change) if 2 in t.clients else t for node, t in found.items()}
 
-    monkeypatch.setattr(ClientStrategy, "_tasks", greedy)
+    def greedy(self, message):
+        records = message.content.config_records
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 102:
+            records["task"] = replace(Task.from_record(records["task"]), **change).to_record()
+        return answer(self, message)
+
+    if "clients" in change:
+        monkeypatch.setattr(ClientStrategy, "_tasks", changed)
+    else:  # an honest server would not open sums of different tasks
+        monkeypatch.setattr(ShuffledGrid, "answer", greedy)
     _, strategy, _ = federate(NOISY, nodes=5)
     assert {each.client for each in strategy.report.failures} == {2, 7}
     assert "a client counts more than dp-clip allows" in strategy.report.failures[0].reason

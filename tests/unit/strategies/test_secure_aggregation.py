@@ -1,14 +1,21 @@
 """Rounds with secure aggregation: the bits of a run without it, whoever is lost on the way."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import assert_same, break_client, federate, settings
+from in_process import ShuffledGrid, assert_same, break_client, federate, settings
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from strategies.rounds.records import ARRAYS, to_array_record, view_array_record
+from strategies.rounds.records import (
+    ARRAYS,
+    Task,
+    from_array_record,
+    to_array_record,
+    view_array_record,
+)
 from strategies.rounds.report import RoundFailed
 from strategies.secure.node import SecureNode
 from strategies.secure.primitives import ProtocolBroken
@@ -79,6 +86,40 @@ def test_a_round_that_loses_too_many_nodes_gives_no_model(step, monkeypatch):
         federate(SECURE, nodes=5)
 
 
+@pytest.mark.parametrize(
+    "change", [{"lr": 0.0}, {"weights": "uniform"}, {"server_round": 7}, {"cohort": 3}]
+)
+def test_a_server_that_gives_the_others_another_task_opens_nothing(change, monkeypatch):
+    """With a rate of 0 they would send what they have got, and the rest is one node's update."""
+    answer = ShuffledGrid.answer
+
+    def told(self, message):
+        node, records = message.metadata.dst_node_id, message.content.config_records
+        if message.metadata.message_type == "train" and node != 100:
+            records["task"] = replace(Task.from_record(records["task"]), **change).to_record()
+        return answer(self, message)
+
+    monkeypatch.setattr(ShuffledGrid, "answer", told)
+    with pytest.raises(RoundFailed, match="gave a sum that no honest nodes can have sent"):
+        federate(SECURE, nodes=5)
+
+
+def test_a_server_that_gives_one_node_another_model_opens_nothing(monkeypatch):
+    answer = ShuffledGrid.answer
+
+    def told(self, message):
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 100:
+            arrays = from_array_record(message.content.array_records["arrays"])
+            name = next(iter(arrays))
+            arrays[name].flat[0] += np.float32(1e-3)
+            message.content["arrays"] = to_array_record(arrays)
+        return answer(self, message)
+
+    monkeypatch.setattr(ShuffledGrid, "answer", told)
+    with pytest.raises(RoundFailed, match="gave a sum that no honest nodes can have sent"):
+        federate(SECURE, nodes=5)
+
+
 def test_two_nodes_are_too_few_to_hide_anything():
     with pytest.raises(RoundFailed, match="at least 3 nodes in a round, and round 1 has 2"):
         federate(SECURE, nodes=2)
@@ -134,10 +175,10 @@ def test_a_sum_out_of_range_is_refused(monkeypatch):
     """A node can send any masked numbers; the server sees it in the opened sum, not in theirs."""
     mask = SecureNode.mask
 
-    def poisoned(self, groups, asked, terms):
+    def poisoned(self, groups, *more):
         if self.records.config_records["secure-aggregation"]["party"] == GONE:
             groups[ARRAYS]["head.bias"] += 2**62
-        mask(self, groups, asked, terms)
+        mask(self, groups, *more)
 
     monkeypatch.setattr(SecureNode, "mask", poisoned)
     with pytest.raises(RoundFailed, match=r"no honest nodes can have sent: .*'head.bias' is out"):

@@ -50,7 +50,7 @@ class Six:
             asked = {"session": SESSION, "senders": list(told[0][party])}
             asked["sealed"] = [sealed[each][party - 1] for each in told[0][party]]
             sums = {"arrays": {"w": np.zeros(2, np.int64)}}
-            self.nodes[party].mask(sums, asked, dict(terms).get(party, b"equal"))
+            self.nodes[party].mask(sums, asked, dict(terms).get(party, b"equal"), b"inputs")
         self.told = told[1]
         self.signed = {
             party: self.nodes[party].confirm(self.asked(party))["signature"] for party in self.told

@@ -23,6 +23,7 @@ from strategies.secure.primitives import (
 )
 
 SESSION, SHARE, TERMS = b"s" * 16, 2 / 3, b"the same for all"
+INPUTS = b"model and task"
 
 
 class Parties:
@@ -61,7 +62,7 @@ def masked(count: int = 4) -> Parties:
     parties.share()
     for party, node in parties.nodes.items():
         groups = {"arrays": {"w": np.array([party, 0, -party], np.int64)}}
-        node.mask(groups, parties.inbox(party), TERMS)
+        node.mask(groups, parties.inbox(party), TERMS, INPUTS)
     return parties
 
 
@@ -170,9 +171,9 @@ def test_every_step_is_taken_once_and_in_order():
     with pytest.raises(ProtocolBroken, match="repeats a step"):
         node.share_secrets(parties.listed())
     groups = {"arrays": {"w": np.zeros(2, np.int64)}}
-    node.mask(groups, parties.inbox(1), TERMS)
+    node.mask(groups, parties.inbox(1), TERMS, INPUTS)
     with pytest.raises(ProtocolBroken, match="repeats a step"):
-        node.mask(groups, parties.inbox(1), TERMS)
+        node.mask(groups, parties.inbox(1), TERMS, INPUTS)
     node.unmask({"session": SESSION, "survivors": [1, 2, 3]})
     with pytest.raises(ProtocolBroken, match="belongs to another session"):
         node.unmask({"session": SESSION, "survivors": [1, 2, 3]})
@@ -193,7 +194,7 @@ def test_a_node_masks_for_enough_parties_of_its_list_only(senders, words):
     parties.share()
     asked = parties.inbox(1) | {"senders": senders}
     with pytest.raises(ProtocolBroken, match=words):
-        parties.nodes[1].mask({"arrays": {"w": np.zeros(1, np.int64)}}, asked, TERMS)
+        parties.nodes[1].mask({"arrays": {"w": np.zeros(1, np.int64)}}, asked, TERMS, INPUTS)
 
 
 def test_a_share_that_was_changed_or_meant_for_another_node_is_refused():
@@ -204,7 +205,7 @@ def test_a_share_that_was_changed_or_meant_for_another_node_is_refused():
     for sealed in ([changed, *mine[1:]], parties.inbox(2)["sealed"]):
         asked = parties.inbox(1, sealed=sealed)
         with pytest.raises(ProtocolBroken, match="changed on its way"):
-            parties.nodes[1].mask({"arrays": {"w": np.zeros(1, np.int64)}}, asked, TERMS)
+            parties.nodes[1].mask({"arrays": {"w": np.zeros(1, np.int64)}}, asked, TERMS, INPUTS)
 
 
 def test_a_node_reveals_one_half_of_each_partys_secrets_and_forgets_them():
@@ -227,7 +228,7 @@ def views(inputs: list[int]) -> list[np.ndarray]:
     sent = []
     for (party, node), value in zip(parties.nodes.items(), inputs, strict=True):
         arrays = {"w": np.full(4000, value, np.int64)}
-        node.mask({"arrays": arrays}, parties.inbox(party), TERMS)
+        node.mask({"arrays": arrays}, parties.inbox(party), TERMS, INPUTS)
         sent.append(arrays["w"])
     survivors = {"session": SESSION, "survivors": list(parties.nodes)}
     shares = [node.unmask(survivors)["shares"] for node in parties.nodes.values()]
