@@ -58,15 +58,13 @@ class Statistics(Callback):
         self.grid = grid
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write the file; without it the run has failed, or is interrupted."""
+        """Write the file; without it the run has failed."""
         if summary["status"] != "completed":
             return
         try:
             _gather(self.grid, run)
         except UserError as mistake:
             summary |= {"status": "failed", "reason": str(mistake)}
-        except KeyboardInterrupt:
-            summary |= {"status": "interrupted", "reason": ""}
 
 
 def _gather(grid: Grid, run: ActiveRun) -> None:

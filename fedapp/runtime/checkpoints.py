@@ -8,6 +8,7 @@ import time
 from functools import partial
 from typing import Any
 
+from fedapp.core.errors import UserError
 from fedapp.core.files import try_write
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.runtime.callback import ActiveRun, Callback
@@ -16,7 +17,11 @@ _OLDEST = 300.0  # seconds
 
 
 class Checkpoints(Callback):
-    """Saves checkpoints; a full disk is reported and does not end the run."""
+    """Saves checkpoints; a full disk is reported, and ends only a run whose clients keep states.
+
+    A client keeps the states of its last two trainings, so that the rounds of a run without
+    checkpoints could not be repeated.
+    """
 
     def __init__(self) -> None:
         """Begin without a finished round."""
@@ -40,6 +45,11 @@ class Checkpoints(Callback):
         old = time.monotonic() - self._saved > _OLDEST
         if old or number % every == 0 or number == run.last_round:
             self._write(run)
+        if self._waiting is not None and run.process.keeps:
+            raise UserError(
+                f"the run ends because the checkpoint of round {number} cannot be written, and its "
+                f"clients keep {run.process.keeps}, with which earlier rounds cannot be repeated"
+            )
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Save the last finished round of a run that ends early, or whose disk was full."""

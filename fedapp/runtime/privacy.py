@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from clients.state.store import sync_folder
 from fedapp.config.privacy import Budget
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
@@ -47,6 +48,7 @@ class PrivacyBudget(Callback):
         self.releases += 1
         try:
             directory.write_privacy(self.releases, self.budget.terms())
+            sync_folder(directory.path)  # the count must survive a power failure
         except OSError as error:
             raise UserError(
                 f"the run ends because {directory.path}/privacy.json cannot be written "

@@ -204,10 +204,13 @@ class ProcessContext:
         """Return a hash of the head's rows that every process rebuilds from the seed.
 
         These are the rows of a frozen head, or the orthogonal rows that initialise the heads of
-        clients with their own models. Empty if there are none.
+        clients with their own models. Empty if there are none. With so few features that rows are
+        found by descent, processors differ in the last bits, which an initial value may.
         """
         if self.personal is not None:
             rows = self.personal.rows if self.personal.kind.orthogonal else None
+            if rows is not None and rows.shape[1] < rows.shape[0] - 1:
+                rows = None
         else:
             head = self.model.head
             rows = head.weight.detach().cpu().numpy() if head.frozen else None

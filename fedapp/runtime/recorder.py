@@ -99,15 +99,21 @@ class Recorder:
         finite: the same run would fail again.
 
         Raises:
-            KeyboardInterrupt: a callback of a completed run was interrupted and has told so in the
-                summary, so that the other callbacks could act.
+            KeyboardInterrupt: a callback of a completed run was interrupted; the summary says so,
+                unless it was written already, and the other callbacks have acted.
         """
         if not hasattr(self, "run"):
             return ""  # interrupted before the first round began
         self._keep_trained_round()
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
+        interrupted = False
         for callback in self.callbacks:
-            callback.run_ends(self.run, summary)
+            try:
+                callback.run_ends(self.run, summary)
+            except KeyboardInterrupt:
+                if interrupted or status != "completed":  # not the first one: at once
+                    raise
+                interrupted, summary["status"] = True, "interrupted"
         if status == "completed" and summary["status"] == "interrupted":
             raise KeyboardInterrupt
         is_lost = status == "completed" and summary["status"] == "failed"

@@ -135,12 +135,12 @@ def test_a_run_that_is_killed_while_its_model_is_written_does_not_count_as_compl
     train, tmp_path, monkeypatch
 ):
     def killed(self, *arguments, **options):
-        raise KeyboardInterrupt
+        raise SystemExit
 
     train(num_rounds=1, checkpoint_every=1)
     with monkeypatch.context() as patched:
         patched.setattr(RunDirectory, "save_model", killed)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit):
             train(num_rounds=2, checkpoint_every=1, resume="auto")
     run = RunDirectory(tmp_path / "one")
     assert run.model_path.exists(), "that of round 1"

@@ -1,0 +1,82 @@
+"""What a run leaves if it is interrupted while it ends, or cannot save what it needs."""
+
+import pytest
+from in_process import settings
+
+from fedapp import server_app
+from fedapp.core.errors import UserError
+from fedapp.engines.in_process import InProcessGrid
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime import callbacks
+
+pytestmark = pytest.mark.usefixtures("few_images")
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Return a function that trains a run of 4 clients and returns its directory."""
+
+    def run(**changes) -> RunDirectory:
+        values = settings(
+            output_dir=str(tmp_path), num_clients=4, shards=5, participation=1.0,
+            **{"method": "fedavg", "run_name": "one", "lr_schedule": "constant", **changes},
+        )  # fmt: skip
+        server_app.run(InProcessGrid(values), values, "", 0.0)
+        return RunDirectory.load(tmp_path / values["run-name"])
+
+    return run
+
+
+def test_a_run_whose_clients_keep_states_ends_without_its_checkpoint(train, tmp_path, monkeypatch):
+    """It could not be repeated: clients keep the states of two trainings only."""
+    save = RunDirectory.save_checkpoint
+
+    def full_from_round_2(self, checkpoint, keep):
+        if checkpoint.server_round >= 2:
+            raise FULL
+        save(self, checkpoint, keep)
+
+    keys = {"method": "scaffold", "checkpoint_every": 1, "num_rounds": 4}
+    with monkeypatch.context() as full:
+        full.setattr(RunDirectory, "save_checkpoint", full_from_round_2)
+        with pytest.raises(UserError, match="checkpoint of round 2 cannot be written, and its"):
+            train(**keys)
+    assert RunDirectory.load(tmp_path / "one").summary()["status"] == "failed"
+    again = train(**keys, resume="auto")
+    whole = train(**keys, run_name="whole")
+    assert again.model_path.read_bytes() == whole.model_path.read_bytes()
+
+
+@pytest.mark.parametrize("callback", ["FinalModel", "Figures"])
+def test_an_interruption_while_results_are_written_loses_no_other_file(
+    train, tmp_path, monkeypatch, callback, pictures
+):
+    def interrupted(self, run, summary):
+        raise KeyboardInterrupt
+
+    with pictures(), monkeypatch.context() as patched:
+        patched.setattr(getattr(callbacks, callback), "run_ends", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train()
+    run = RunDirectory.load(tmp_path / "one")
+    status = {"FinalModel": "interrupted", "Figures": "completed"}[callback]
+    assert run.summary()["status"] == status
+    assert (run.path / "report.html").exists()
+    assert run.model_path.exists() == (callback == "Figures")
+
+
+def test_an_interruption_of_the_model_leaves_no_earlier_one(train, tmp_path, monkeypatch):
+    def interrupted(self, *arguments):
+        raise KeyboardInterrupt
+
+    train(num_rounds=1, checkpoint_every=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunDirectory, "save_model", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(num_rounds=2, checkpoint_every=1, resume="auto")
+    run = RunDirectory.load(tmp_path / "one")
+    assert (run.summary()["status"], run.summary()["rounds"]) == ("interrupted", 2)
+    assert not run.model_path.exists(), "it would be that of round 1"
+    assert train(num_rounds=2, checkpoint_every=1, resume="auto").model_path.exists()
