@@ -51,6 +51,11 @@ class APFLClient(LocalClient):
         self._moves_share = self.adaptive
         self.mixture.train()
         with training_only(self.mixture, ALL):
+            names = [name for name, p in self.mixture.named_parameters() if p.requires_grad]
+            self._mixed, self._own, self._received = (
+                [model.get_parameter(name) for name in names]
+                for model in (self.mixture, self.own, self.model)
+            )
             result = super().run(server_round, lr)
         self._sgd.zero_grad()  # other clients need the memory
         return replace(result, images=2 * result.images)
@@ -62,11 +67,11 @@ class APFLClient(LocalClient):
         loss.backward()
         self._mix()
         own = step_of(self.mixture, objective, step.images, step.labels)
-        slopes = torch.autograd.grad(objective(own), list(self.mixture.parameters()))
+        slopes = torch.autograd.grad(objective(own), self._mixed, materialize_grads=True)
         share = self.share
         if self._moves_share:
             self._move_share(slopes)
-        for parameter, slope in zip(self.own.parameters(), slopes, strict=True):
+        for parameter, slope in zip(self._own, slopes, strict=True):
             parameter.grad = share * slope
         if self.settings.clip_norm:
             nn.utils.clip_grad_norm_(self.own.parameters(), self.settings.clip_norm)
@@ -91,7 +96,7 @@ class APFLClient(LocalClient):
     @torch.no_grad()
     def _move_share(self, slopes: tuple[Tensor, ...]) -> None:
         """Take the share's step of this round."""
-        pairs = zip(self.own.parameters(), self.model.parameters(), slopes, strict=True)
+        pairs = zip(self._own, self._received, slopes, strict=True)
         slope = float(torch.stack([((v - w) * s).sum() for v, w, s in pairs]).sum())
         self.share = min(1.0, max(0.0, self.share - self._sgd.lr * slope))
         self._moves_share = False

@@ -43,6 +43,7 @@ class LocalClient(NumPyClient):
     """One client: a set of examples, and the model and objective it trains them with."""
 
     takes_regulariser: ClassVar[bool] = True  # False: its loss ignores the objective
+    unfit_regularisers: ClassVar[tuple[str, ...]] = ()  # that its update would be wrong with
     kept_copies: int = 0  # arrays in its state for each trained parameter, of the same shape
     recordable: bool = False  # whether `graphs` may record its own `gradients`
 

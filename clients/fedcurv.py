@@ -109,7 +109,9 @@ class FedCurvClient(LocalClient):
             for images, own in zip(inputs.split(size), labels.split(size), strict=True):
                 losses = F.cross_entropy(self.model(images)[1], own, reduction=reduction)
                 for loss in losses.reshape(-1):
-                    gradients = torch.autograd.grad(loss, parameters, retain_graph=self.per_sample)
+                    gradients = torch.autograd.grad(
+                        loss, parameters, retain_graph=self.per_sample, materialize_grads=True
+                    )
                     torch._foreach_addcmul_(squares, gradients, gradients)
                     count += 1
             examples += len(labels)

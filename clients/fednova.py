@@ -24,6 +24,7 @@ class FedNovaClient(LocalClient):
     """
 
     recordable = True
+    unfit_regularisers = ("prox",)  # a_i does not count its pull
 
     def __init__(self, *args: Any, correction: str, **kwargs: Any) -> None:
         """Prepare a client; `correction` is "none" or "own", other arguments as `LocalClient`."""

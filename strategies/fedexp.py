@@ -98,7 +98,8 @@ class FedExP(StatefulFedAvg):
         square, clients = squared_norm(update), self.federation.num_clients
         eta = self.step_rule(squares, np.array(weights), square, self.epsilon, clients)
         self.report.metrics["step_length"] = eta
-        self.kept = received if self.averages else {}  # the model before the last one
+        averages = self.averages and self.server_round > 1  # the first was initial, not trained
+        self.kept = received if averages else {}  # the model before the last one
         moved = {
             name: (received[name] - eta * array).astype(mean[name].dtype)
             for name, array in update.items()

@@ -33,12 +33,14 @@ def in_part(name: str, part: str) -> bool:
 def training_only(model: nn.Module, part: str) -> Iterator[None]:
     """Let only one part of a model, a name above, require gradients inside the block.
 
-    This unfreezes a frozen head that is in the part. After the block every `requires_grad` flag is
+    This unfreezes a frozen head that is in the part, but no layer that the network itself freezes
+    (`Model.frozen`). After the block every `requires_grad` flag is
     restored and all gradients are cleared.
     """
     before = {name: p.requires_grad for name, p in model.named_parameters()}
+    frozen = getattr(model, "frozen", ())
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(in_part(name, part))
+        parameter.requires_grad_(in_part(name, part) and name not in frozen)
     try:
         yield
     finally:

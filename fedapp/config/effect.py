@@ -9,6 +9,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data.datasets import find_dataset
 from fedapp.methods.fine_tuned import ALTERNATING, FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED
+from fedapp.methods.heterogeneous_parts import feddor_without_oi
 from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, find_method
 from fedapp.models.backbones import BACKBONES
@@ -174,7 +175,9 @@ APPLIES: dict[str, Test] = {
     ),
     "proto-batch-size": _server_trains,
     "feddor-scale-init": _scaled_heads,
-    "feddor-generator": lambda config, row: issubclass(row.server.kind, FedDOR),
+    "feddor-generator": lambda config, row: (
+        issubclass(row.server.kind, FedDOR) and row.server.parts is not feddor_without_oi
+    ),
 }
 
 

@@ -62,8 +62,7 @@ def feddor(setup: MethodSetup) -> dict[str, Any]:
 
 def feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
     """Return the same for E from N(0, 1), to which nothing is fitted, without a first target."""
-    start = setup.values["feddor-generator"]
-    return trained_prototypes(setup, "plain" if start == "fitted" else start)
+    return trained_prototypes(setup, "plain")
 
 
 def feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:

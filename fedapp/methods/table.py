@@ -271,6 +271,11 @@ def check_regulariser(name: str, regulariser: str) -> None:
             f"method '{name}' has a loss of its own, which takes no regulariser; set regulariser "
             "on a base method such as fedavg or dr"
         )
+    if regulariser in row.client.kind.unfit_regularisers:
+        raise UserError(
+            f"method '{name}' normalises updates by a number of steps that does not count the pull "
+            f"of '{regulariser}', so they would be wrong together; choose another regulariser"
+        )
     own = row.loss.regulariser
     if own is not None and own != regulariser:
         raise UserError(

@@ -20,7 +20,11 @@ SENDS = ("model", "body", "head", ALL_BUT_NORMS, "nothing")
 
 
 class Model(nn.Module):
-    """An extractor, an optional bottleneck, and a head."""
+    """An extractor, an optional bottleneck, and a head.
+
+    Attributes:
+        frozen: the extractor's parameters that its builder has frozen, which nothing trains.
+    """
 
     def __init__(
         self, extractor: nn.Module, head: Head, bottleneck: nn.Module | None = None
@@ -29,6 +33,8 @@ class Model(nn.Module):
         self.extractor = extractor
         self.bottleneck = nn.Identity() if bottleneck is None else bottleneck
         self.head = head
+        layers = extractor.named_parameters(prefix="extractor")
+        self.frozen = frozenset(name for name, tensor in layers if not tensor.requires_grad)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Map images [B, channels, H, W] to features [B, d] and logits [B, C]."""

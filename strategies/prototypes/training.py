@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from strategies.threads import one_thread
 
 _EXACT = "donot_use_mm_for_euclid_dist"  # distances as roots of sums of squares
+_SMALLEST = 0.01  # singular value that a fit uses, as a share of the largest
 MOST_EPOCHS, PATIENCE, TOLERANCE = 100, 5, 1e-3  # of training to a plateau
 
 
@@ -36,8 +37,9 @@ class PrototypeMaker(nn.Module):
     plain: that of PyTorch's initial values. With rows of length one the biases outweigh E, and all
         classes get nearly the same direction.
     fitted: E itself. The input E is scaled by sqrt(K), to the length of rows from N(0, 1). The last
-        layer is the least-squares solution of least norm for the output E. The solution is exact
-        for C <= K + 1; with more classes it gives the nearest possible rows.
+        layer is the least-squares solution of least norm for the output E, without directions in
+        which it would need large weights (C near K): these would throw the prototypes about in the
+        first steps. It is exact for C well below K; else it gives about the nearest rows.
     residual: E itself, as E + G(E) with the last layer zero.
 
     Its layers draw from torch's generator, which the caller seeds.
@@ -63,7 +65,8 @@ class PrototypeMaker(nn.Module):
         with one_thread():
             hidden = F.relu(self.first(self.embedding)).double()
             inputs = torch.cat((hidden, hidden.new_ones(len(rows), 1)), 1)
-            solved = torch.linalg.lstsq(inputs, rows.double(), driver="gelsd").solution
+            fitted = torch.linalg.lstsq(inputs, rows.double(), rcond=_SMALLEST, driver="gelsd")
+            solved = fitted.solution
         self.second.weight.copy_(solved[:-1].T)
         self.second.bias.copy_(solved[-1])
 

@@ -51,7 +51,7 @@ def has_effect(key: str, keys: dict[str, Any]) -> bool:
         ("proto-server-lr", {"method": "feddor-no-oi"}),
         ("proto-batch-size", {"method": "fedgen"}),
         ("feddor-scale-init", {"method": "feddor-no-dor"}),
-        ("feddor-generator", {"method": "feddor-no-oi"}),
+        ("feddor-generator", {"method": "feddor"}),
     ],
 )
 def test_a_key_that_a_run_reads_has_an_effect(key, keys):
@@ -93,6 +93,7 @@ def test_a_key_that_a_run_reads_has_an_effect(key, keys):
         ("oi-simplex", {"method": "feddor-no-oi"}),
         ("feddor-scale-init", {"method": "feddor", "feddor-classifier": "linear"}),
         ("feddor-generator", {"method": "feddor-no-dor"}),
+        ("feddor-generator", {"method": "feddor-no-oi"}),
         ("feddor-generator", {"method": "fedtgp"}),
     ],
 )

@@ -95,6 +95,15 @@ def test_with_more_classes_than_a_last_layer_can_fit_a_fitted_generator_starts_n
     assert 0.01 < away("fitted") < 0.5 < away("plain")
 
 
+@pytest.mark.parametrize(("classes", "width"), [(10, 10), (64, 64), (65, 64), (100, 64)])
+def test_the_fit_needs_no_large_weights_where_classes_and_features_are_about_equal(classes, width):
+    """Large ones would throw the prototypes about in the first step."""
+    rows = F.normalize(gaussian_embedding(classes, width, seed=0), dim=1)
+    fitted = maker_of(rows, "fitted")
+    assert float(fitted.second.weight.detach().norm()) < 10
+    assert float(F.cosine_similarity(fitted().detach(), rows).mean()) > 0.8
+
+
 def epochs_to_plateau(*losses: float) -> int | None:
     """The epochs after which a loss is at its plateau; None if it still falls."""
     plateau = Plateau()

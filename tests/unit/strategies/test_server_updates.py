@@ -130,6 +130,7 @@ def test_server_state_survives_a_restart(kind):
     def update(strategy, received, mean):
         squares = 9 * float(np.sum((mean - received) ** 2))
         strategy.report.results = [ClientResult(0, 1, 1, 0.0, 0.0, 0, squares)]
+        strategy.server_round = 2
         return strategy.server_update({"w": received}, {"w": mean})["w"]
 
     first, restored, new = (build(kind) for _ in range(3))
@@ -148,6 +149,11 @@ def test_fedexp_evaluates_the_average_of_the_last_two_models():
     for name, array in strategy.model_to_evaluate(final).items():
         expected = (history[-1][name].astype(np.float64) + history[-2][name]) / 2
         np.testing.assert_array_equal(array, expected.astype(np.float32))
+
+
+def test_fedexps_first_model_is_not_averaged_with_the_initial_one():
+    final, strategy, _ = federate(settings(method="fedexp", num_rounds=1))
+    assert_same(strategy.model_to_evaluate(final), final)
 
 
 def test_fedexp_can_evaluate_the_last_model_and_trains_the_same():

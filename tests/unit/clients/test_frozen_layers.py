@@ -1,0 +1,76 @@
+"""A network of one's own may have layers that nothing trains, or that its output does not use."""
+
+import numpy as np
+import pytest
+import torch
+from in_process import settings
+from torch import nn
+
+from clients.state.memory import Memory
+from clients.state.store import ClientState
+from fedapp.config.resolve import parse_config
+from fedapp.models import model as models
+from fedapp.runtime.process import ProcessContext
+
+pytestmark = pytest.mark.usefixtures("few_images")
+
+LR = 0.05
+
+
+def changed_networks(monkeypatch, change):
+    build = models.build_extractor
+
+    def changed(*arguments):
+        extractor = build(*arguments)
+        change(extractor)
+        return extractor
+
+    monkeypatch.setattr(models, "build_extractor", changed)
+
+
+def trained_and_tested(method, folder, **keys):
+    """Let client 0 train a round and be tested; return the process, its start, update, client."""
+    process = ProcessContext(parse_config(settings(method=method, batch_size=11, **keys)))
+    start = {name: tensor.detach().clone() for name, tensor in process.model.named_parameters()}
+    state = ClientState(folder, "run", 0, {"v": "1"})
+    client = process.client(0, Memory(state, 1, 0))
+    update = client.work(dict(zip(client.shared, client.get_parameters({}), strict=True)), 1, LR)
+    client.save_state(update)
+    tested = process.client(0, Memory(state, 2, 1))
+    received = [array.copy() for array in update.shared.values()]
+    tested.evaluate(received, {"server_round": 1, "lr": LR})
+    return start, update, tested
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", "fedavg-ft", "feddr+-ft", "fedper", "fedrep", "ditto", "per-fedavg", "apfl",
+     "pfedme", "fedrod", "fedala"],
+)  # fmt: skip
+def test_a_layer_that_a_network_freezes_is_trained_nowhere(method, tmp_path, monkeypatch):
+    def freeze(extractor):
+        next(m for m in extractor.modules() if isinstance(m, nn.Conv2d)).requires_grad_(False)
+
+    changed_networks(monkeypatch, freeze)
+    start, update, tested = trained_and_tested(method, tmp_path)
+    (frozen, *_) = tested.model.frozen
+    assert frozen.startswith("extractor.")
+    assert torch.equal(dict(tested.model.named_parameters())[frozen], start[frozen])
+    if frozen in update.shared:
+        np.testing.assert_array_equal(update.shared[frozen], start[frozen])
+    others = [name for name in start if name.startswith("extractor.") and name != frozen]
+    now = dict(tested.model.named_parameters())
+    assert any(not torch.equal(now[name], start[name]) for name in others)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcurv", "apfl", "scaffold", "fednova"])
+def test_a_parameter_that_the_output_does_not_use_stays(method, tmp_path, monkeypatch):
+    changed_networks(monkeypatch, lambda extractor: extractor.register_parameter("unused", spare()))
+    start, update, _ = trained_and_tested(method, tmp_path, weight_decay=0.0)
+    unused = update.shared["extractor.unused"]
+    change = 0.0 if method == "fednova" else start["extractor.unused"].numpy()
+    np.testing.assert_array_equal(unused, np.broadcast_to(change, unused.shape))
+
+
+def spare():
+    return nn.Parameter(torch.ones(3))
