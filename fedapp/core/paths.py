@@ -74,13 +74,14 @@ def is_folder_name(name: str) -> bool:
     return plain and len(name.encode()) <= LONGEST_NAME
 
 
-def folder_name(text: str) -> str:
+def folder_name(text: str, end: str = "") -> str:
     """Return a text as a part of a folder name: only letters, digits and _ + - . = remain.
 
-    A long text ends with a hash of the rest.
+    A hash takes the place of the rest of a long text, before `end`.
     """
     name = re.sub(r"[^\w.+=-]+", "_", text)
-    if len(name.encode()) <= LONGEST_NAME:
-        return name
+    if len(f"{name}{end}".encode()) <= LONGEST_NAME:
+        return f"{name}{end}"
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
+    kept = name.encode()[: LONGEST_NAME - 9 - len(end.encode())].decode(errors="ignore")
+    return f"{kept}-{digest}{end}"

@@ -142,7 +142,7 @@ def planned(runs: Sequence[SweepRun]) -> list[dict[str, str]]:
 def run_name(varied: Mapping[str, Scalar], seed: int) -> str:
     """Name a run after its values: words alone, numbers with their key as prefix."""
     words = [v if isinstance(v, str) else f"{k}{v}" for k, v in varied.items()]
-    return folder_name("-".join([*words, f"seed{seed}"]))
+    return folder_name("-".join(words), f"-seed{seed}") if words else f"seed{seed}"
 
 
 def execute(

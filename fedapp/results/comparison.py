@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
+from fedapp.config.overrides import DEFAULT
 from fedapp.config.run_keys import RunKeys
 from fedapp.results.formatting import percent, status
 from fedapp.results.paired import holm, paired_difference
@@ -30,6 +31,11 @@ _PROTOCOL = (
     *_IMAGES, "model", "partition", "shards", "alpha", "lda-cap", "classes-per-client",
     "unbalanced-sigma", "partition-file", "partition-seed", "stochastic-every", "stochastic-from",
     "num-clients", "participation", "num-rounds",
+)  # fmt: skip
+# Settings that follow from data set and model, and name a group where these do not explain them.
+_OF_DATA = (
+    "local-epochs", "batch-size", "lr-schedule", "augmentation", "precision", "bn",
+    "test-batch-size",
 )  # fmt: skip
 _SENTENCES = 3  # most differences in words
 _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
@@ -76,11 +82,12 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """Group runs that differ only in the seed and their `variable_keys`, in order.
 
     A partition seed that equals the seed ("auto" is recorded as its value) counts as part of the
-    seed, unless it is the same in all runs. A key that is newer than a run has its default there.
+    seed, unless it is the same in all runs. A key that is newer than a run has its default there,
+    and a method's own key is left out where it has its default: other versions have other methods.
     """
     by_settings: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run in runs:
-        config = {**_DEFAULTS, **run.config(), **run.used_files()}
+        config = {**_DEFAULTS, **without_own_defaults(run), **run.used_files()}
         ignored = {*variable_keys(config), _SEED, _PARTITION_SEED}
         key = tuple(sorted((k, v) for k, v in config.items() if k not in ignored))
         by_settings.setdefault(key, []).append(run)
@@ -91,13 +98,21 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     ]
 
 
+def without_own_defaults(run: RunDirectory) -> dict[str, Scalar]:
+    """Return a run's configuration without the methods' own keys that have their default."""
+    marks = run.origins()
+    return {k: v for k, v in run.config().items() if k in _DEFAULTS or marks.get(k) != DEFAULT}
+
+
 def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirectory, ...]]:
     seeds = [run.config().get(_PARTITION_SEED, "auto") for run in runs]
     if len(set(seeds)) == 1 and len({run.config().get(_SEED) for run in runs}) > 1:
         return {seeds[0]: tuple(runs)}
     groups: dict[Scalar, tuple[RunDirectory, ...]] = {}
     for run, seed in zip(runs, seeds, strict=True):
-        name = "auto" if seed == run.config().get(_SEED) else seed
+        mark = run.origins().get(_PARTITION_SEED)
+        chosen = mark is None and bool(run.origins())  # by the user; other versions have no marks
+        name = "auto" if seed == run.config().get(_SEED) and not chosen else seed
         groups[name] = (*groups.get(name, ()), run)
     return groups
 
@@ -139,11 +154,15 @@ def unique_names(runs: Sequence[RunDirectory]) -> list[str]:
 
 
 def _distinguishes(key: str, groups: Sequence[Group]) -> bool:
-    """Return whether a setting differs within a method; those of `_PROTOCOL` in all groups."""
-    values: dict[Scalar | None, set[Scalar | None]] = {}
+    """Return whether a setting differs within a method; those of `_PROTOCOL` in all groups.
+
+    Those of `_OF_DATA`: within a data set and model.
+    """
+    values: dict[tuple[Scalar | None, ...], set[Scalar | None]] = {}
+    by = () if key in _PROTOCOL else ("dataset", "model") if key in _OF_DATA else ("method",)
     for group in groups:
-        method = None if key in _PROTOCOL else group.settings.get("method")
-        values.setdefault(method, set()).add(group.settings.get(key))
+        same = tuple(group.settings.get(each) for each in by)
+        values.setdefault(same, set()).add(group.settings.get(key))
     return any(len(group) > 1 for group in values.values())
 
 

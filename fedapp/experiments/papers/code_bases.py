@@ -27,7 +27,7 @@ FEDNTD_SPREAD = (
 )
 
 AUGMENTED_TEST = (
-    "published accuracies: probably of augmented test images (docs/evidence.md); on the "
+    "published accuracies: perhaps of augmented test images (docs/evidence.md); on the "
     "images as they are, finished runs of this paper end 3 points lower to 14 higher"
 )
 SAME_BATCHES = (

@@ -129,7 +129,7 @@ class PlannedRun:
         words += [f"x{request.scale:g}"] if request.scale != 1 else []
         words += [f"on-{request.dataset_as}"] if request.dataset_as else []
         words += ["with", "+".join(request.changed())] if request.changes else []
-        return folder_name("-".join([*words, f"seed{self.seed}"]))
+        return folder_name("-".join(words), f"-seed{self.seed}")
 
     @property
     def directory(self) -> Path:

@@ -125,6 +125,7 @@ def test_a_long_name_is_cut_and_stays_unique():
     names = {sweep.run_name({"data-dir": "/a" * 200 + end}, 0) for end in ("1", "2")}
     assert len(names) == 2
     assert all(len(name.encode()) <= 240 for name in names)
+    assert all(name.endswith("-seed0") for name in names), "by which other seeds are found"
 
 
 def test_two_hosts_keep_the_newest_lines_of_each_other(tmp_path):

@@ -52,6 +52,9 @@ def train(tmp_path):
         ({"partition": "lda", "alpha": 0.1}, {"partition": "lda", "alpha": 0.5}),
         ({"shards": 2}, {"shards": 5}),
         ({"stochastic_every": 10}, {"stochastic_every": 0}),
+        ({"local_epochs": 1, "batch_size": 10}, {"local_epochs": 5, "batch_size": 50}),
+        ({"augmentation": "none"}, {"augmentation": "flip"}),
+        ({"precision": "fp32"}, {"precision": "bf16"}),
     ],
 )
 def test_another_division_of_the_data_names_both_groups(make_run, one, other):
@@ -138,3 +141,40 @@ def test_forgetting_says_of_how_many_tests_it_is(train, caplog):
     assert run.summary()["class_accuracy_rounds"] == 2
     assert "forgetting: of the tests of every 2 rounds only" in caplog.text
     assert "class_accuracy_rounds" not in json.loads((run.path / "analysis.json").read_text())
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """Return a function that writes a finished run as it is recorded, with or without some keys."""
+
+    def make(accuracy, without=(), **changes):
+        given = {key.replace("_", "-"): v for key, v in changes.items()}
+        config = parse_config(given)
+        name = f"run{len(list(tmp_path.iterdir()))}"
+        values = {k: v for k, v in config.recorded().items() if not k.startswith(tuple(without))}
+        run = RunDirectory.create(
+            tmp_path, name, {**values, "run-name": name}, origins=config.origins(given)
+        )
+        run.write_summary({"seed": config.seed, "status": "completed", "accuracy_final": accuracy})
+        return run
+
+    return make
+
+
+def test_seeds_of_before_and_after_another_method_was_added_are_one_group(marked):
+    runs = [marked(0.5, ("apfl-", "fedrod-"), method="fedavg", seed=seed) for seed in (0, 1)]
+    runs += [marked(0.6, method="fedavg", seed=seed) for seed in (2, 3)]
+    (group,) = compare(runs)["groups"]
+    assert (group["group"], group["seeds"]) == ("fedavg", [0, 1, 2, 3])
+    runs.append(marked(0.7, method="apfl", apfl_alpha=0.25, seed=0))
+    runs.append(marked(0.7, method="apfl", seed=0))
+    names = [group["group"] for group in compare(runs)["groups"]]
+    assert names[0] == "fedavg"
+    assert "apfl apfl-alpha=0.25" in names
+
+
+def test_a_chosen_partition_seed_that_equals_the_seed_stays_in_its_group(marked):
+    runs = [marked(0.5, method="fedavg", seed=seed) for seed in range(3)]
+    runs += [marked(0.6, method="fedavg", seed=seed, partition_seed=1) for seed in range(3)]
+    groups = compare(runs)["groups"]
+    assert [group["seeds"] for group in groups] == [[0, 1, 2], [0, 1, 2]]
