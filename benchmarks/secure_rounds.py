@@ -88,9 +88,9 @@ def measure(count: int, size: float) -> list[str]:
     sums, terms = np.zeros(values, np.int64), b""
     for node, record in asked.items():
         arrays = {"model": sums} if node == 100 else {}
-        grid.timed(node, grid.nodes[node].mask, {"arrays": arrays}, record, terms)
+        grid.timed(node, grid.nodes[node].mask, {"arrays": arrays}, record, terms, b"")
     opened = time.perf_counter()
-    session.open({"arrays": {"model": sums}}, list(grid.nodes), lost="", terms=terms)
+    session.open({"arrays": {"model": sums}}, list(grid.nodes), lost="", terms=terms, inputs=b"")
     server = time.perf_counter() - opened
     extra = (session.bytes_up + session.bytes_down) / count + sum(
         len(text) for text in asked[100]["sealed"]

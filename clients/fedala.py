@@ -108,7 +108,7 @@ class FedALAClient(LocalClient):
                 _set(mixed, last, ways, shares)
                 with in_bfloat16(images.device.type, self.settings.precision == "bf16"):
                     loss = self.objective(step_of(model, self.objective, images, labels))
-                slopes = torch.autograd.grad(loss, mixed)
+                slopes = torch.autograd.grad(loss, mixed, materialize_grads=True)
                 for share, way, slope in zip(shares, ways, slopes, strict=True):
                     share.sub_(self.eta * slope * way).clamp_(0.0, 1.0)
             losses.append(float(loss.detach()))

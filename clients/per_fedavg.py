@@ -28,6 +28,8 @@ class PerFedAvgClient(LocalClient):
     Source: Per-FedAvg (Fallah et al. 2020, NeurIPS), algorithm 1, variant (FO).
     """
 
+    unread_settings = ("weight-decay",)
+
     def __init__(
         self,
         *args: Any,

@@ -28,6 +28,7 @@ class PFedMeClient(LocalClient):
     """
 
     takes_regulariser = False
+    unread_settings = ("momentum", "weight-decay")
 
     def __init__(
         self, *args: Any, pull: float, steps: int, outer_lr: float, first_lr: float, **kwargs: Any

@@ -48,7 +48,7 @@ def sweep(
         parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
     )  # fmt: skip
     for note in sweeps.without_effect(runs):
-        say(note)
+        print(note, file=sys.stderr) if as_json else say(note)
     if only_plan or not as_json:
         show("Plan", sweeps.planned(runs), as_json)
     if only_plan:

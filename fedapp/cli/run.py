@@ -68,12 +68,13 @@ def _check(
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
     from fedapp.runtime.forecast import forecast, own_steps_note, time_note  # imports PyTorch
     from fedapp.runtime.opening import check_place  # imports PyTorch
+    from fedapp.server_app import user_callbacks  # imports PyTorch
 
     values = load_run_config(project, overrides)
     resolved = parse_config(values)
     check_place(resolved)
-    workers = _workers(engine, resources, values)
-    cost = forecast(resolved, workers)
+    user_callbacks(resolved.callbacks)
+    cost = forecast(resolved, workers := _workers(engine, resources, values))
     found = {
         "method": resolved.method,
         "data": f"{resolved.dataset}, {resolved.num_clients} clients ({resolved.partition})",

@@ -11,7 +11,7 @@ from fedapp.methods.fine_tuned import ALTERNATING, FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.heterogeneous_parts import feddor_without_oi
 from fedapp.methods.row import Method
-from fedapp.methods.table import METHODS, find_method
+from fedapp.methods.table import METHODS, find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
 from fedapp.models.initial import IMAGENET
 from fedapp.models.personal_heads import STYLES
@@ -99,6 +99,21 @@ def _named(key: str) -> Test:
     return lambda config, row: key in _own_keys(row)
 
 
+def _read_by_client(key: str) -> Test:
+    """Return a test whether a method's client takes a key of its optimiser from the run."""
+    return lambda config, row: key not in row.client.kind.unread_settings
+
+
+def _keeps_states(config: RunConfig, row: Method) -> bool:
+    return bool(kept_by_clients(config.flat()))
+
+
+def _evaluates_received(config: RunConfig, row: Method) -> bool:
+    """Return whether clients are tested with a part that they may take from the server."""
+    sends = row.exchange.sends == "head" or "header" in row.exchange.also_sends
+    return "eval-when" in _own_keys(row) and sends
+
+
 def _orthogonal(config: RunConfig, row: Method) -> bool:
     return row.personal is not None and row.personal.orthogonal
 
@@ -168,7 +183,10 @@ APPLIES: dict[str, Test] = {
         config.finetune_epochs > 0 and config.finetune_part == ALTERNATING
     ),
     **dict.fromkeys(SHARED, _own_models),
-    **{key: _named(key) for key in ("eval-rule", "eval-when", "proto-collect")},
+    **{key: _read_by_client(key) for key in ("momentum", "weight-decay")},
+    **dict.fromkeys(("keep-state", "state-missing", "state-dir"), _keeps_states),
+    **{key: _named(key) for key in ("eval-rule", "proto-collect")},
+    "eval-when": _evaluates_received,
     **dict.fromkeys(("oi-objective", "oi-simplex"), _orthogonal),
     "proto-server-lr": lambda config, row: (
         _server_trains(config, row) and "fedgen-server-lr" not in row.keys

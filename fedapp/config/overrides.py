@@ -58,11 +58,11 @@ def with_extension_keys(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Flower refuses keys that pyproject.toml does not list, so a user passes them in this one text.
     """
-    others = {key: value for key, value in values.items() if key != "extension-keys"}
     text = values.get("extension-keys", "")
-    if isinstance(text, str) and text.strip():
-        return {**others, **read_overrides([text])}
-    return others
+    if not isinstance(text, str):
+        return dict(values)  # which the checks of types refuse
+    others = {key: value for key, value in values.items() if key != "extension-keys"}
+    return {**others, **read_overrides([text])} if text.strip() else others
 
 
 def _check_types(text: str, values: Mapping[str, Any]) -> None:

@@ -70,9 +70,13 @@ class RunConfig(_AllKeys):
         return found
 
     def fingerprint(self) -> str:
-        """Return a hash of all values in which server and clients must agree."""
+        """Return a short hash of all values in which server and clients must agree."""
+        return self.full_fingerprint()[:16]
+
+    def full_fingerprint(self) -> str:
+        """Return the whole hash, for which nobody can find another configuration."""
         text = json.dumps(self._agreed(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _agreed(self) -> dict[str, Any]:
         free = marked_keys(type(self), LOCAL, RECORDING)

@@ -80,7 +80,8 @@ class DataKeys(Keys):
     normalisation: Literal["auto", "dataset", "symmetric"] = Field(
         "auto",
         description="normalisation of the images: dataset: by the data set's statistics; "
-        "symmetric: to -1..1; auto: symmetric for pooled data, else dataset",
+        "symmetric: to -1..1; auto: symmetric for pooled data, and with dp-noise where a data set "
+        "has no published numbers, else dataset",
     )
     augmentation: str = Field(
         "auto", description="none, or one or more of: crop crop-reflect rrc flip cutout"

@@ -135,7 +135,7 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False, **option
 
 def incomplete(data: Dataset, pooled: bool) -> str:
     """Return in words how many training images a copy of a known size lacks; "" if none."""
-    info, found = DATASETS.get(settings_name(data.name)), len(data.train_images)
+    info, found = DATASETS.get(data.name), len(data.train_images)
     expected = 0 if info is None else info.pooled_images if pooled else info.train_images
     if found >= expected:
         return ""

@@ -26,6 +26,7 @@ from fedapp.results.final_model import read_image_format
 from fedapp.results.formatting import headline, percent, status
 from fedapp.results.plots import curves
 from fedapp.results.run_directory import RunDirectory, Scalar
+from fedapp.runtime.run_data import clear_data_cache
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,6 +152,7 @@ class Run:
                 not be changed.
         """
         folder = None if export is None else Path(export)
+        clear_data_cache()  # the files may have changed since another run was looked at
         return personalise(self.path, by_key(keys), folder, client)
 
     def calibrate(
@@ -170,6 +172,7 @@ class Run:
         Raises:
             UserError: as `personalise`, or the head is frozen or diverges.
         """
+        clear_data_cache()
         return calibrate(self.path, by_key(keys), Retraining(features, epochs, lr))
 
     def plot(self, *others: Run) -> Figure:

@@ -71,7 +71,7 @@ def run(
     with _directory(values) as path, logged() as log:
         directory = RunDirectory(path)
         before = _opened_at(directory)
-        code = train(app, values, resources, chosen, log)
+        code = train(app, values, resources, chosen, log, list(by_key(keys)))
     if code == COMPLETED:
         return Run(directory)
     sentence = log.mistake or f"the run ended with exit code {code} before it was completed"
@@ -81,20 +81,26 @@ def run(
 
 
 def train(
-    app: Path, values: Mapping[str, Any], resources: Resources, engine: Engine | None, log: Log
+    app: Path,
+    values: Mapping[str, Any],
+    resources: Resources,
+    engine: Engine | None,
+    log: Log,
+    typed: Sequence[str] = (),
 ) -> int:
     """Run one training with its output in `log`; return the exit code.
 
-    Raises KeyboardInterrupt if the run was interrupted.
+    Of the keys in `typed`, the log names those without effect. Raises KeyboardInterrupt if the run
+    was interrupted.
     """
     if engine == Engine.IN_PROCESS:
         threads = torch.get_num_threads()
         try:
-            return run_in_process(app, values, resources)
+            return run_in_process(app, values, resources, typed)
         finally:
             torch.set_num_threads(threads)  # the run may have changed the notebook's number
     with pipe_to(log) as output:
-        code = launch.run(app, values, resources, engine, output)
+        code = launch.run(app, values, resources, engine, output, typed)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return code

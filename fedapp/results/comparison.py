@@ -83,11 +83,11 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
 
     A partition seed that equals the seed ("auto" is recorded as its value) counts as part of the
     seed, unless it is the same in all runs. A key that is newer than a run has its default there,
-    and a method's own key is left out where it has its default: other versions have other methods.
+    or is left out if it is a method's own: other versions have other methods.
     """
     by_settings: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
-    for run in runs:
-        config = {**_DEFAULTS, **without_own_defaults(run), **run.used_files()}
+    for run, own in zip(runs, comparable_configs(runs), strict=True):
+        config = {**_DEFAULTS, **own, **run.used_files()}
         ignored = {*variable_keys(config), _SEED, _PARTITION_SEED}
         key = tuple(sorted((k, v) for k, v in config.items() if k not in ignored))
         by_settings.setdefault(key, []).append(run)
@@ -98,10 +98,19 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     ]
 
 
-def without_own_defaults(run: RunDirectory) -> dict[str, Scalar]:
-    """Return a run's configuration without the methods' own keys that have their default."""
-    marks = run.origins()
-    return {k: v for k, v in run.config().items() if k in _DEFAULTS or marks.get(k) != DEFAULT}
+def comparable_configs(runs: Sequence[RunDirectory]) -> list[dict[str, Scalar]]:
+    """Return the runs' configurations without methods' own keys that some run does not know.
+
+    They are left out where they have their default.
+    """
+    configs = [run.config() for run in runs]
+    own = {key for config in configs for key in config} - _DEFAULTS.keys()
+    unknown = {key for key in own if any(key not in config for config in configs)}
+    marks = [run.origins() if unknown else {} for run in runs]
+    return [
+        {k: v for k, v in config.items() if k not in unknown or of_run.get(k) != DEFAULT}
+        for config, of_run in zip(configs, marks, strict=True)
+    ]
 
 
 def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirectory, ...]]:
@@ -109,9 +118,10 @@ def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirect
     if len(set(seeds)) == 1 and len({run.config().get(_SEED) for run in runs}) > 1:
         return {seeds[0]: tuple(runs)}
     groups: dict[Scalar, tuple[RunDirectory, ...]] = {}
+    shared = {p for run, p in zip(runs, seeds, strict=True) if p != run.config().get(_SEED)}
     for run, seed in zip(runs, seeds, strict=True):
-        mark = run.origins().get(_PARTITION_SEED)
-        chosen = mark is None and bool(run.origins())  # by the user; other versions have no marks
+        marks = run.origins()  # other versions have none
+        chosen = seed in shared and marks and _PARTITION_SEED not in marks  # by the user
         name = "auto" if seed == run.config().get(_SEED) and not chosen else seed
         groups[name] = (*groups.get(name, ()), run)
     return groups
@@ -239,7 +249,7 @@ def sentences(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Return the largest paired differences as sentences, and how many the table has beside."""
     rows = sorted(compared["pairs"], key=lambda row: -abs(row["difference"]))
     smaller = len(rows[_SENTENCES:])
-    rest = [f"The table has {smaller} smaller ones beside."] if smaller else []
+    rest = [f"The table has {smaller} more."] if smaller else []
     return [*map(_sentence, rows[:_SENTENCES]), *rest]
 
 

@@ -106,7 +106,7 @@ def _in_words(word: str, measured: Sequence[measure_plots.Run]) -> str:
 
 def _settings(runs: Sequence[RunDirectory]) -> str:
     """List the keys, except `comparison.variable_keys`, whose values differ between runs."""
-    configs = [comparison.without_own_defaults(run) for run in runs]
+    configs = comparison.comparable_configs(runs)
     names = comparison.unique_names(runs)
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = [

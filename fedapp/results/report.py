@@ -47,6 +47,7 @@ COLUMNS: dict[str, tuple[str, Writer]] = {
 _COMMON = (
     "asked", "client_bytes_down", "client_bytes_up", "images", "lr", "eval_bytes_down",
     "eval_bytes_up", "late", "global_accuracy", "global_loss", "client_worst", "client_count",
+    "client_reinitialised",
 )  # fmt: skip
 _OF_CLIENTS = ("client_accuracy", "client_loss")  # beginnings of the clients' scores
 
@@ -147,7 +148,7 @@ def _metric_curves(rows: Rows) -> str:
     for key in own_metrics(rows):
         measured = [row for row in rows if _is_number(row.get(key))]
         if len(measured) > 1:
-            words = describe(_head(key), measured, key, decimal)
+            words = describe(_head(key), measured, key, _writer(key))
             drawn.append(page.plot(svg(plots.metric_curve(measured, key), words)))
     return page.side_by_side(*drawn)
 

@@ -48,7 +48,8 @@ class Checkpoints(Callback):
         if self._waiting is not None and run.process.keeps:
             raise UserError(
                 f"the run ends because the checkpoint of round {number} cannot be written, and its "
-                f"clients keep {run.process.keeps}, with which earlier rounds cannot be repeated"
+                f"clients keep {run.process.keeps}, with which earlier rounds cannot be repeated: "
+                "make room, and resume"
             )
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:

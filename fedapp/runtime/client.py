@@ -126,7 +126,7 @@ def _hide(
     if SECURE not in message.content:
         return None
     node, asked = secure_node(context), message.content.config_records[SECURE]
-    inputs = inputs_of(message.content, process.config.fingerprint())
+    inputs = inputs_of(message.content, process.config.full_fingerprint())
 
     def hide(sums: GroupSums) -> None:
         if privacy.deviation:

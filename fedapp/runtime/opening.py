@@ -21,7 +21,6 @@ from fedapp.results.folders import check_free, check_writable, lock_run
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.run_data import clear_data_cache
 from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
@@ -154,7 +153,6 @@ def reopened(run: RunDirectory, config: RunConfig, own: int | None = None) -> Pr
         UserError: they cannot be loaded, or the run was trained with other files, or on other data.
             With partition 'own' the data are not checked: the clients' are on their hosts.
     """
-    clear_data_cache()  # a notebook may have changed the files since it looked at another run
     process = ProcessContext(config, own=own)
     if change := changed_file(run, config):
         raise UserError(f"{run.path.absolute()} was trained with {change}; restore the file")
@@ -164,9 +162,12 @@ def reopened(run: RunDirectory, config: RunConfig, own: int | None = None) -> Pr
 
 
 def _check_data(run: RunDirectory, data_hash: str) -> None:
-    """Raise UserError if the rounds of a run directory were trained on other data."""
+    """Raise UserError if the rounds of a run directory were trained on other data.
+
+    Runs of earlier versions have the first of the two hashes only.
+    """
     earlier = run.partition().get("data_hash") or data_hash
-    if earlier != data_hash:
+    if earlier not in (data_hash, data_hash.partition(":")[0]):
         raise UserError(
             f"the data, or their division among the clients, differ from those of the run in "
             f"{run.path.absolute()}; it needs its data-dir and partition-file as they were"

@@ -20,7 +20,7 @@ from fedapp.runtime.identity import IMAGES, ROUNDS_LEFT
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import PROTOCOL_VERSION, TASK
 from strategies.rounds.report import is_count
-from strategies.rounds.transport import AwakeClock, Requests, exchange, pause
+from strategies.rounds.transport import Requests, exchange, pause
 
 Identity = Mapping[str, Any]
 log = logging.getLogger(__name__)
@@ -50,15 +50,15 @@ def wait_for_nodes(
     Raises:
         UserError: a node is refused, or a client has no node after `timeout` seconds.
     """
-    clock = AwakeClock()
     answered = _Answered(num_clients, expected)
     known: set[int] = set()
     lost = _Lost()
     queries, news = Requests(grid), _News()
+    clock = queries.clock
     while not answered.complete():
         waited = clock.seconds()
         connected = set(grid.get_node_ids())
-        answered.forget_others(connected)
+        known -= answered.forget_others(connected)
         new = [n for n in sorted(connected) if n not in known and lost.may_ask(n)]
         known.update(new)
         queries.send([_query(node) for node in new], timeout - waited)
@@ -119,12 +119,17 @@ class _Answered:
             self.node_of[client] = source
             self.examples[client] = count
 
-    def forget_others(self, connected: Set[int]) -> None:
-        """Forget the nodes that are gone: without keys a node comes back with another number."""
-        for node in self.identities.keys() - connected:
+    def forget_others(self, connected: Set[int]) -> set[int]:
+        """Forget the nodes that are gone, and return them: each is asked again if it comes back.
+
+        Without a key it comes back with another number.
+        """
+        gone = self.identities.keys() - connected
+        for node in gone:
             del self.identities[node]
             self.pool = {part: each for part, each in self.pool.items() if each != node}
             self.node_of = {client: each for client, each in self.node_of.items() if each != node}
+        return gone
 
     def _rival(self, identity: Identity) -> int | None:
         """Return an earlier node whose part a node has, too, or that counts parts otherwise."""

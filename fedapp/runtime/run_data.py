@@ -83,10 +83,10 @@ def draw_partition(
 
 
 def data_hash(data: Dataset, partition: Partition) -> str:
-    """Return a hash of all labels, of the partition, and of the images.
+    """Return two hashes, "A:B": of all labels, the partition and statistics, and of the images.
 
-    Of images that are decoded when they are used it has the names only, and always their mean and
-    deviation, rounded to 6 digits, because processors add in different orders.
+    The statistics are mean and deviation, rounded to 6 digits, because processors add in different
+    orders. Of images that are decoded when they are used, B is that of the names.
     """
     hasher = hashlib.sha256()
     for parts in ([data.train_labels], [data.test_labels], partition.train, partition.test):
@@ -94,5 +94,5 @@ def data_hash(data: Dataset, partition: Partition) -> str:
         for numbers in (sizes, np.concatenate(parts)):
             hasher.update(numbers.astype("<i8").tobytes())
     statistics = " ".join(f"{value:.6f}" for value in (*data.mean, *data.std))
-    hasher.update(f"{statistics} {data.digest}".encode())
-    return hasher.hexdigest()[:16]
+    hasher.update(statistics.encode())
+    return f"{hasher.hexdigest()[:16]}:{data.digest[:16]}"

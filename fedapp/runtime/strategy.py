@@ -73,7 +73,7 @@ def _rule(config: RunConfig) -> dict[str, Any]:
     )  # fmt: skip
     secure = config.secure_aggregation != "off"
     return ({"rule": rule} if rule.needed else {}) | (
-        {"secure_threshold": config.secure_threshold, "configuration": config.fingerprint()}
+        {"secure_threshold": config.secure_threshold, "configuration": config.full_fingerprint()}
         if secure
         else {}
     )

@@ -6,6 +6,7 @@ reply can be reduced and freed before the next one. A node that is stopped, or t
 heartbeat for a minute, is reported as soon as the SuperLink knows.
 """
 
+import math
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -25,7 +26,10 @@ _LONGEST_STEP = (
     5.0  # seconds that count between two looks; the rest of a gap is a stop of the process
 )
 # What reading a message that is none may raise; errors of the connection are others.
-MALFORMED = (LookupError, ValueError, TypeError, AttributeError, DecodeError, struct.error)
+MALFORMED = (
+    LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError,
+    RecursionError, DecodeError, struct.error,
+)  # fmt: skip
 AT_ONCE = 8  # most replies in memory at a time, for any cohort size
 
 
@@ -36,11 +40,12 @@ def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterato
     SuperLink makes for a lost node. Late replies are absent: the caller knows which nodes it
     addressed. Replies that are at the SuperLink when the time ends are still yielded. A message
     that a node has not fetched by then is dropped, so that a slow node does not train for past
-    rounds. The time during which this process was stopped, or its host asleep, does not count.
+    rounds. In a simulation the time during which this process was stopped, or its host asleep, does
+    not count.
     """
     sent = Requests(grid)
     sent.send(messages, timeout)
-    clock = AwakeClock()
+    clock = sent.clock
     timed_out = False
     while sent.waiting and not timed_out:
         timed_out = clock.seconds() > timeout  # set before the last poll
@@ -57,14 +62,14 @@ class AwakeClock:
     process, during which the nodes of this machine could not answer either.
     """
 
-    def __init__(self) -> None:
-        """Start at 0 seconds."""
-        self._seconds, self._asked = 0.0, time.monotonic()
+    def __init__(self, longest: float = _LONGEST_STEP) -> None:
+        """Start at 0 seconds; `longest` is what counts of a gap."""
+        self._seconds, self._asked, self._longest = 0.0, time.monotonic(), longest
 
     def seconds(self) -> float:
-        """Return the seconds so far; at most five are added to those of the last question."""
+        """Return the seconds so far."""
         now = time.monotonic()
-        self._seconds += min(now - self._asked, _LONGEST_STEP)
+        self._seconds += min(now - self._asked, self._longest)
         self._asked = now
         return self._seconds
 
@@ -73,8 +78,10 @@ class Requests:
     """Messages that wait for their replies; further ones may be sent at any time."""
 
     def __init__(self, grid: Grid) -> None:
-        """Prepare requests over a grid, with nothing sent."""
-        self.grid = grid
+        """Prepare requests over a grid, with nothing sent; their clock starts."""
+        self.grid, self.trusted = grid, getattr(grid, "trusted", False)
+        # nodes elsewhere go on while this process sleeps, and the SuperLink counts their time
+        self.clock = AwakeClock(_LONGEST_STEP if self.trusted else math.inf)
         self.waiting: dict[str, Message] = {}  # empty copies of messages without reply, by id
 
     def send(self, messages: Iterable[Message], timeout: float) -> None:
@@ -97,15 +104,15 @@ class Requests:
         """
         stop_if_asked()
         ids = list(self.waiting)
-        step = AT_ONCE if getattr(self.grid, "trusted", False) else 1
+        step = AT_ONCE if self.trusted else 1
         for first in range(0, len(ids), step):
             asked = ids[first : first + step]
-            replies = self._pulled(asked) if step == 1 else list(self.grid.pull_messages(asked))
+            replies = list(self.grid.pull_messages(asked)) if self.trusted else self._pulled(asked)
+            self.clock.seconds()  # a look at many nodes takes long
             while replies:
                 reply = replies.pop()
-                # a node may claim to answer another message, or in another node's name
-                answered = asked[0] if step == 1 else reply.metadata.reply_to_message_id
-                request = self.waiting.pop(answered, None)
+                answered = reply.metadata.reply_to_message_id  # a node cannot guess another's
+                request = self.waiting.pop(answered, None) if answered in asked else None
                 if request is not None:
                     yield _with_source(reply, request, answered)
 
@@ -114,9 +121,9 @@ class Requests:
         try:
             return list(self.grid.pull_messages(asked))
         except MALFORMED as error:
-            reason = f"its reply cannot be read ({error!r})"
-            code = ErrorCode.UNKNOWN
-            return [Message(Error(code, reason), reply_to=self.waiting[asked[0]])]
+            reason, request = f"its reply cannot be read ({error!r})", self.waiting[asked[0]]
+            set_message_id(request, asked[0])
+            return [Message(Error(ErrorCode.UNKNOWN, reason), reply_to=request)]
 
 
 def _with_source(reply: Message, request: Message, message_id: str) -> Message:

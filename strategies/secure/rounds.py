@@ -51,7 +51,8 @@ class SecureRounds(ClientStrategy):
         if not self.secure_threshold:
             return messages
         nodes = [message.metadata.dst_node_id for message in messages]
-        inputs = {inputs_of(message.content, self.configuration) for message in messages}
+        known: dict[int, bytes] = {}
+        inputs = {inputs_of(each.content, self.configuration, known) for each in messages}
         if len(inputs) > 1:
             raise RoundFailed(
                 "secure aggregation needs that all nodes of a round receive the same, and this "

@@ -129,7 +129,8 @@ def flat_map(features: np.ndarray, seed: int) -> np.ndarray:
         return np.zeros((len(features), 2))
     from sklearn.manifold import TSNE
 
-    tsne = TSNE(perplexity=min(30, len(features) / 4), init="pca", random_state=seed)
+    init = "pca" if features.shape[1] > 1 else "random"  # it needs two components
+    tsne = TSNE(perplexity=min(30, len(features) / 4), init=init, random_state=seed % 2**32)
     mapped: np.ndarray = tsne.fit_transform(features)
     return mapped
 

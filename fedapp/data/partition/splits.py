@@ -79,6 +79,11 @@ def shards(
             f"num-clients x shards must be a positive multiple of the {classes} classes, "
             f"but {num_clients} x {shards_per_client} = {total}"
         )
+    if total > len(train_labels):
+        raise UserError(
+            f"num-clients x shards is {total}, but there are only {len(train_labels)} training "
+            "images to divide into shards"
+        )
     listed = np.repeat(np.arange(classes), total // classes)
     assignment = rng.permutation(listed).reshape(num_clients, shards_per_client)
     return Partition(

@@ -135,15 +135,17 @@ def _test_of(root: Path, found: Mapping[str, Any], label: str, share: float) -> 
     """
     there = [split for split in TEST_SPLITS if split in found]
     labelled = [split for split in there if not _unlabelled(found[split], label)]
-    name = next(iter([*labelled, *there]), "")
+    name = next(iter(labelled), "")
     if name and share:
         raise UserError(
             f"run-config key 'test-share' is {share:g}, but the data in {root} have a split "
             f"'{name}' with test images; set it to 0"
         )
     if not (name or share):
+        bare = f" (no image of '{there[0]}' has a label)" if there else ""
         raise UserError(
-            f"the data in {root} have the splits {sorted(found)}, not train and test{HOLD_OUT}"
+            f"the data in {root} have the splits {sorted(found)}{bare}, not train and "
+            f"test{HOLD_OUT}"
         )
     return found.get(name)
 

@@ -20,8 +20,6 @@ from fedapp.data.readers.formats import CifarFormat, FileFormat, IdxFormat, loca
 from fedapp.data.readers.sources import Origin
 from fedapp.data.readers.stacking import channel_statistics
 
-_NEW = "new folder"  # what the mark of a download says that has made the folder
-
 
 @dataclass(frozen=True)
 class PublicFiles:
@@ -43,11 +41,6 @@ class PublicFiles:
         if origin.download and self.torchvision_class is not None:
             self._download(root)
         paths, folder = locate(root, self.file_format), self.file_format.folder
-        if paths and self._unfinished(root).exists():
-            raise UserError(
-                f"the download of '{self.name}' to {root} has not ended: wait for the other "
-                "process, or finish it with download=true"
-            )
         if not paths:
             note = f" (there is no {root})" if data_dir and not root.exists() else ""
             raise UserError(
@@ -62,24 +55,23 @@ class PublicFiles:
             return "or download it (download=true; `fedapp reproduce --download`)"
         return "laid out as `fedapp datasets` says; it cannot be downloaded from here"
 
-    def _unfinished(self, root: Path) -> Path:
-        """Return the file that says that a download has not ended."""
-        return root / f".{self.name}.download-unfinished"
-
     def _download(self, root: Path) -> None:
-        """Fetch the files unless they are there; what a killed download has left is replaced."""
-        mark, folder = self._unfinished(root), root / self.file_format.folder
+        """Fetch the files unless they are there; half of a download never lies where data do."""
+        scratch, folder = root / f".{self.name}.download", self.file_format.folder
         with lock_file(root / f".{self.name}.lock"):
-            if locate(root, self.file_format) and not mark.exists():
+            if locate(root, self.file_format):
                 return
             import torchvision.datasets
 
+            fetch = getattr(torchvision.datasets, str(self.torchvision_class))
             try:
-                if mark.exists() and mark.read_text() == _NEW:  # nothing of the user's is in it
-                    shutil.rmtree(folder, ignore_errors=True)
-                mark.write_text("" if folder.exists() else _NEW)
-                getattr(torchvision.datasets, str(self.torchvision_class))(str(root), download=True)
-                mark.unlink()
+                shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
+                scratch.mkdir(parents=True)
+                fetch(str(scratch), download=True)
+                shutil.copytree(
+                    scratch / folder, root / folder, dirs_exist_ok=True, copy_function=shutil.move
+                )
+                shutil.rmtree(scratch, ignore_errors=True)
             except Exception as error:  # network, disk and checksum errors of many types
                 raise UserError(
                     f"could not download dataset '{self.name}' to {root}: {error}"

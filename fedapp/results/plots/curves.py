@@ -67,9 +67,10 @@ def metric_curve(rows: Sequence[Row], key: str) -> Figure:
     """Draw a number of metrics.jsonl, such as a method's own metric, over the rounds of one run."""
     figure = new_figure(4.8, 3.4)
     axes = figure.subplots()
-    rounds, values = _points(rows, key)
+    is_share = "accuracy" in key
+    rounds, values = _points(rows, key, scale=100 if is_share else 1)
     _draw_line(axes, rounds, values, BLUE, "-", key)
-    _finish(axes, key.replace("_", " ").capitalize(), "")
+    _finish(axes, key.replace("_", " ").capitalize(), "Accuracy (%)" if is_share else "")
     return figure
 
 

@@ -63,7 +63,7 @@ def test_a_layer_that_a_network_freezes_is_trained_nowhere(method, tmp_path, mon
     assert any(not torch.equal(now[name], start[name]) for name in others)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedcurv", "apfl", "scaffold", "fednova"])
+@pytest.mark.parametrize("method", ["fedavg", "fedcurv", "apfl", "fedala", "scaffold", "fednova"])
 def test_a_parameter_that_the_output_does_not_use_stays(method, tmp_path, monkeypatch):
     changed_networks(monkeypatch, lambda extractor: extractor.register_parameter("unused", spare()))
     start, update, _ = trained_and_tested(method, tmp_path, weight_decay=0.0)

@@ -129,6 +129,41 @@ def test_detached_fedkd_teaches_features_once():
     assert torch.allclose(features[1].grad, -once)
 
 
+def test_detached_fedkd_has_the_gradients_of_constants():
+    """The other model's logits and the sum of both losses are numbers, not functions."""
+    pair = [logits.clone().requires_grad_() for logits in PAIR]
+    features = tensor(KD["personal_features"]), tensor(KD["mentee_features"])
+    sum(losses.adaptive_mutual(tuple(pair), features, KD_LABELS, detach=True)).backward()
+    alone = float(sum(torch.nn.functional.cross_entropy(logits, KD_LABELS) for logits in PAIR))
+    for own, other in (pair, pair[::-1]):
+        written = own.detach().clone().requires_grad_()
+        near = torch.nn.functional.cross_entropy(written, KD_LABELS)
+        kl = torch.nn.functional.kl_div(
+            written.log_softmax(1), other.detach().softmax(1), reduction="mean"
+        )
+        (near + kl / alone).backward()
+        torch.testing.assert_close(own.grad, written.grad)
+
+
+def test_fml_with_constants_and_two_weights():
+    pair = [logits.clone().requires_grad_() for logits in PAIR]
+    both = losses.mutual(*pair, KD_LABELS, 0.3, 0.8, per_element=False, detach=True)
+    sum(both).backward()
+    for own, other, weight, loss in (
+        (pair[0], pair[1], 0.3, both[0]),
+        (pair[1], pair[0], 0.8, both[1]),
+    ):
+        written = own.detach().clone().requires_grad_()
+        kl = torch.nn.functional.kl_div(
+            written.log_softmax(1), other.detach().softmax(1), reduction="batchmean"
+        )
+        expected = weight * torch.nn.functional.cross_entropy(written, KD_LABELS)
+        expected = expected + (1 - weight) * kl
+        expected.backward()
+        near(loss, float(expected.detach()))
+        torch.testing.assert_close(own.grad, written.grad)
+
+
 def test_fml_losses():
     vector = HETEROGENEOUS["fml_loss"]
     own, other = losses.mutual(*PAIR, KD_LABELS, vector["alpha"], vector["beta"])

@@ -13,6 +13,7 @@ from fedapp import server_app
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
+from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import federated_data
 from fedapp.runtime import process as process_module
@@ -94,7 +95,7 @@ def test_a_run_is_measured_by_the_images_of_now_and_not_by_those_read_before(cop
     assert reopened(run, config).data.hash == run.partition()["data_hash"]
     paint(copies["server"] / "test" / "dog" / "1.png", 200)
     with pytest.raises(UserError, match="the data, or their division among the clients, differ"):
-        reopened(run, config)
+        load_run(run.path).personalise(data_dir=str(copies["server"]))
 
 
 def test_the_hash_is_of_labels_draw_and_statistics():

@@ -175,7 +175,7 @@ def test_download_fetches_what_is_absent_once(tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", fetch)
     for _ in range(2):
         data = load_dataset("cifar10", str(tmp_path / "data"), download=True)
-    assert calls == [(str(tmp_path / "data"), True)]
+    assert calls == [(str(tmp_path / "data" / ".cifar10.download"), True)]
     assert data.num_classes == 10
 
 

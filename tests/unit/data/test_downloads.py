@@ -1,36 +1,49 @@
-"""A download that a killed process has left."""
+"""Half of a download is never read, and what a user has copied is never replaced."""
 
 from pathlib import Path
 
 import pytest
+import torchvision.datasets
 from test_datasets import write_cifar
 
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
 
 pytestmark = pytest.mark.usefixtures("cache")
+FOLDER = "cifar-10-batches-py"
 
 
-def test_what_a_killed_download_has_left_is_neither_read_nor_kept(tmp_path, monkeypatch):
-    import torchvision.datasets
-
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no route to host")])
+def test_half_of_a_download_is_not_read_and_is_fetched_again(tmp_path, monkeypatch, error):
     root = tmp_path / "data"
 
-    def killed(folder: str, download: bool) -> None:
+    def ended_early(folder: str, download: bool) -> None:
         write_cifar(Path(folder))
-        (root / "cifar-10-batches-py" / "test_batch").write_bytes(b"half")
-        raise KeyboardInterrupt
+        (Path(folder) / FOLDER / "test_batch").write_bytes(b"half")
+        raise error
 
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", killed)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", ended_early)
+    with pytest.raises((KeyboardInterrupt, UserError)):
         load_dataset("cifar10", str(root), download=True)
-    with pytest.raises(UserError, match=r"download of 'cifar10' to .* has not ended: wait for the"):
+    with pytest.raises(UserError, match=r"'cifar10' is not in .*; set data-dir to the folder"):
         load_dataset("cifar10", str(root))
 
     def whole(folder: str, download: bool) -> None:
-        assert not (root / "cifar-10-batches-py").exists()
+        assert not list(Path(folder).iterdir())
         write_cifar(Path(folder))
 
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", whole)
     assert load_dataset("cifar10", str(root), download=True).num_classes == 10
-    assert load_dataset("cifar10", str(root)).num_classes == 10
+    assert not list(root.glob(".*.download"))
+
+
+def test_a_copy_that_comes_after_a_failed_download_is_used(tmp_path, monkeypatch):
+    def failing(folder: str, download: bool) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", failing)
+    with pytest.raises(UserError, match="no route to host"):
+        load_dataset("cifar10", str(tmp_path), download=True)
+    write_cifar(tmp_path)
+    for download in (False, True):
+        assert load_dataset("cifar10", str(tmp_path), download=download).num_classes == 10

@@ -179,13 +179,14 @@ def test_fedcurv_step_has_the_gradient_of_the_vectors_penalty_of_the_others():
         lambda w: case["lam"] * ((u * w**2).sum() - 2 * (v * w).sum()), case["w"]
     )
     assert value == pytest.approx(case["penalty"])
-    of_loss = np.array([0.5, -1.0, 2.0])
-    own = {"u/w": case["u"][0], "v/w": case["v"][0]}
-    took_part = curvature_client(case, state=own)
-    np.testing.assert_allclose(took_part.gradient(of_loss), of_loss + gradient, rtol=1e-5)
+    of_loss, own = np.array([0.5, -1.0, 2.0]), {"u/w": case["u"][0], "v/w": case["v"][0]}
+    took_part = curvature_client(case, state=own).gradient(of_loss)
+    np.testing.assert_allclose(took_part, of_loss + gradient, rtol=1e-5)
     sums = {IMPORTANCE: {"w": u.numpy()}, WEIGHTED: {"w": v.numpy()}, OF: {"clients": [1, 2]}}
     absent = curvature_client(case, state=own, extras=sums)  # an older state is not taken out
     np.testing.assert_allclose(absent.gradient(of_loss), of_loss + gradient, rtol=1e-5)
+    weaker = curvature_client(case, state=own, weight=0.3 * case["lam"]).gradient(of_loss)
+    np.testing.assert_allclose(weaker, of_loss + 0.3 * gradient, rtol=1e-5)
 
 
 def test_fedcurv_without_weight_is_fedavg_bit_for_bit():

@@ -28,6 +28,16 @@ def test_the_corrected_gradient_and_the_movement_of_c_i_equal_the_vectors():
     np.testing.assert_allclose(update.groups[CONTROL]["w"], CASE["delta_c"], rtol=1e-6)
 
 
+def test_the_control_variate_of_a_client_counts_the_effective_steps_of_momentum():
+    client = VectorClient(ScaffoldClient, CASE["w0"], state={"w": CASE["c_i"]},
+                          extras={CONTROL: {"w": CASE["c"]}},
+                          settings=LocalSettings(1, momentum=0.9))  # fmt: skip
+    update = client.finish(CASE["w_i"], steps=CASE["K"], lr=CASE["lr"])
+    moved = (np.array(CASE["w0"]) - CASE["w_i"]) / (CASE["K_eff_momentum0_9"] * CASE["lr"])
+    expected = np.array(CASE["c_i"]) - CASE["c"] + moved
+    np.testing.assert_allclose(update.state["w"], expected, rtol=1e-6)
+
+
 def test_with_momentum_the_displacement_is_divided_by_the_effective_steps():
     assert effective_steps(CASE["K"], 0.0) == CASE["K"]
     assert effective_steps(CASE["K"], 0.9) == pytest.approx(CASE["K_eff_momentum0_9"], rel=1e-12)

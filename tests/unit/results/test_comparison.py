@@ -252,7 +252,7 @@ def test_differences_are_sentences_with_the_larger_group_first(make_run):
     assert sentence.startswith("feddr+ is 11.00 points above fedavg (2 seeds, p = ")
     equal = [make_run(0.5, method="fedavg", seed=s, lr=lr) for lr in (0.1, 0.2) for s in (0, 1)]
     assert sentences(compare(equal)) == ["fedavg lr=0.1 and fedavg lr=0.2 end equal (2 seeds)."]
-    assert sentences(compare([*runs, *equal]))[3:] == ["The table has 3 smaller ones beside."]
+    assert sentences(compare([*runs, *equal]))[3:] == ["The table has 3 more."]
 
 
 def test_the_page_has_accuracies_in_percent_and_folds_single_runs(make_run):

@@ -126,7 +126,33 @@ def test_noise_is_added_and_does_not_come_from_the_seed():
     assert differ(one, other)
     initial = federate({**RUN, "lr": 1e-30})[0]
     added = np.concatenate([(one[n] - a).ravel() for n, a in initial.items()])
-    assert np.std(added) == pytest.approx(1.0 * 0.01 / 10, rel=0.2)  # multiplier * clip / clients
+    assert np.std(added) == pytest.approx(1.0 * 0.01 / 10, rel=0.015)  # multiplier * clip / n
+
+
+def test_a_missing_update_counts_as_zero_and_the_noise_stays(monkeypatch):
+    """Otherwise one client could change the mean by more than the budget counts."""
+    quiet = {**RUN, "dp-clip": 0.01, "tolerate-failures": True}
+    initial = federate({**RUN, "lr": 1e-30})[0]
+
+    def step(run):
+        final = federate(run)[0]
+        return np.concatenate([(final[n] - a).ravel() for n, a in initial.items()])
+
+    all_ten = step(quiet)
+    break_client(monkeypatch, {2, 3, 4, 5, 6}, RuntimeError("power cut"))
+    five = step(quiet)
+    assert np.linalg.norm(five) <= 0.01 * 5 / 10 * 1.001
+    assert 0 < 10 * np.linalg.norm(all_ten - five) <= 0.01 * 5 * 1.001
+    noisy = step({**quiet, "dp-noise": 1.0})
+    assert np.std(noisy) == pytest.approx(1.0 * 0.01 / 10, rel=0.015)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.2, [1, 2, 30]), (0.4, [2])])
+def test_trimmed_mean_removes_the_share_that_is_asked_for(share, kept):
+    models = [{"w": np.array([value], np.float32)} for value in (-60.0, 1.0, 2.0, 30.0, 60.0)]
+    rule = Rule("trimmed-mean", trim=share)
+    found = combined(rule, {"w": np.zeros(1, np.float32)}, models)["w"]
+    assert found[0] == pytest.approx(np.mean(kept))
 
 
 def test_only_separate_tasks_send_separate_models():

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from in_process import assert_same, federate, settings
 from reference import VECTORS
+from small_clients import strategy_of
 
 from strategies.aggregate import weighted_mean
 from strategies.fedavgm import FedAvgM
+from strategies.feddyn import FedDyn
 from strategies.fedexp import FedExP
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import ClientResult
@@ -109,6 +111,18 @@ def test_nesterovs_momentum_looks_one_step_ahead():
         assert w["w"] - after["w"] == pytest.approx(moved)
         assert w["w"] - plain.server_update(w, mean)["w"] == pytest.approx([1.0, 1.7][number - 1])
         w = after
+
+
+def test_feddyns_h_goes_on_from_the_round_before():
+    case = SERVER["FedDyn_alpha0.1_N10"]
+    strategy = strategy_of(FedDyn, clients=10, alpha=0.1, weights="uniform")
+    strategy.load_state({"w": np.array([0.2, -0.1, 0.3])})
+    strategy.report.results = [ClientResult(c, 1, 0, 0.0, 0.0, 0, 0.0) for c in range(3)]
+    mean = {"w": np.mean(SERVER["w_i"], axis=0)}
+    after = strategy.server_update({"w": np.array(SERVER["w0"])}, dict(mean))["w"]
+    h = np.array([0.2, -0.1, 0.3]) + np.array(case["h_new"]) - np.array(case["h"])
+    np.testing.assert_allclose(strategy.state()["w"], h, rtol=1e-9)
+    np.testing.assert_allclose(after, mean["w"] - h / 0.1, rtol=1e-9)
 
 
 def test_feddyn_can_evaluate_the_mean_of_the_rounds_models():

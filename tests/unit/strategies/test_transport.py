@@ -190,6 +190,21 @@ def test_a_node_without_key_may_come_back_with_another_number_before_round_1():
     assert set(federation.node_of.values()) == {101, 102, 200}
 
 
+def test_a_node_that_is_gone_for_a_moment_before_round_1_is_asked_again():
+    class Flapping(InProcessGrid):
+        """Node 100 answers, is away for a few looks, and comes back; 102 comes last."""
+
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks += 1
+            away = {100} if 3 <= self.looks <= 5 else set()
+            return [n for n in super().get_node_ids() if n not in away | {102} or self.looks > 9]
+
+    federation = wait_for_nodes(Flapping(settings(num_clients=10), 3), 10, {}, 30)
+    assert set(federation.node_of.values()) == {100, 101, 102}
+
+
 def test_a_spare_node_that_does_not_answer_delays_nothing():
     class Spare(FaultyGrid):
         def get_node_ids(self):

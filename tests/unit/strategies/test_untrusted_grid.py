@@ -35,7 +35,6 @@ def malformed(reply):
 
 def in_the_name_of_another(reply):
     reply.metadata.__dict__["_src_node_id"] = 100
-    reply.metadata.__dict__["_reply_to_message_id"] = "message-1"
     return reply
 
 
@@ -53,6 +52,20 @@ def test_a_reply_counts_for_the_node_that_was_asked_whatever_it_claims():
         for reply in exchange(Untrusted(in_the_name_of_another), questions(), 60)
     ]
     assert sorted(sources) == [100, 101, 102]
+
+
+def test_what_answers_no_question_is_dropped():
+    """Flower hands any message for the server to whoever pulls, also one that is no reply."""
+
+    class WithForeign(Untrusted):
+        def pull_messages(self, message_ids):
+            foreign = Message(RecordDict(), reply_to=questions()[1])
+            foreign.metadata.__dict__["_reply_to_message_id"] = ""
+            return [foreign, *super().pull_messages(message_ids)]
+
+    replies = list(exchange(WithForeign(lambda reply: reply), questions(), 60))
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [100, 101, 102]
+    assert all(reply.metadata.reply_to_message_id.startswith("message-") for reply in replies)
 
 
 def test_an_error_of_the_connection_is_not_the_nodes():
