@@ -31,6 +31,7 @@ LDA_LEAST = 10  # samples of a client
 # probability exp(-m). Above 12 fewer than a third of 50,000-draw searches would succeed.
 TRIAL_DRAWS, MOST_SHORT = 100, 12.0
 LEAST_UNBALANCED = 10
+_ABSURD = 100  # shards for each training image
 
 
 def iid(
@@ -79,7 +80,7 @@ def shards(
             f"num-clients x shards must be a positive multiple of the {classes} classes, "
             f"but {num_clients} x {shards_per_client} = {total}"
         )
-    if total > len(train_labels):
+    if total > _ABSURD * len(train_labels):  # a list of them would fill the memory
         raise UserError(
             f"num-clients x shards is {total}, but there are only {len(train_labels)} training "
             "images to divide into shards"

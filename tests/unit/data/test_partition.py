@@ -115,6 +115,8 @@ def test_shards_name_a_class_that_is_too_small():
     train, test = labels_of([50] * 10), labels_of([3] + [50] * 9)
     with pytest.raises(UserError, match=r"class 0 .* has 3 test samples, too few for 4 shards: "):
         shards(train, test, 20, 2, np.random.default_rng(0))
+    with pytest.raises(UserError, match="is 20000000000000, but there are only 500 training imag"):
+        shards(train, test, 20, 10**12, np.random.default_rng(0))
     config = parse_config({"dataset": "digits", "partition": "shards", "num-clients": 1000})
     data = load_run_dataset(config)
     named = replace(data, classes=tuple(f"digit {label}" for label in data.classes))
