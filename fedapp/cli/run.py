@@ -6,7 +6,7 @@ Slow imports are inside the commands, so that `--help` is fast.
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,10 @@ from fedapp.config.project import merge
 from fedapp.engines.launch import run as simulate
 from fedapp.engines.resources import Engine, Resources, check_in_process
 from fedapp.results.formatting import clock, megabytes, stored_size
+
+if TYPE_CHECKING:
+    from fedapp.config.run_config import RunConfig
+    from fedapp.runtime.forecast import Forecast
 
 
 def run(
@@ -74,8 +78,19 @@ def _check(
     resolved = parse_config(values)
     check_place(resolved)
     user_callbacks(resolved.callbacks)
-    cost = forecast(resolved, workers := _workers(engine, resources, values))
-    found = {
+    workers = _workers(engine, resources, values)
+    cost = forecast(resolved, workers)
+    facts = _facts(resolved, cost, workers).items()
+    show("This run is possible", [{"": name, "value": value} for name, value in facts], False)
+    costs = own_steps_note(cost, resolved), time_note(cost, resolved)
+    for note in (rate_note(values, resolved), *costs, without_effect(typed, resolved)):
+        if note:
+            say(note)
+
+
+def _facts(resolved: "RunConfig", cost: "Forecast", workers: int) -> dict[str, str]:
+    """Return what a resolved run trains and costs, in words."""
+    return {
         "method": resolved.method,
         "data": f"{resolved.dataset}, {resolved.num_clients} clients ({resolved.partition})",
         "model": f"{resolved.model_group or resolved.model}, {cost.parameters:,} parameters",
@@ -89,13 +104,6 @@ def _check(
         "traffic": f"models of {megabytes(cost.bytes_per_round)} per round",
         "client states": "none" if cost.state is None else stored_size(cost.state),
     }
-    show(
-        "This run is possible", [{"": name, "value": value} for name, value in found.items()], False
-    )
-    costs = own_steps_note(cost, resolved), time_note(cost, resolved)
-    for note in (rate_note(values, resolved), *costs, without_effect(typed, resolved)):
-        if note:
-            say(note)
 
 
 def _workers(engine: Engine | None, resources: Resources, values: Mapping[str, Any]) -> int:

@@ -110,7 +110,7 @@ def _keeps_states(config: RunConfig, row: Method) -> bool:
 
 def _evaluates_received(config: RunConfig, row: Method) -> bool:
     """Return whether clients are tested with a part that they may take from the server."""
-    sends = row.exchange.sends == "head" or "header" in row.exchange.also_sends
+    sends = row.exchange.sends == "head" or "evaluate_when" in row.server.options
     return "eval-when" in _own_keys(row) and sends
 
 

@@ -178,8 +178,10 @@ def _read_images(origin: Origin) -> Arrays:
 def _public(files: PublicFiles, source: str, layout: str, **more: Any) -> DatasetInfo:
     """Return the row of a data set in its published files."""
     side = files.image_shape[0]
-    more["computes_statistics"] = not files.mean
-    return DatasetInfo(files.num_classes, side, source, layout, files.read, **more)
+    return DatasetInfo(
+        files.num_classes, side, source, layout, files.read, computes_statistics=not files.mean,
+        **more,
+    )  # fmt: skip
 
 
 HUB = f"{PREFIX}OWNER/NAME"

@@ -114,15 +114,16 @@ def comparable_configs(runs: Sequence[RunDirectory]) -> list[dict[str, Scalar]]:
 
 
 def _by_partition_seed(runs: list[RunDirectory]) -> dict[Scalar, tuple[RunDirectory, ...]]:
-    seeds = [run.config().get(_PARTITION_SEED, "auto") for run in runs]
-    if len(set(seeds)) == 1 and len({run.config().get(_SEED) for run in runs}) > 1:
-        return {seeds[0]: tuple(runs)}
+    configs = [run.config() for run in runs]
+    pairs = [(config.get(_PARTITION_SEED, "auto"), config.get(_SEED)) for config in configs]
+    if len({own for own, _ in pairs}) == 1 and len({seed for _, seed in pairs}) > 1:
+        return {pairs[0][0]: tuple(runs)}
     groups: dict[Scalar, tuple[RunDirectory, ...]] = {}
-    shared = {p for run, p in zip(runs, seeds, strict=True) if p != run.config().get(_SEED)}
-    for run, seed in zip(runs, seeds, strict=True):
+    shared = {own for own, seed in pairs if own != seed}
+    for run, (own, seed) in zip(runs, pairs, strict=True):
         marks = run.origins()  # other versions have none
-        chosen = seed in shared and marks and _PARTITION_SEED not in marks  # by the user
-        name = "auto" if seed == run.config().get(_SEED) and not chosen else seed
+        chosen = own in shared and marks and _PARTITION_SEED not in marks  # by the user
+        name = "auto" if own == seed and not chosen else own
         groups[name] = (*groups.get(name, ()), run)
     return groups
 

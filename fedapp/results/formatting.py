@@ -19,6 +19,11 @@ def cell_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def field_head(key: str) -> str:
+    """Return a field of metrics.jsonl as a heading: client_count is "Client count"."""
+    return key.replace("_", " ").capitalize()
+
+
 def percent(fraction: float | None) -> str:
     """Format a fraction as a percentage: 0.953 is "95.3 %"."""
     return MISSING if fraction is None else f"{100 * fraction:.1f} %"

@@ -19,7 +19,15 @@ from fedapp.core.files import write_atomically
 from fedapp.results import measures_file as store
 from fedapp.results import page
 from fedapp.results import report_clients as sections
-from fedapp.results.formatting import MISSING, decimal, headline, megabytes, percent, status
+from fedapp.results.formatting import (
+    MISSING,
+    decimal,
+    field_head,
+    headline,
+    megabytes,
+    percent,
+    status,
+)
 from fedapp.results.outcome import best_round
 from fedapp.results.plots import curves as plots
 from fedapp.results.plots import measure_plots
@@ -137,9 +145,14 @@ def _curves(rows: Rows, tested: str) -> str:
 
 def own_metrics(rows: Rows) -> list[str]:
     """Return the numbers of rounds that a method, a callback or privacy has added, by name."""
-    names = sorted({key for row in rows for key, value in row.items() if _is_number(value)})
     known = {*COLUMNS, *_COMMON}
+    names = _number_fields(rows)
     return [name for name in names if name not in known and not name.startswith(_OF_CLIENTS)]
+
+
+def _number_fields(rows: Rows) -> list[str]:
+    """Return the fields of metrics.jsonl that have a number in some round, in order."""
+    return sorted({key for row in rows for key, value in row.items() if _is_number(value)})
 
 
 def _metric_curves(rows: Rows) -> str:
@@ -148,14 +161,9 @@ def _metric_curves(rows: Rows) -> str:
     for key in own_metrics(rows):
         measured = [row for row in rows if _is_number(row.get(key))]
         if len(measured) > 1:
-            words = describe(_head(key), measured, key, _writer(key))
+            words = describe(field_head(key), measured, key, _writer(key))
             drawn.append(page.plot(svg(plots.metric_curve(measured, key), words)))
     return page.side_by_side(*drawn)
-
-
-def _head(key: str) -> str:
-    """Return a field of metrics.jsonl as words."""
-    return key.replace("_", " ").capitalize()
 
 
 def describe(name: str, rows: Rows, key: str, write: Writer) -> str:
@@ -185,11 +193,8 @@ def _rounds(rows: Rows) -> str:
     """Show the last rounds, and all rounds in a folded table."""
     if not rows:
         return ""
-    extra = sorted({key for row in rows for key, value in row.items() if _is_number(value)})
-    columns = {
-        **COLUMNS,
-        **{key: (_head(key), _writer(key)) for key in extra if key not in COLUMNS},
-    }
+    extra = [key for key in _number_fields(rows) if key not in COLUMNS]
+    columns = {**COLUMNS, **{key: (field_head(key), _writer(key)) for key in extra}}
     heads = [head for head, _ in columns.values()]
     cells = [
         [

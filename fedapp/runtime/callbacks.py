@@ -176,15 +176,15 @@ class FinalModel(Callback):
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the file; without it the run has failed, and an earlier end's model is removed."""
         try:
-            if try_write("model.safetensors", lambda: self._save(run)):
-                return
-            _incomplete(run, summary, "model.safetensors")
+            written = try_write("model.safetensors", lambda: self._save(run))
         except KeyboardInterrupt:
-            self._remove(run)
+            self._remove_earlier(run)
             raise
-        self._remove(run)
+        if not written:
+            self._remove_earlier(run)
+            _incomplete(run, summary, "model.safetensors")
 
-    def _remove(self, run: ActiveRun) -> None:
+    def _remove_earlier(self, run: ActiveRun) -> None:
         if run.strategy.newest is not None:  # else no round was trained after that end
             with suppress(OSError):
                 run.directory.model_path.unlink(missing_ok=True)

@@ -106,14 +106,13 @@ class Recorder:
             return ""  # interrupted before the first round began
         self._keep_trained_round()
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
-        interrupted = False
         for callback in self.callbacks:
             try:
                 callback.run_ends(self.run, summary)
             except KeyboardInterrupt:
-                if interrupted or status != "completed":  # not the first one: at once
-                    raise
-                interrupted, summary["status"] = True, "interrupted"
+                if status != "completed" or summary["status"] == "interrupted":
+                    raise  # the run has ended early, or this is not the first one: at once
+                summary["status"] = "interrupted"
         if status == "completed" and summary["status"] == "interrupted":
             raise KeyboardInterrupt
         is_lost = status == "completed" and summary["status"] == "failed"

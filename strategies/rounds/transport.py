@@ -22,9 +22,7 @@ from strategies.rounds.interruption import stop_if_asked
 _SHORTEST_WAIT = 0.005
 _LONGEST_WAIT = 0.5
 _GRACE = 5.0  # seconds that a message outlives its round, to report late nodes as late
-_LONGEST_STEP = (
-    5.0  # seconds that count between two looks; the rest of a gap is a stop of the process
-)
+_LONGEST_STEP = 5.0  # seconds that count between two looks: in a longer gap the process stood still
 # What reading a message that is none may raise; errors of the connection are others.
 MALFORMED = (
     LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError,

@@ -52,17 +52,14 @@ def decode(root: Path, subset: str, origin: Origin) -> Arrays:
         UserError: the library is missing, or the files are damaged or not images with labels.
     """
     datasets = library("datasets")
+    asked: dict[str, Any] = {"path": str(root), "name": subset or None}
+    if (root / CONVERTED_MARK).exists():  # its README describes the original files
+        asked = {"path": "parquet", "data_files": _converted(root, subset)}
     # The library's own copy, in Arrow, is needed only until the images are decoded.
     cache_folder().mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache_folder(), prefix=".hub-") as scratch:
         try:
-            if (root / CONVERTED_MARK).exists():  # its README describes the original files
-                files = _converted(root, subset)
-                splits = datasets.load_dataset("parquet", data_files=files, cache_dir=scratch)
-            else:
-                splits = datasets.load_dataset(str(root), subset or None, cache_dir=scratch)
-        except UserError:
-            raise
+            splits = datasets.load_dataset(**asked, cache_dir=scratch)
         except Exception as error:  # damaged files, unknown subsets: dozens of types
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"cannot read the Parquet files in {root}: {first}") from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedapp.results.formatting import percent
+from fedapp.results.formatting import field_head, percent
 from fedapp.results.outcome import best_round
 from fedapp.results.plots.rendering import (
     BLUE,
@@ -70,7 +70,7 @@ def metric_curve(rows: Sequence[Row], key: str) -> Figure:
     is_share = "accuracy" in key
     rounds, values = _points(rows, key, scale=100 if is_share else 1)
     _draw_line(axes, rounds, values, BLUE, "-", key)
-    _finish(axes, key.replace("_", " ").capitalize(), "Accuracy (%)" if is_share else "")
+    _finish(axes, field_head(key), "Accuracy (%)" if is_share else "")
     return figure
 
 

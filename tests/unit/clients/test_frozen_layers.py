@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from in_process import settings
+from in_process import settings, work
 from torch import nn
 
 from clients.state.memory import Memory
@@ -34,7 +34,7 @@ def trained_and_tested(method, folder, **keys):
     start = {name: tensor.detach().clone() for name, tensor in process.model.named_parameters()}
     state = ClientState(folder, "run", 0, {"v": "1"})
     client = process.client(0, Memory(state, 1, 0))
-    update = client.work(dict(zip(client.shared, client.get_parameters({}), strict=True)), 1, LR)
+    update = work(client, 1, LR)
     client.save_state(update)
     tested = process.client(0, Memory(state, 2, 1))
     received = [array.copy() for array in update.shared.values()]

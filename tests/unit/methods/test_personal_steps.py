@@ -5,30 +5,17 @@ import copy
 import numpy as np
 import pytest
 import torch
-from in_process import settings
-from torch import nn
+from in_process import work
+from test_personal_mixtures import LR, ce, process_of
 
 from clients.state.memory import Memory
 from clients.state.store import ClientState
-from fedapp.config.resolve import parse_config
-from fedapp.runtime.process import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
-
-LR = 0.05
-ce = nn.functional.cross_entropy
-
-
-def process_of(method, **keys):
-    return ProcessContext(parse_config(settings(method=method, batch_size=11, **keys)))
 
 
 def sgd(module):
     return torch.optim.SGD(module.parameters(), LR, 0.9, weight_decay=1e-5)
-
-
-def received_by(client):
-    return dict(zip(client.shared, client.get_parameters({}), strict=True))
 
 
 def close(model, expected, rtol=1e-4, atol=1e-6):
@@ -42,7 +29,7 @@ def test_dittos_personal_model_is_pulled_at_the_rate_times_lambda(reference, tmp
     process = process_of("ditto", local_epochs=2, **keys)
     client = process.client(0, Memory(ClientState(tmp_path, "run", 0, {"v": "1"}), 1, 0))
     start = process.new_model()
-    update = client.work(received_by(client), 1, LR)
+    update = work(client, 1, LR)
     own, shared = copy.deepcopy(start), copy.deepcopy(start)
     if reference:  # the anchor is the locally trained model
         optimiser, epoch = sgd(shared), client.data.training(1)
@@ -92,16 +79,12 @@ def test_fedrep_trains_head_and_body_before_its_test():
     close(client.model, expected)
 
 
-@pytest.mark.parametrize("method", ["apfl", "fedrod"])
-def test_the_steps_of_a_clients_own_part_are_clipped_too(method, tmp_path):
-    process = process_of(method, local_epochs=1, clip_norm=1e-3, momentum=0.0, weight_decay=0.0)
+def test_the_steps_of_apfls_own_model_are_clipped_too(tmp_path):
+    process = process_of("apfl", local_epochs=1, clip_norm=1e-3, momentum=0.0, weight_decay=0.0)
     client = process.client(0, Memory(ClientState(tmp_path, "run", 0, {"v": "1"}), 1, 0))
     start = {n: p.detach().numpy().copy() for n, p in process.new_model().named_parameters()}
-    update = client.work(received_by(client), 1, LR)
-    own = {n.removeprefix("own."): a for n, a in update.state.items()}
-    moved = [a - start.get(n, np.zeros_like(a)) for n, a in own.items()
-             if n in start or method == "fedrod"]  # fmt: skip
-    assert moved
+    update = work(client, 1, LR)
+    moved = [update.state[f"own.{name}"] - array for name, array in start.items()]
     length = np.sqrt(sum(np.square(each).sum() for each in moved))
     assert 0 < length <= 1.01 * LR * 1e-3 * update.training.steps
 
@@ -112,7 +95,7 @@ def test_the_own_head_of_fedrod_decays_with_the_runs_weight_decay(tmp_path):
         process = process_of("fedrod", local_epochs=3, weight_decay=decay)
         folder = tmp_path / f"{decay}"
         client = process.client(0, Memory(ClientState(folder, "run", 0, {"v": "1"}), 1, 0))
-        heads.append(client.work(received_by(client), 1, LR).state["weight"])
+        heads.append(work(client, 1, LR).state["weight"])
     assert np.linalg.norm(heads[1]) < 0.9 * np.linalg.norm(heads[0])
 
 
@@ -131,7 +114,7 @@ def test_after_its_first_learning_fedala_takes_one_epoch_of_a_part_of_the_images
                 yield images, labels
 
         monkeypatch.setattr(client, "_some", counted)
-        client.save_state(client.work(received_by(client), server_round, LR))
+        client.save_state(work(client, server_round, LR))
     half, batch = client.data.num_examples / 2, 11
     third = sum(count for server_round, count in taken if server_round == 3)
     assert half <= third < half + batch, "one epoch of half of the images, in whole batches"

@@ -6,6 +6,7 @@ from in_process import settings
 from fedapp import server_app
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
+from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import callbacks
 
@@ -67,16 +68,33 @@ def test_an_interruption_while_results_are_written_loses_no_other_file(
     assert run.model_path.exists() == (callback == "Figures")
 
 
-def test_an_interruption_of_the_model_leaves_no_earlier_one(train, tmp_path, monkeypatch):
-    def interrupted(self, *arguments):
-        raise KeyboardInterrupt
+@pytest.fixture
+def stop(train, tmp_path, monkeypatch):
+    """Return a function that ends a resumed run by an error while its model is written."""
 
-    train(num_rounds=1, checkpoint_every=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(RunDirectory, "save_model", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(num_rounds=2, checkpoint_every=1, resume="auto")
-    run = RunDirectory.load(tmp_path / "one")
+    def by(error: type[BaseException]) -> RunDirectory:
+        def ended(self, *arguments):
+            raise error
+
+        train(num_rounds=1, checkpoint_every=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(RunDirectory, "save_model", ended)
+            with pytest.raises(error):
+                train(num_rounds=2, checkpoint_every=1, resume="auto")
+        return RunDirectory(tmp_path / "one")
+
+    return by
+
+
+def test_a_run_that_is_killed_while_its_model_is_written_does_not_count_as_completed(train, stop):
+    run = stop(SystemExit)
+    assert run.model_path.exists(), "that of round 1"
+    assert not has_model(run)
+    assert has_model(train(num_rounds=2, checkpoint_every=1, resume="auto"))
+
+
+def test_an_interruption_of_the_model_leaves_no_earlier_one(train, stop):
+    run = stop(KeyboardInterrupt)
     assert (run.summary()["status"], run.summary()["rounds"]) == ("interrupted", 2)
     assert not run.model_path.exists(), "it would be that of round 1"
     assert train(num_rounds=2, checkpoint_every=1, resume="auto").model_path.exists()

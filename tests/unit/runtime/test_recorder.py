@@ -13,7 +13,6 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid, run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results import trackers
-from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime import callbacks, server
 from strategies.rounds.base import ClientStrategy
@@ -129,23 +128,6 @@ def test_a_file_that_cannot_be_written_prevents_no_other_file(
     for name in ("summary.json", "model.safetensors", "curves.png", "report.html"):
         assert (run.path / name).exists() == (name != lost[method])
     assert f"{lost[method]} not written: [Errno 28]" in capsys.readouterr().out
-
-
-def test_a_run_that_is_killed_while_its_model_is_written_does_not_count_as_completed(
-    train, tmp_path, monkeypatch
-):
-    def killed(self, *arguments, **options):
-        raise SystemExit
-
-    train(num_rounds=1, checkpoint_every=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(RunDirectory, "save_model", killed)
-        with pytest.raises(SystemExit):
-            train(num_rounds=2, checkpoint_every=1, resume="auto")
-    run = RunDirectory(tmp_path / "one")
-    assert run.model_path.exists(), "that of round 1"
-    assert not has_model(run)
-    assert has_model(train(num_rounds=2, checkpoint_every=1, resume="auto"))
 
 
 def test_no_tracker_is_opened_for_a_run_whose_first_file_cannot_be_written(train, monkeypatch):

@@ -1,18 +1,12 @@
 """Nodes may be others' programs: a reply that is none harms nobody but its node."""
 
 import pytest
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, RecordDict
 from in_process import settings
+from test_transport import questions
 
 from fedapp.engines.in_process import InProcessGrid
 from strategies.rounds.transport import exchange
-
-
-def questions() -> list[Message]:
-    return [
-        Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
-        for node in (100, 101, 102)
-    ]
 
 
 class Untrusted(InProcessGrid):
