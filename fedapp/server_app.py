@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedapp.analysis.callback import Measures
 from fedapp.analysis.class_statistics import Statistics
+from fedapp.config.checks import check_new_run
 from fedapp.config.overrides import with_extension_keys
 from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config, rate_note
@@ -59,6 +60,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     configure()
     run_config = with_extension_keys(run_config)
     config = parse_config(run_config)
+    check_new_run(config)
     if note := rate_note(run_config, config):
         log.info(note)
     check_name(config)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedapp.cli.options import AsJson, Overrides, Project, show
+from fedapp.core.errors import UserError
 from fedapp.engines.deployment.doctor import Check, examine
 
 Ports = Annotated[
@@ -23,7 +24,9 @@ def certificates(
         list[str] | None,
         typer.Option(help="A DNS name or IP address of the SuperLink; may be repeated."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=0, help="Number of SuperNode key pairs.")] = 4,
+    nodes: Annotated[
+        int | None, typer.Option(min=0, help="Number of SuperNode key pairs; default: 4.")
+    ] = None,
     days: Annotated[
         int,
         typer.Option(min=1, max=3650, help="Days for which the SuperLink's certificate is valid."),
@@ -43,10 +46,12 @@ def certificates(
     """
     from fedapp.engines.deployment.certificates import make_certificates, renew_server_certificate
 
+    if renew and nodes is not None:
+        raise UserError("--renew makes no keys of nodes: leave --nodes out")
     if renew:
         files = renew_server_certificate(folder, host or [], days)
     else:
-        files = make_certificates(folder, host or [], nodes, days)
+        files = make_certificates(folder, host or [], 4 if nodes is None else nodes, days)
     rows = [{"file": str(file), "for": _audience(file)} for file in files]
     show("Certificates and keys", rows, as_json)
 

@@ -7,13 +7,16 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from fedapp.cli.options import AsJson, Jobs, Project, say, show
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.engines.resources import Resources
+
+if TYPE_CHECKING:
+    from fedapp.experiments.sweep import SweepRun
 
 Vary = Annotated[
     list[str] | None, typer.Option(help='A key and its values, "key=value,value"; may be repeated.')
@@ -42,17 +45,26 @@ def sweep(
     from fedapp.experiments.sweep_options import parse_seeds, parse_vary, refuse_own
 
     varied = parse_vary(vary or [])
-    refuse_own("-c", read_overrides([text for text in config or [] if not is_file(text)]), varied)
+    typed = read_overrides([text for text in config or [] if not is_file(text)])
+    refuse_own("-c", typed, varied)
     runs = sweeps.plan(
         project, read_overrides(config or [], more=True), varied,
         parse_seeds(seeds), sweeps.sweep_folder(output_dir, name),
     )  # fmt: skip
-    for note in sweeps.without_effect(runs):
+    for note in sweeps.without_effect(runs, typed):
         print(note, file=sys.stderr) if as_json else say(note)
     if only_plan or not as_json:
         show("Plan", sweeps.planned(runs), as_json)
-    if only_plan:
-        return
+    if not only_plan:
+        _execute(name, project, runs, jobs, as_json)
+
+
+def _execute(
+    name: str, project: Path, runs: "list[SweepRun]", jobs: int, as_json: bool
+) -> NoReturn:
+    """Execute a sweep and show its results; exit with 1 unless all runs are completed."""
+    from fedapp.experiments import sweep as sweeps
+
     rows = sweeps.execute(project, runs, Resources(), jobs=jobs)
     summary = sweeps.summarise(rows)
     if as_json:

@@ -10,7 +10,7 @@ from fedapp.cli.listing import method_row
 from fedapp.config.auto import is_ordinary
 from fedapp.config.extensions import METHODS
 from fedapp.config.key_groups import kebab
-from fedapp.config.paper_settings import SETTINGS
+from fedapp.config.paper_settings import SETTINGS, Rate, Setting
 from fedapp.core.errors import UserError
 from fedapp.experiments.papers.cells import cells_of
 from fedapp.experiments.papers.tables import all_papers
@@ -71,16 +71,24 @@ def settings(name: str, row: Method) -> list[dict[str, Any]]:
         {
             "data set": dataset,
             "model": model,
-            "lr": setting.rate(of, is_ordinary(of, row)).value,
-            "rate": setting.rate(of, is_ordinary(of, row)).origin,
-            "epochs": setting.local_epochs,
-            "batch": setting.batch_size,
-            "schedule": setting.lr_schedule,
-            "augmentation": setting.augmentation,
+            **_training(setting, setting.rate(of, is_ordinary(of, row)), row),
         }
         for (dataset, model), setting in SETTINGS.items()
         if model in fitting_backbones(row.needs)
     ]
+
+
+def _training(setting: Setting, rate: Rate, row: Method) -> dict[str, Any]:
+    """Return how a method trains in a published setting; its own defaults win."""
+    own = {kebab(key): value for key, value in {**row.defaults, **row.fixed}.items()}
+    return {
+        "lr": own.get("lr", rate.value),
+        "rate": row.source if "lr" in own else rate.origin,
+        "epochs": own.get("local-epochs", setting.local_epochs),
+        "batch": own.get("batch-size", setting.batch_size),
+        "schedule": own.get("lr-schedule", setting.lr_schedule),
+        "augmentation": own.get("augmentation", setting.augmentation),
+    }
 
 
 def published(name: str) -> list[dict[str, Any]]:

@@ -82,13 +82,15 @@ def reproduce(
 def _chosen_cells(paper: str, table: str, queries: list[str], request: Request) -> list[Cell]:
     """Return the requested cells, or all, checked."""
     from fedapp.experiments.papers.cells import cells_of, select
-    from fedapp.experiments.papers.plan import check_changes
+    from fedapp.experiments.papers.plan import check_changes, idle_changes
 
     found = find_paper(paper)
     cells = cells_of(found, found.table(table))
     chosen = {cell.name: cell for cell in (select(cells, query) for query in queries)}
     wanted = list(chosen.values()) or cells
     check_changes(wanted, request)
+    for key in idle_changes(wanted, request):
+        _say(f"{key} has no effect in these cells")
     return wanted
 
 

@@ -109,7 +109,7 @@ def _facts(resolved: "RunConfig", cost: "Forecast", workers: int) -> dict[str, s
 def _workers(engine: Engine | None, resources: Resources, values: Mapping[str, Any]) -> int:
     """Return how many processes train."""
     if engine == Engine.IN_PROCESS:
-        check_in_process(resources.workers)
+        check_in_process(resources, str(values["device"]))
         return 1
     return resources.resolve_for(values).workers
 

@@ -11,6 +11,7 @@ import typer
 
 from fedapp.cli.options import AsJson, say, show
 from fedapp.config.presets import preset_rows
+from fedapp.core.errors import UserError
 
 
 def methods(
@@ -32,6 +33,8 @@ def methods(
     from fedapp.config.extensions import check_files
 
     check_files()
+    if family and (name or as_markdown):
+        raise UserError("--family is for the list of methods: leave it out here")
     if as_markdown:
         print(markdown_table())
     elif name:

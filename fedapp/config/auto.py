@@ -77,7 +77,8 @@ def partition_settings(config: RunConfig) -> dict[str, Any]:
     if pools == "auto":
         pools = pools_data(config.partition)
     noisy = config.dp_noise if config.dp_noise != "auto" else config.dp_epsilon
-    hides = bool(noisy) and computes_statistics(config.dataset)
+    computed = config.partition != "own" and computes_statistics(config.dataset)
+    hides = bool(noisy) and computed
     return {
         "normalisation": "symmetric" if pools or hides else "dataset",
         "classes_per_client": papers.CLASSES_PER_CLIENT.get(settings_name(config.dataset), 2),

@@ -22,6 +22,7 @@ from fedapp.config.model_checks import (
     check_model_keys,
     check_statistics,
 )
+from fedapp.config.privacy import check_statistics_hidden
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.core.paths import LONGEST_NAME, is_folder_name
@@ -32,7 +33,7 @@ from fedapp.data.datasets import check_photo_keys, find_dataset
 from fedapp.data.partition.table import PARTITIONS
 from fedapp.data.readers.own_images import class_names
 from fedapp.methods.row import BLEND, GLOBAL, PERTURB, Method
-from fedapp.methods.table import find_method, kept_by_clients
+from fedapp.methods.table import check_fitting, find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
 
 
@@ -61,6 +62,12 @@ def check_config(config: RunConfig) -> None:
     check_aggregation(config, row)
     check_upload_bits(config, row)
     _check_states(config)
+
+
+def check_new_run(config: RunConfig) -> None:
+    """Raise UserError for what a new run must not do, but earlier versions' finished runs did."""
+    check_statistics_hidden(config)
+    check_fitting(config.method, config.regulariser)
 
 
 def _check_data(config: RunConfig) -> None:

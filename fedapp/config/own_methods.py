@@ -41,6 +41,9 @@ from strategies.rounds.base import ClientStrategy
 _OWN_KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 
+OUR_PACKAGES = ("fedapp", "strategies", "clients")
+
+
 def check_method(row: Method) -> None:
     """Raise UserError for the first part of a method's row that cannot work, in one sentence."""
     for what, name, known in _words(row):
@@ -67,6 +70,7 @@ def check_method(row: Method) -> None:
             )
     _check_class("client", row.client, LocalClient)
     _check_class("server", row.server, ClientStrategy)
+    _check_fitting(row)
     for part, kind in (("client", row.client.kind), ("server", row.server.kind)):
         _check_arguments(part, kind)
     _check_restored(row.server.kind)
@@ -148,15 +152,32 @@ def _check_class(part: str, spec: ClientSpec | ServerSpec, base: type) -> None:
             )
 
 
+def _check_fitting(row: Method) -> None:
+    """Raise UserError if a row has a regulariser with which its client's update is wrong."""
+    if row.loss.regulariser in row.client.kind.unfit_regularisers:
+        raise UserError(
+            f"the regulariser '{row.loss.regulariser}' does not fit the client "
+            f"{row.client.kind.__name__}, whose update does not count its pull; choose another"
+        )
+
+
 def _check_arguments(part: str, kind: type) -> None:
-    """Raise UserError if a class redefines a function for another number of arguments."""
+    """Raise UserError if a class redefines a function of ours for other arguments."""
     for name, own in inspect.getmembers(kind, inspect.isfunction):
-        known = [vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)]
-        if name.startswith("_") or len(known) < 2:
+        *others, first = (cls for cls in kind.__mro__ if name in vars(cls))
+        is_plain = inspect.isfunction(inspect.getattr_static(kind, name))
+        ours = first.__module__.partition(".")[0] in OUR_PACKAGES
+        if name.startswith("_") or not (others and ours and is_plain):
             continue
+        known = vars(first)[name]
+        if not callable(known):
+            raise UserError(
+                f"the {part} {kind.__name__} has a function {name}(), but {name} is a value of "
+                "its base class: make it a property, or choose another name"
+            )
         given = [
             each.name
-            for each in inspect.signature(known[-1]).parameters.values()
+            for each in inspect.signature(known).parameters.values()
             if each.kind == each.POSITIONAL_OR_KEYWORD and each.default is each.empty
         ]
         try:

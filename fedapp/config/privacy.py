@@ -93,15 +93,20 @@ def check_privacy(config: RunConfig) -> None:
             f"dp-delta is {config.dp_delta:g} but must be below 1/num-clients = "
             f"{1 / config.num_clients:g}: otherwise a method that publishes one client's data fits"
         )
-    if noise and config.normalisation == "dataset" and computes_statistics(config.dataset):
-        raise UserError(
-            "run-config key 'normalisation' is 'dataset': mean and deviation of all clients' "
-            "training images, which dp-noise does not hide; set it to 'symmetric'"
-        )
     if noise and (words := measures_of_models(config.analyses)):
         raise UserError(
             f"measure '{words[0]}' shows local models, which dp-noise is to hide: remove it from "
             "analyses"
+        )
+
+
+def check_statistics_hidden(config: RunConfig) -> None:
+    """Raise UserError if a private run would publish statistics of its training images."""
+    computed = config.partition != "own" and computes_statistics(config.dataset)
+    if float(config.dp_noise) and config.normalisation == "dataset" and computed:
+        raise UserError(
+            "run-config key 'normalisation' is 'dataset': mean and deviation of all clients' "
+            "training images, which dp-noise does not hide; set it to 'symmetric'"
         )
 
 

@@ -19,7 +19,7 @@ from fedapp.config.auto import (
     partition_settings,
     settings_name,
 )
-from fedapp.config.checks import check_config
+from fedapp.config.checks import check_config, check_new_run
 from fedapp.config.extensions import check_files
 from fedapp.config.fine_tuning import fine_tuning_settings
 from fedapp.config.key_groups import field_name, kebab
@@ -108,7 +108,7 @@ def load_run_config(project: Path, overrides: Mapping[str, Any]) -> dict[str, An
         UserError: the project has no defaults, or `parse_config` refuses the configuration.
     """
     values = merge(project, overrides)
-    parse_config(values)
+    check_new_run(parse_config(values))
     return values
 
 
@@ -145,7 +145,7 @@ def layers(config: RunConfig) -> list[Layer]:
     """Return everything that determines values beside the user; a later layer wins."""
     row = find_method(config.method)
     fixed = Layer(f"fixed by {config.method}", row.fixed, fixed=True)
-    config = _filled(config, [fixed])
+    config = _filled(config, [Layer(row.source, row.defaults), fixed])
     autos = [Layer(source, values) for source, values in _autos(config, row)]
     tuning = fine_tuning_settings(_filled(config, autos), row)
     return [*autos, Layer(f"fine-tuning as in {tuning['finetune_protocol']}", tuning), fixed]
@@ -211,7 +211,7 @@ def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
     """
     row, unresolved = find_method(config.method), parse_unresolved(asked)
     guessed = unresolved.lr == "auto" and _published(unresolved, row).rate.origin == GUESS
-    if not guessed or row.personal is not None or "lr" in row.defaults:
+    if not guessed or row.personal is not None or "lr" in {**row.defaults, **row.fixed}:
         return ""
     lr = float(config.lr)
     return (

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedapp.config.key_groups import Keys, Local, Machine, Recording
 from fedapp.config.protection_keys import PrivacyKeys, RobustnessKeys
-from fedapp.core.keys import Auto, Count, Positive, Threads, Unsigned, Weight
+from fedapp.core.keys import Auto, Count, FeaturesOrNone, Positive, Threads, Unsigned, Weight
 
 
 class MethodKeys(Keys):
@@ -137,7 +137,7 @@ class ModelKeys(Keys):
         description="batch: BatchNorm by batch statistics, also in tests; running: tests use "
         "running statistics; group: GroupNorm",
     )
-    bottleneck: Unsigned = Field(
+    bottleneck: FeaturesOrNone = Field(
         0, description="number of features of a linear layer before the head; 0: no such layer"
     )
     bottleneck_layers: Literal[1, 2] = Field(

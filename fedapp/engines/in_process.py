@@ -58,8 +58,8 @@ def run_in_process(
     """
     started = time.monotonic()
     configure()
-    check_in_process(resources.workers)
     values = merge(project, overrides)
+    check_in_process(resources, str(values["device"]))
     if resources.gpus == 0 and values["device"] == "auto":
         values["device"] = "cpu"
     config = parse_config(values)

@@ -52,7 +52,7 @@ class Resources:
         """
         one = device.startswith("cuda:")
         gpus = len(gpu_names()[: 1 if one else None]) if device != "cpu" else 0
-        self._check_gpus(gpus, device)
+        self.check_gpus(gpus, device)
         workers = self.workers or self._automatic_workers(gpus)
         workers = max(1, min(workers, num_clients))
         per_worker = 4
@@ -65,7 +65,7 @@ class Resources:
         share = 0.0 if one else share
         return Resources(nodes, workers, share)
 
-    def _check_gpus(self, gpus: int, device: str) -> None:
+    def check_gpus(self, gpus: int, device: str) -> None:
         """Raise UserError if a share of a GPU is asked for where there is none.
 
         The workers of a Ray cluster may have GPUs that this machine has not.
@@ -121,13 +121,14 @@ def node_config(run_config: Mapping[str, Any]) -> dict[str, str]:
     return {} if run_config["partition"] == "own" else {"hosts": "any"}
 
 
-def check_in_process(workers: int) -> None:
-    """Raise UserError for more than one worker of the engine that trains in one process."""
-    if workers > 1:
+def check_in_process(resources: Resources, device: str) -> None:
+    """Raise UserError if the engine that trains in one process lacks the workers or a GPU."""
+    if resources.workers > 1:
         raise UserError(
-            f"{workers} workers are asked for, but the engine in-process trains in one process; "
-            "leave their number out, or take another engine"
+            f"{resources.workers} workers are asked for, but the engine in-process trains in one "
+            "process; leave their number out, or take another engine"
         )
+    resources.check_gpus(len(gpu_names()) if resources.gpus > 0 else 0, device)
 
 
 def check_simulated(num_clients: int, partition: str) -> None:

@@ -7,7 +7,7 @@ failed run does not stop the others, and the same command continues an interrupt
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -119,13 +119,16 @@ def sweep_folder(output_dir: Path, name: str) -> Path:
     return folder
 
 
-def without_effect(runs: Sequence[SweepRun]) -> list[str]:
-    """Return a sentence per varied key that has no effect in some runs of a sweep."""
+def without_effect(runs: Sequence[SweepRun], shared: Iterable[str] = ()) -> list[str]:
+    """Return a sentence per varied key without effect in some runs, per shared key in all."""
     notes = []
     configs = [parse_config(each.config) for each in runs]
-    for key in runs[0].varied if runs else ():
+    varied = runs[0].varied if runs else {}
+    for key in [*varied, *shared]:
         idle = [r for r, config in zip(runs, configs, strict=True) if no_effect([key], config)]
-        if idle:
+        if len(idle) == len(runs):
+            notes.append(f"{key} has no effect in any run")
+        elif idle and key in varied:
             some = f"{len(idle)} of {len(runs)} runs (first: {idle[0].directory.name})"
             notes.append(f"{key} has no effect in {some}")
     return notes

@@ -152,6 +152,8 @@ class Run:
                 not be changed.
         """
         folder = None if export is None else Path(export)
+        if not (client is None or isinstance(client, int)):
+            raise UserError(f"client is {client!r} but must be the number of a client")
         clear_data_cache()  # the files may have changed since another run was looked at
         return personalise(self.path, by_key(keys), folder, client)
 

@@ -107,8 +107,8 @@ def sweep(
 ) -> Sweep:
     """Run all combinations of values with all seeds; the same call again continues the sweep.
 
-    All runs are checked before the first starts. A failed run does not stop the others. An
-    interruption ends the active runs; with engine="in-process" it waits for the active run's end.
+    All are checked before the first starts; a failed one stops no other. An interruption ends the
+    active runs; with engine="in-process" it waits for the active run's end.
 
     Args:
         name: the name of the folder OUTPUT_DIR/NAME for the run directories.
@@ -123,17 +123,29 @@ def sweep(
     Raises:
         UserError: the first combination that is invalid, or whose run directory is not free.
     """
-    if (chosen := find_engine(engine)) and jobs:
-        raise UserError("engine is for jobs=0; with jobs every run has a process of its own")
+    chosen = _engine(engine, jobs)
     with logged() as log:
         app, varied = find_app(), _values(vary or {})
-        folder, base = sweeps.sweep_folder(Path(output_dir), name), _base(preset, shared, varied)
+        base, folder = _base(preset, shared, varied), sweeps.sweep_folder(Path(output_dir), name)
         planned = sweeps.plan(app, base, varied, _seeds(seeds), folder)
+        _say(sweeps.without_effect(planned, map(kebab, shared)))
         runner = runner_for(jobs) if jobs else _runner(chosen, log)
         rows = sweeps.execute(app, planned, Resources(), runner, jobs)
     begun = [each for each in planned if (each.directory.path / "config.toml").is_file()]
     runs = [Run(each.directory, {**each.varied, "seed": each.seed}) for each in begun]
     return Sweep(folder, runs, rows)
+
+
+def _engine(name: str | None, jobs: int) -> Engine | None:
+    """Return the chosen engine; raises UserError if the runs have processes of their own."""
+    if (chosen := find_engine(name)) and jobs:
+        raise UserError("engine is for jobs=0; with jobs every run has a process of its own")
+    return chosen
+
+
+def _say(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(note)
 
 
 def _base(preset: Preset, shared: Mapping[str, Any], varied: Vary) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fedapp.core.keys import Auto, Count, Key, Positive, Share, Unsigned, Weight
+from fedapp.core.keys import Auto, Count, Features, Key, Positive, Share, Unsigned, Weight
 from fedapp.models.architectures import FeatureMap
 
 # Keys of several methods.
@@ -11,7 +11,7 @@ SHARED = {
         str, "auto", "group of architectures for clients with their own models; auto: tiny"
     ),
     "feature-dim": Key(
-        Count | Auto, "auto", "features of all models in a group; auto: the group's"
+        Features | Auto, "auto", "features of all models in a group; auto: the group's"
     ),
     "feature-map": Key(
         FeatureMap, "pool", "how an architecture's features are mapped to feature-dim"

@@ -271,14 +271,18 @@ def check_regulariser(name: str, regulariser: str) -> None:
             f"method '{name}' has a loss of its own, which takes no regulariser; set regulariser "
             "on a base method such as fedavg or dr"
         )
-    if regulariser in row.client.kind.unfit_regularisers:
-        raise UserError(
-            f"method '{name}' normalises updates by a number of steps that does not count the pull "
-            f"of '{regulariser}', so they would be wrong together; choose another regulariser"
-        )
     own = row.loss.regulariser
     if own is not None and own != regulariser:
         raise UserError(
             f"method '{name}' already has the regulariser '{own}', so it cannot also "
             f"take '{regulariser}'; set regulariser on a base method such as fedavg or dr"
+        )
+
+
+def check_fitting(name: str, regulariser: str) -> None:
+    """Raise UserError if a method's updates would be wrong with a regulariser."""
+    if regulariser in find_method(name).client.kind.unfit_regularisers:
+        raise UserError(
+            f"method '{name}' normalises updates by a number of steps that does not count the pull "
+            f"of '{regulariser}', so they would be wrong together; choose another regulariser"
         )

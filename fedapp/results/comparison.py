@@ -87,7 +87,7 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """
     by_settings: dict[tuple[tuple[str, Scalar], ...], list[RunDirectory]] = {}
     for run, own in zip(runs, comparable_configs(runs), strict=True):
-        config = {**_DEFAULTS, **own, **run.used_files()}
+        config = {**own, **run.used_files()}
         ignored = {*variable_keys(config), _SEED, _PARTITION_SEED}
         key = tuple(sorted((k, v) for k, v in config.items() if k not in ignored))
         by_settings.setdefault(key, []).append(run)
@@ -99,16 +99,20 @@ def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
 
 
 def comparable_configs(runs: Sequence[RunDirectory]) -> list[dict[str, Scalar]]:
-    """Return the runs' configurations without methods' own keys that some run does not know.
+    """Return the runs' configurations, as if all were of the same version.
 
-    They are left out where they have their default.
+    A run without a newer key has its default. A method's own key that some run does not know is
+    left out where it has its default.
     """
     configs = [run.config() for run in runs]
     own = {key for config in configs for key in config} - _DEFAULTS.keys()
     unknown = {key for key in own if any(key not in config for config in configs)}
     marks = [run.origins() if unknown else {} for run in runs]
     return [
-        {k: v for k, v in config.items() if k not in unknown or of_run.get(k) != DEFAULT}
+        {
+            **_DEFAULTS,
+            **{k: v for k, v in config.items() if k not in unknown or of_run.get(k) != DEFAULT},
+        }
         for config, of_run in zip(configs, marks, strict=True)
     ]
 

@@ -28,11 +28,13 @@ def build_global_model(config: RunConfig, images: ImageFormat, device: torch.dev
 
 def check_global_model(method: str) -> None:
     """Raise UserError for a method that gives personal models and no global model."""
-    if not find_method(method).has_global_model:
+    row = find_method(method)
+    if not row.has_global_model:
+        kept = "train with keep-state=true, " if row.exchange.keeps else ""
         raise UserError(
-            f"the clients of method '{method}' have models of their own: train with "
-            "keep-state=true, write them with `fedapp personalise RUN --export FOLDER`, and use "
-            "one with `fedapp classify --personal`"
+            f"the clients of method '{method}' have models of their own: {kept}write them with "
+            "`fedapp personalise RUN --export FOLDER`, and use one with "
+            "`fedapp classify --personal`"
         )
 
 

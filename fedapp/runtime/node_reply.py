@@ -153,6 +153,11 @@ class NodeReply:
                 f"{type(client).__name__} has no state to keep, but its method's row names one: "
                 "set update.state in every round, or leave `keeps` out of the row's exchange"
             )
+        if self.task.separate and (update.groups or update.uploads):
+            raise UserError(
+                f"{type(client).__name__} sends groups or uploads beside its model, but the "
+                "server's rule reads single models, which come alone: leave them out"
+            )
         if self.task.summed and update.uploads:
             raise UserError("masks hide sums only, and this method uploads more")
         if self.privacy.clip and update.groups:

@@ -100,7 +100,7 @@ class Recorder:
 
         Raises:
             KeyboardInterrupt: a callback of a completed run was interrupted; the summary says so,
-                unless it was written already, and the other callbacks have acted.
+                and the other callbacks have acted.
         """
         if not hasattr(self, "run"):
             return ""  # interrupted before the first round began
@@ -114,6 +114,8 @@ class Recorder:
                     raise  # the run has ended early, or this is not the first one: at once
                 summary["status"] = "interrupted"
         if status == "completed" and summary["status"] == "interrupted":
+            # it may have been written as completed, and the clients' states are still there
+            try_write("summary.json", lambda: self.directory.write_summary(summary))
             raise KeyboardInterrupt
         is_lost = status == "completed" and summary["status"] == "failed"
         return str(summary["reason"]) if is_lost else ""
@@ -141,7 +143,7 @@ class Recorder:
         if newest is None or newest.server_round <= max([0, *(r["round"] for r in run.rows())]):
             return
         if self._row.get("round") != newest.server_round:
-            self._row = round_row(run.strategy, newest.server_round)
+            self._row = trained_row(run.strategy, newest.server_round)
         run.arrays = from_array_record(newest.arrays)
         self._row["seconds"] = time.monotonic() - run.round_started
         run.unwritten.append(self._row)
@@ -153,7 +155,16 @@ class Recorder:
 
 
 def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
-    """Return a round's line of metrics.jsonl, without the results of its evaluation."""
+    """Return a round's line of metrics.jsonl, without the results of its evaluation.
+
+    Raises UserError for a number of the method that cannot be written.
+    """
+    row = trained_row(strategy, server_round)
+    return row | _own_metrics(strategy, row)
+
+
+def trained_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
+    """Return what every method has in a round's line."""
     report, loss = strategy.report, strategy.report.train_loss
     row: dict[str, Any] = {
         "round": server_round,
@@ -182,8 +193,7 @@ def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
         row["late"] = late
     if reinitialised := [result.client for result in report.results if result.reinitialised]:
         row["reinitialised"] = reinitialised
-    row |= report.client_accuracy
-    return row | _own_metrics(strategy, row)
+    return row | report.client_accuracy
 
 
 def _own_metrics(strategy: ClientStrategy, row: Mapping[str, Any]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """A user's callback, whose errors end no run and spoil no file."""
 
+import copy
 import logging
 import traceback
 from collections.abc import Callable
@@ -39,10 +40,10 @@ class SafeCallback(Callback):
     def _call(self, hook: Callable[[], None], record: dict[str, Any] | None = None) -> None:
         if self.failed:
             return
-        before = dict(record or {})
+        before = copy.deepcopy(record or {})
         try:
             hook()
-            _check_values(record or {})
+            _check_values(record or {}, before)
         except Exception as error:
             self.failed = True
             if record is not None:
@@ -52,11 +53,24 @@ class SafeCallback(Callback):
             log.error(f"callback '{self.name}' is not called any more: {error!r} in {where}")
 
 
-def _check_values(record: dict[str, Any]) -> None:
-    """Raise `TypeError` with the key of the first value that JSON cannot represent."""
+def _check_values(record: dict[str, Any], before: dict[str, Any]) -> None:
+    """Raise the error of the first value that JSON cannot represent, or that a run needs."""
     for key, value in record.items():
         if not _is_writable(value):
             raise TypeError(f"JSON cannot hold {key!r}, which is of type {type(value).__name__}")
+    for key, value in before.items():
+        if key not in record:
+            raise KeyError(f"{key!r} was removed, which the run needs")
+        if not _is_same_kind(record[key], value):
+            raise TypeError(f"{key!r} was {value!r} and has become {record[key]!r}")
+
+
+def _is_same_kind(value: object, before: object) -> bool:
+    """Return whether a field still has a value of its type; what was missing may be filled in."""
+    number = int, float
+    if before is None:
+        return value is None or isinstance(value, int | float | list)
+    return type(value) is type(before) or (isinstance(value, number) and isinstance(before, number))
 
 
 def _is_writable(value: object) -> bool:
@@ -68,8 +82,7 @@ def _is_writable(value: object) -> bool:
 
 
 def _restore(record: dict[str, Any], before: dict[str, Any]) -> None:
-    """Restore the values that cannot be written, or remove them; other added values stay."""
+    """Restore the values that the run has made; remove added ones that cannot be written."""
     for key in [key for key, value in record.items() if not _is_writable(value)]:
         record.pop(key)
-        if key in before:
-            record[key] = before[key]
+    record |= before

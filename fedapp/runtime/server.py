@@ -1,6 +1,7 @@
 """The server's side of one run."""
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 from flwr.app import ArrayRecord
@@ -53,7 +54,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         if diverged:  # it would do so again, so nobody resumes it, unless a node has lied
             _forget_states(grid, federation, strategy, config, config.tolerate_failures)
         elif config.secure_aggregation != "off":
-            forget(grid, federation, "")  # the nodes' secrets of the round
+            _forget_secrets(grid, federation)
         raise UserError(str(reason)) from None
     except UserError as mistake:
         recorder.finish("failed", str(mistake))
@@ -87,6 +88,12 @@ def _federation(grid: Grid, recorder: Recorder) -> Federation:
     config, expected = recorder.config, shared_properties(recorder.process)
     federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
     return replace(federation, architectures=_architectures(config))
+
+
+def _forget_secrets(grid: Grid, federation: Federation) -> None:
+    """Let the nodes remove their secrets of a failed round, if the grid still works."""
+    with suppress(Exception):  # its error would hide the reason of the failure
+        forget(grid, federation, "")
 
 
 def _forget_states(

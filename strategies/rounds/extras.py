@@ -37,5 +37,9 @@ def _is_group(name: object, group: object) -> bool:
         and name not in (ARRAYS, TASK)
         and isinstance(group, Mapping)
         and all(isinstance(each, str) for each in group)
-        and all(np.asarray(array).dtype.kind in "biuf" for array in group.values())
+        and all(map(_is_array, group.values()))
     )
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
+from numpy.typing import NDArray
 
 from strategies.aggregate import Arrays, UpdateRefused
 from strategies.form import misfit
@@ -137,7 +138,17 @@ def fitted(arrays: object, expected: Arrays, server_round: int) -> Arrays:
             f"the server's rule returned arrays in round {server_round} that are not those of the "
             f"model: {difference}"
         )
-    return {name: np.asarray(array, expected[name].dtype) for name, array in arrays.items()}
+    return {name: _converted(array, name, expected[name].dtype) for name, array in arrays.items()}
+
+
+def _converted(array: object, name: str, kind: np.dtype[Any]) -> NDArray[Any]:
+    try:
+        return np.asarray(array, kind)
+    except Exception as error:  # of any array library
+        raise RoundFailed(
+            f"the server's rule returned '{name}' as {type(array).__name__}, which NumPy cannot "
+            f"read ({error}); return NumPy arrays"
+        ) from None
 
 
 def check_finite(

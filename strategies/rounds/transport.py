@@ -81,6 +81,7 @@ class Requests:
         # nodes elsewhere go on while this process sleeps, and the SuperLink counts their time
         self.clock = AwakeClock(_LONGEST_STEP if self.trusted else math.inf)
         self.waiting: dict[str, Message] = {}  # empty copies of messages without reply, by id
+        self.unread: set[str] = set()  # of these, where the last look could not be read
 
     def send(self, messages: Iterable[Message], timeout: float) -> None:
         """Push messages, which expire after `timeout` seconds; skips those of unknown nodes.
@@ -115,13 +116,22 @@ class Requests:
                     yield _with_source(reply, request, answered)
 
     def _pulled(self, asked: list[str]) -> list[Message]:
-        """Return the reply to a message, if it is there; one that is no message is an error."""
+        """Return the reply to a message, if it is there; one that is no message is an error.
+
+        The SuperLink adds messages that nobody asked for, from any node, so one look that cannot be
+        read says nothing about the node that was asked. Two in a row do.
+        """
         try:
-            return list(self.grid.pull_messages(asked))
+            replies = list(self.grid.pull_messages(asked))
         except MALFORMED as error:
+            if asked[0] not in self.unread:
+                self.unread.add(asked[0])
+                return []
             reason, request = f"its reply cannot be read ({error!r})", self.waiting[asked[0]]
             set_message_id(request, asked[0])
             return [Message(Error(ErrorCode.UNKNOWN, reason), reply_to=request)]
+        self.unread.difference_update(asked)
+        return replies
 
 
 def _with_source(reply: Message, request: Message, message_id: str) -> Message:

@@ -149,7 +149,9 @@ def _test_of(root: Path, found: Mapping[str, Any], label: str, share: float) -> 
 
 def _unlabelled(rows: Any, label: str) -> bool:
     """Return whether no row of a split has a label, as its column says: -1 or nothing."""
-    return label not in rows.features or all(each in (-1, None) for each in rows[label])
+    if label not in rows.features:
+        return True
+    return len(rows) > 0 and all(each in (-1, None) for each in rows[label])
 
 
 def _columns(root: Path, features: Mapping[str, Any]) -> tuple[str, str]:

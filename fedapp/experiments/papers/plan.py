@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedapp.config.effect import without_effect
 from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
@@ -194,6 +195,13 @@ def check_changes(cells: Iterable[Cell], request: Request) -> None:
                 f"-c {key}={request.changes.get(key)!r}: clients would test models of their own, "
                 f"but the cell '{cell.name}' has the accuracy of the global model"
             )
+
+
+def idle_changes(cells: Iterable[Cell], request: Request) -> list[str]:
+    """Return the keys of the request's changes that have no effect in any of the cells."""
+    able = [cell for cell in cells if cell.config is not None]
+    configs = [resolved(runs_of(cell, request)[0]) for cell in able if request.changes]
+    return [key for key in request.changes if all(without_effect([key], c) for c in configs)]
 
 
 def with_data(cells: Iterable[Cell], request: Request) -> list[Cell]:

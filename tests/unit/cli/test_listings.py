@@ -51,6 +51,8 @@ def test_methods_are_listed_once_in_their_family():
         assert names == [name for name, row in METHODS.items() if row.family == family]
     with pytest.raises(UserError, match="--family is 'local' but must be one of global, person"):
         printed("methods", "--family", "local")
+    with pytest.raises(UserError, match="--family is for the list of methods"):
+        printed("methods", "fedavg", "--family", "global")
 
 
 def test_a_methods_page_has_its_keys_settings_numbers_and_commands():

@@ -134,7 +134,6 @@ def test_a_resolved_configuration_resolves_to_itself():
         ({"method": "fedntd", "regulariser": "fd"}, "already has the regulariser 'ntd'"),
         ({"method": "fedkd", "regulariser": "kd"}, "a loss of its own, which takes no regulariser"),
         ({"method": "fml", "regulariser": "prox"}, "a loss of its own, which takes no regulariser"),
-        ({"method": "fednova", "regulariser": "prox"}, "does not count the pull of 'prox'"),
         ({"augmentation": "crop rotate"}, "unknown augmentation 'rotate'"),
         ({"augmentation": "nonecrop"}, "unknown augmentation 'nonecrop'"),
         ({"analyses": "magic"}, "analyses: measure 'magic' does not exist; there is forgetting"),

@@ -139,3 +139,14 @@ def test_a_weight_of_the_users_row_stands_above_that_of_the_method_with_its_rate
     published = parse_config({**keys, "method": "fedntd"})
     assert (plain.beta, plain.tau, plain.lr) == (published.beta, published.tau, published.lr)
     assert mine.lr == published.lr
+
+
+def test_what_follows_from_an_own_default_follows_as_from_a_typed_value(monkeypatch):
+    """The published protocol is that of the network that the row names."""
+    own = replace(METHODS["fedavg"], defaults={"model": "resnet10", "pool-data": True})
+    monkeypatch.setitem(METHODS, "mine", own)
+    keys = {"dataset": "cifar10", "data-dir": "/x", "seed": 5}
+    mine = parse_config({"method": "mine", **keys})
+    typed = parse_config({"method": "fedavg", "model": "resnet10", "pool-data": True, **keys})
+    assert {**mine.flat(), "method": "fedavg"} == typed.flat()
+    assert (mine.local_epochs, mine.partition_seed, mine.normalisation) == (5, 1, "symmetric")

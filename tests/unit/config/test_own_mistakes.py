@@ -49,6 +49,30 @@ def test_an_error_in_an_own_aggregation_fails_the_run(named, tmp_path):
     assert (summary["status"], summary["reason"]) == ("failed", found)
 
 
+def test_a_tensor_that_numpy_cannot_read_is_named(named, tmp_path):
+    body = "return {n: torch.from_numpy(a).requires_grad_() for n, a in mean.items()}"
+    content = "import torch\n" + STRATEGY.format(arguments="received, mean", body=body)
+    found = mistake(named, tmp_path, content, method="bad")
+    assert "as Tensor, which NumPy cannot read" in found
+    assert found.endswith("return NumPy arrays")
+
+
+def test_a_number_of_the_method_that_cannot_be_written_loses_no_round(named, tmp_path):
+    content = STRATEGY.format(arguments="received, mean", body="return mean")
+    late = (
+        "    def round_metrics(self):\n        return {'x': 1 if self.server_round == 1 else None}"
+    )
+    named(content.replace("METHODS[", f"{late}\nMETHODS["))
+    assert extensions._add_files()[1] is None
+    run = settings(output_dir=str(tmp_path), run_name="bad", num_rounds=3, method="bad")
+    with pytest.raises(UserError, match="the metric 'x' of Own is None, not a number"):
+        train(InProcessGrid(run), run, "", 0.0)
+    directory = RunDirectory.load(tmp_path / "bad")
+    assert [row.get("x") for row in directory.rounds()] == [1, None]
+    assert directory.summary()["status"] == "failed"
+    assert directory.model_path.exists()
+
+
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit"])
 def test_an_interruption_in_own_code_is_an_interruption(named, tmp_path, error):
     named(STRATEGY.format(arguments="received, mean", body=f"raise {error}"))
@@ -110,6 +134,7 @@ def test_the_error_of_a_long_traceback_is_kept(named, tmp_path):
         ("{'own': {'mean': 'high'}}", "{'own': {'mean': 'high'}}"),
         ("{'arrays': {'mean': np.ones(3)}}", "{'arrays': {'mean': array([1., 1., 1.])}}"),
         ("{'own': {3: np.ones(3)}}", "{'own': {3: array([1., 1., 1.])}}"),
+        ("{'own': {'x': [[1.0], [1.0, 2.0]]}}", "{'own': {'x': [[1.0], [1.0, 2.0]]}}"),
     ],
 )
 def test_what_extras_may_return_is_said(named, tmp_path, returned, shown):
@@ -121,3 +146,46 @@ def test_what_extras_may_return_is_said(named, tmp_path, returned, shown):
         "{'group': {'name': array}}, and no group may be named 'arrays' or 'task'"
     )
     assert RunDirectory.load(tmp_path / "bad").summary()["status"] == "failed"
+
+
+FITTING = """from functools import cached_property
+from fedapp.methods import METHODS, ClientSpec, Method
+from clients.base import LocalClient
+from clients.fednova import FedNovaClient
+class First(LocalClient):
+    def helper(self, x, y):
+        return x + y
+class Second(First):
+    def helper(self, x):
+        return x
+    @staticmethod
+    def finish(received, update, lr):
+        pass
+METHODS["bad"] = Method("", "", client=ClientSpec(Second))
+"""
+
+
+def test_only_functions_that_fedapp_calls_need_its_arguments(named):
+    named(FITTING)
+    assert extensions._add_files()[1] is None
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (
+            "class Third(LocalClient):\n    def stored_state(self): return {}\n"
+            "METHODS['bad'] = Method('', '', client=ClientSpec(Third))",
+            "client Third has a function stored_state(), but stored_state is a value of",
+        ),
+        (
+            "from fedapp.methods import LossSpec\nMETHODS['bad'] = Method('', '', "
+            "client=ClientSpec(FedNovaClient, options={'correction': 'fednova-correction'}), "
+            "loss=LossSpec(regulariser='prox', combine='add', weight='mu'))",
+            "the regulariser 'prox' does not fit the client FedNovaClient",
+        ),
+    ],
+)
+def test_a_class_or_row_that_cannot_work_is_named(named, row, sentence):
+    named(FITTING + row)
+    assert sentence in str(extensions._add_files()[1])

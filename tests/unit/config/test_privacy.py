@@ -7,6 +7,7 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from in_process import settings
 
+from fedapp.config.checks import check_new_run
 from fedapp.config.privacy import Budget, _divergences
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
@@ -118,10 +119,6 @@ def test_a_robust_rule_has_no_budget():
         ({"dp_epsilon": 8.0, "aggregation": "median"}, "aggregation is 'median': set it to 'mean'"),
         ({"dp_noise": 1.0, "dp_delta": 0.01}, "dp-delta is 0.01 but must be below .* = 0.01"),
         ({"dp_noise": 1.0, "analyses": "forgetting norms"}, "measure 'norms' shows local models"),
-        (
-            {"dp_noise": 1.0, "dataset": "images", "data_dir": "/x", "normalisation": "dataset"},
-            "mean and deviation of all clients' training images, which dp-noise does not hide",
-        ),
         ({"dp_delta": 0.0}, "'dp-delta' is 0.0 but must be greater than 0"),
     ],
 )
@@ -143,3 +140,25 @@ def test_what_cannot_be_counted_is_refused(changes, words):
 )
 def test_with_noise_images_are_not_normalised_by_numbers_of_all_clients_images(changes, chosen):
     assert parse_config(settings(**{**PRIVATE, **changes})).normalisation == chosen
+
+
+def test_images_of_each_host_are_never_normalised_by_all_clients_images():
+    keys = {**PRIVATE, "dataset": "images", "data_dir": "/x", "partition": "own", "dp_noise": 1.0}
+    check_new_run(parse_config(settings(**keys, classes="a b", normalisation="dataset")))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {**PRIVATE, "dataset": "images", "data_dir": "/x", "normalisation": "dataset"},
+            "mean and deviation of all clients' .* dp-noise does not hide; set it to 'symmetric'",
+        ),
+        ({"method": "fednova", "regulariser": "prox"}, "does not count the pull of 'prox'"),
+    ],
+)
+def test_what_a_finished_run_of_an_earlier_version_did_is_refused_for_new_ones_only(keys, sentence):
+    noise = {"dp_noise": 1.0} if "dp_clip" in keys else {}
+    config = parse_config(settings(**keys, **noise))
+    with pytest.raises(UserError, match=sentence):
+        check_new_run(config)

@@ -86,6 +86,8 @@ def test_own_images_are_no_matter_for_a_simulation():
 def test_one_process_has_no_workers_and_without_a_share_no_gpu(monkeypatch):
     with pytest.raises(UserError, match="4 workers are asked for, but the engine in-process"):
         run_in_process(ROOT, {}, Resources(workers=4))
+    with pytest.raises(UserError, match=r"--gpus is 0.5, but this machine has no GPU"):
+        run_in_process(ROOT, {}, Resources(gpus=0.5))
     asked = []
     monkeypatch.setattr(in_process, "train", lambda grid, values, *_: asked.append(values))
     assert run_in_process(ROOT, settings(), Resources(gpus=0.0)) == 0

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from sweep_runs import ROOT, FakeRunner, make_plan
+from sweep_runs import BASE, ROOT, FakeRunner, make_plan
 
 from fedapp.core.errors import UserError
 from fedapp.engines.resources import Resources
@@ -159,3 +159,9 @@ def test_a_sweep_of_an_own_method_and_another_one_is_continued(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("skip: completed") == completed
+
+
+def test_a_shared_key_is_named_only_if_no_run_has_an_effect_of_it(tmp_path):
+    keys = {**BASE, "tau": 2.0, "mu": 0.1, "lr": 0.1}
+    runs = sweep.plan(ROOT, keys, {"method": ("fedavg", "fedprox")}, [0], tmp_path)
+    assert sweep.without_effect(runs, ["tau", "mu", "lr"]) == ["tau has no effect in any run"]

@@ -57,6 +57,28 @@ class NotOne:
     """No callback."""
 
 
+class Careless(Callback):
+    """Spoils a field that the run needs."""
+
+    def round_ends(self, run, row):
+        self.spoil(row)
+
+
+class Appends(Careless):
+    def spoil(self, row):
+        row["failures"].append({1, 2})
+
+
+class Formats(Careless):
+    def spoil(self, row):
+        row["accuracy"] = f"{row['accuracy']:.1%}"
+
+
+class Removes(Careless):
+    def spoil(self, row):
+        del row["accuracy"]
+
+
 class Fussy(Callback):
     """A callback whose constructor fails."""
 
@@ -121,6 +143,18 @@ def test_a_value_that_json_cannot_represent_is_reported_and_stops_no_round(train
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
     assert summary["failed_callbacks"] == [f"{__name__}:Unwritable"]
     assert "JSON cannot hold 'accuracy', which is of type object" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("Appends", "failures"), ("Formats", "accuracy"), ("Removes", "accuracy")]
+)
+def test_a_spoiled_field_is_restored_and_stops_no_round(train, capsys, name, key):
+    rows, summary = train(f"{__name__}:{name}")
+    assert [row["failures"] for row in rows] == [[], [], []]
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    assert (summary["status"], summary["failed_callbacks"]) == ("completed", [f"{__name__}:{name}"])
+    [said] = [line for line in capsys.readouterr().out.splitlines() if "not called" in line]
+    assert f"'{key}'" in said
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 from in_process import settings
 
 from fedapp import server_app
+from fedapp.analysis import class_statistics
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.final_model import has_model
@@ -62,8 +63,7 @@ def test_an_interruption_while_results_are_written_loses_no_other_file(
         with pytest.raises(KeyboardInterrupt):
             train()
     run = RunDirectory.load(tmp_path / "one")
-    status = {"FinalModel": "interrupted", "Figures": "completed"}[callback]
-    assert run.summary()["status"] == status
+    assert run.summary()["status"] == "interrupted"
     assert (run.path / "report.html").exists()
     assert run.model_path.exists() == (callback == "Figures")
 
@@ -98,3 +98,34 @@ def test_an_interruption_of_the_model_leaves_no_earlier_one(train, stop):
     assert (run.summary()["status"], run.summary()["rounds"]) == ("interrupted", 2)
     assert not run.model_path.exists(), "it would be that of round 1"
     assert train(num_rounds=2, checkpoint_every=1, resume="auto").model_path.exists()
+
+
+def test_states_of_a_run_that_is_interrupted_at_its_very_end_are_still_used(
+    train, tmp_path, monkeypatch
+):
+    def interrupted(self, run, summary):
+        raise KeyboardInterrupt
+
+    keys = {"method": "scaffold", "checkpoint_every": 1}
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks.Figures, "run_ends", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(**keys, num_rounds=1)
+    longer = train(**keys, num_rounds=2, resume="auto")
+    whole = train(**keys, num_rounds=2, run_name="whole")
+    assert longer.model_path.read_bytes() == whole.model_path.read_bytes()
+
+
+@pytest.mark.parametrize("error", [UserError("no node"), ConnectionError("lost"), MemoryError()])
+def test_a_run_without_its_class_statistics_has_a_summary_that_says_why(
+    train, tmp_path, monkeypatch, error
+):
+    def lost(*_):
+        raise error
+
+    monkeypatch.setattr(class_statistics, "_answers", lost)
+    with pytest.raises(UserError):
+        train(num_rounds=1, class_statistics=True)
+    summary = RunDirectory.load(tmp_path / "one").summary()
+    assert summary["status"] == "failed"
+    assert str(error) in summary["reason"]

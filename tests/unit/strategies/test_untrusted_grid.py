@@ -23,8 +23,20 @@ class Untrusted(InProcessGrid):
         return self.change(reply) if message.metadata.dst_node_id == 101 else reply
 
 
-def malformed(reply):
-    raise KeyError("arraychunk_ids")
+class Malformed(Untrusted):
+    """A grid in which the reply of node 101 can never be read."""
+
+    def __init__(self):
+        super().__init__(lambda reply: reply)
+        self.unreadable = set()
+
+    def pull_messages(self, message_ids):
+        replies = list(super().pull_messages(message_ids))
+        if any(reply.metadata.src_node_id == 101 for reply in replies):
+            self.unreadable.update(message_ids)
+        if self.unreadable & set(message_ids):
+            raise KeyError("arraychunk_ids")
+        return replies
 
 
 def in_the_name_of_another(reply):
@@ -33,7 +45,7 @@ def in_the_name_of_another(reply):
 
 
 def test_a_reply_that_is_no_message_is_an_error_of_its_node_alone():
-    replies = {r.metadata.src_node_id: r for r in exchange(Untrusted(malformed), questions(), 60)}
+    replies = {r.metadata.src_node_id: r for r in exchange(Malformed(), questions(), 60)}
     assert {node: reply.has_error() for node, reply in replies.items()} == {
         100: False, 101: True, 102: False
     }  # fmt: skip
@@ -69,3 +81,19 @@ def test_an_error_of_the_connection_is_not_the_nodes():
 
     with pytest.raises(ConnectionError):
         list(exchange(Broken(None), questions(), 60))
+
+
+def test_a_malformed_message_that_nobody_asked_for_harms_no_node():
+    """The SuperLink hands it out with the next look, whichever node is asked."""
+
+    class WithForeign(Untrusted):
+        looks = 0
+
+        def pull_messages(self, message_ids):
+            self.looks += 1
+            if self.looks == 1:
+                raise KeyError("foreign")
+            return super().pull_messages(message_ids)
+
+    replies = list(exchange(WithForeign(lambda reply: reply), questions(), 60))
+    assert sorted(r.metadata.src_node_id for r in replies if not r.has_error()) == [100, 101, 102]
