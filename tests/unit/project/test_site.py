@@ -16,7 +16,7 @@ def test_the_site_builds_as_make_docs_does(tmp_path):
     pages = {
         path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")
     }
-    assert "Train and compare" in pages["index.html"]
+    assert "trains and compares" in pages["index.html"]
     assert "WorstClass" in pages["examples/own_callback.html"]
     assert "focal" in pages["examples/own_loss.html"]
     assert "data:image/png;base64" in pages["examples/first_steps.html"]
