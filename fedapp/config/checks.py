@@ -36,6 +36,8 @@ from fedapp.methods.row import BLEND, GLOBAL, PERTURB, Method
 from fedapp.methods.table import check_fitting, find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
 
+_TESTED_BY = {"own": "the server has", "folders": "the folders CLIENT/test have"}
+
 
 def check_config(config: RunConfig) -> None:
     """Raise UserError for the first combination that cannot work."""
@@ -45,6 +47,7 @@ def check_config(config: RunConfig) -> None:
     _check_name("partition", config.partition, PARTITIONS)
     _check_partition_file(config)
     _check_own(config)
+    _check_folders(config)
     for word in config.analyses.split():
         _check_name("analyses: measure", word, MEASURES)
     check_measures(config.method, config.analyses, config.bottleneck)
@@ -78,10 +81,10 @@ def _check_data(config: RunConfig) -> None:
             "has one list of classes; leave it empty"
         )
     check_photo_keys(config.dataset, config.image_size, config.test_share)
-    if config.test_share and config.partition == "own":
+    if config.test_share and config.partition in _TESTED_BY:
         raise UserError(
-            f"run-config key 'test-share' is {config.test_share:g}, but with partition 'own' the "
-            "server has the test images; set it to 0"
+            f"run-config key 'test-share' is {config.test_share:g}, but with partition "
+            f"'{config.partition}' {_TESTED_BY[config.partition]} the test images; set it to 0"
         )
     parse_augmentation(config.augmentation)
     if info.streams:
@@ -110,18 +113,34 @@ def _check_partition_file(config: RunConfig) -> None:
 def _check_own(config: RunConfig) -> None:
     if config.classes:
         class_names(config.classes)
-    if bool(config.classes) != (config.partition == "own") or (
-        config.classes and config.dataset != "images"
+    own = config.partition == "own"
+    if config.partition != "folders" and (
+        bool(config.classes) != own or (own and config.dataset != "images")
     ):
         raise UserError(
             "partition 'own' (every client has a folder of its own), dataset 'images' and the "
             "key 'classes' (their names) belong together: set all three or none"
         )
     measures = measures_of_models(config.analyses)
-    if config.classes and measures:
+    if own and measures:
         raise UserError(
             f"measure '{measures[0]}' needs the clients' data, which with partition 'own' stays on "
             "their hosts; leave it out of 'analyses'"
+        )
+
+
+def _check_folders(config: RunConfig) -> None:
+    if config.partition != "folders":
+        return
+    if config.dataset != "images":
+        raise UserError(
+            "partition 'folders' (every client has a folder in data-dir) is for dataset 'images', "
+            f"but dataset is '{config.dataset}': set dataset='images', or choose another partition"
+        )
+    if config.pool_data is True:
+        raise UserError(
+            "run-config key 'pool-data' is true, but with partition 'folders' every client has "
+            "training and test images of its own; set it to false"
         )
 
 

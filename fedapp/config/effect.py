@@ -147,10 +147,10 @@ APPLIES: dict[str, Test] = {
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
     "image-size": lambda config, _: find_dataset(config.dataset).takes_photos,
     "test-share": lambda config, _: (
-        find_dataset(config.dataset).takes_photos and config.partition != "own"
+        find_dataset(config.dataset).takes_photos and config.partition not in ("own", "folders")
     ),
     "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
-    "classes": _with("partition", "own"),
+    "classes": _with("partition", "own", "folders"),
     "shards": _with("partition", "shards"),
     "partition-file": _with("partition", "file"),
     "alpha": _with("partition", "lda", "dirichlet"),

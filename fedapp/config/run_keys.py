@@ -58,7 +58,8 @@ class DataKeys(Keys):
     )
     classes: str = Field(
         "",
-        description="partition own: names of all classes in the order of their labels: 'cat dog'",
+        description="partition own or folders: names of all classes in the order of their labels: "
+        "'cat dog'; empty, with folders: all class folders by name",
     )
     image_size: int = Field(
         0,
@@ -96,7 +97,7 @@ class PartitionKeys(Keys):
         "shards",
         description="how the images are divided among the clients: shards, lda, iid, stratified, "
         "unbalanced, pathological, dirichlet; file: as partition-file lists them; own: "
-        "every client has its own data-dir",
+        "every client has its own data-dir; folders: every client has a folder in data-dir",
     )
     partition_file: Local[str] = Field(
         "", description="partition file: JSON file of each client's images, absolute or in data-dir"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedapp.data.image_format import ImageFormat
+from fedapp.data.partition.client_folders import ClientFolders
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.sources import Images, Joined
 
@@ -25,6 +26,7 @@ class Dataset:
         test_labels: int64 [m].
         pools_test: whether pooling includes the test images.
         digest: a hash of the images; "" if they are decoded when they are used.
+        folders: which images belong to which client from the start; None: all to all.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Dataset:
     test_labels: np.ndarray = field(repr=False)
     pools_test: bool = True
     digest: str = ""
+    folders: ClientFolders | None = None
 
     @property
     def num_classes(self) -> int:

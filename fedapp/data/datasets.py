@@ -12,7 +12,9 @@ from typing import Any
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import OWN, UserError, unknown
 from fedapp.data.dataset import Dataset
+from fedapp.data.partition.client_folders import ClientFolders
 from fedapp.data.readers.cache import with_digest
+from fedapp.data.readers.client_folders import load_client_folders
 from fedapp.data.readers.digits import read_digits
 from fedapp.data.readers.hub import PREFIX, read_hub
 from fedapp.data.readers.imagenet import LAYOUT, read_imagenet100
@@ -125,12 +127,17 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False, **option
             "set data-dir to a folder that this user may read"
         ) from error
     names = tuple(str(item) for item in arrays.pop("classes"))
-    _check_encoding(name, names)
+    _check_encoding(f"a class of dataset '{name}'", names)
+    folders = ClientFolders.taken_from(arrays)
+    _check_encoding(f"a client in data-dir {data_dir}", folders.names if folders else ())
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
     digest = str(arrays.pop("digest", ""))
     known = DATASETS.get(settings_name(name), info)  # a copy on the hub is pooled as the original
-    return Dataset(name, names, mean, std, **arrays, pools_test=known.pools_test, digest=digest)
+    return Dataset(
+        name, names, mean, std, **arrays, pools_test=known.pools_test, digest=digest,
+        folders=folders,
+    )  # fmt: skip
 
 
 def incomplete(data: Dataset, pooled: bool) -> str:
@@ -142,15 +149,14 @@ def incomplete(data: Dataset, pooled: bool) -> str:
     return f"'{data.name}' has {expected:,} images to divide, but this copy has {found:,}"
 
 
-def _check_encoding(dataset: str, classes: Sequence[str]) -> None:
-    """Raise UserError for a class name that cannot be encoded as UTF-8."""
-    for name in classes:
+def _check_encoding(what: str, names: Sequence[str]) -> None:
+    """Raise UserError for a name that cannot be encoded as UTF-8."""
+    for name in names:
         try:
             name.encode()
         except UnicodeEncodeError:
             raise UserError(
-                f"a class of dataset '{dataset}' is called '{name}', which is not UTF-8; "
-                "rename its folder"
+                f"{what} is called '{name}', which is not UTF-8; rename its folder"
             ) from None
 
 
@@ -169,7 +175,9 @@ def check_photo_keys(dataset: str, image_size: int, test_share: float) -> None:
 
 
 def _read_images(origin: Origin) -> Arrays:
-    """Read one folder that is divided among clients, or one host's own part of the data."""
+    """Read a folder that is divided among clients, one of each client, or one host's own part."""
+    if origin.clients:
+        return load_client_folders(origin)
     if not origin.classes:
         return load_image_folder(origin)
     return load_named_images(origin.data_dir, class_names(origin.classes), origin.image_size)

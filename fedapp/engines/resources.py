@@ -137,5 +137,5 @@ def check_simulated(num_clients: int, partition: str) -> None:
         raise UserError(
             "partition is 'own': every SuperNode has the images of its own data-dir, but in a "
             f"simulation all {num_clients} clients would have those of the run's; start SuperNodes "
-            "(docs/deployment.md), or choose another partition"
+            "(docs/deployment.md), or simulate them: partition='folders' has a folder per client"
         )

@@ -48,6 +48,7 @@ def load_run_dataset(config: RunConfig, data_dir: str = "") -> Dataset:
     data = _dataset(
         config.dataset, folder, config.download, class_list=config.class_list,
         classes=config.classes, image_size=config.image_size, test_share=config.test_share,
+        clients=config.num_clients if config.partition == "folders" else 0,
     )  # fmt: skip
     if config.pool_data is True:
         data = data.pooled()
@@ -76,6 +77,7 @@ def draw_partition(
         file=find_split(listed, data_dir or config.data_dir) if listed else Path(),
         pooled=config.pool_data is True,
         class_names=data.classes,
+        folders=data.folders,
     )
     rng = numpy_rng(int(config.partition_seed), Stream.PARTITION)
     train, test = np.asarray(data.train_labels), np.asarray(data.test_labels)

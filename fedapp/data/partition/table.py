@@ -14,6 +14,7 @@ import numpy as np
 from fedapp.core.errors import unknown
 from fedapp.data.partition import personal_splits, splits
 from fedapp.data.partition.assignment import Indices, Partition
+from fedapp.data.partition.client_folders import ClientFolders, by_folder
 from fedapp.data.partition.split_file import read_split
 
 __all__ = ["PARTITIONS", "Partition", "PartitionKind", "PartitionSpec", "make_partition"]
@@ -28,6 +29,7 @@ class PartitionSpec:
         pooled: whether both label arrays are that of all samples. Each client's part is divided at
             random into 75 % for training and 25 % for testing, unless `file` lists the test images.
         class_names: by label, for errors and notes; empty: they have the labels.
+        folders: the images of each client, if the data set has a folder for each.
     """
 
     num_clients: int
@@ -40,6 +42,7 @@ class PartitionSpec:
     file: Path = Path()
     pooled: bool = False
     class_names: tuple[str, ...] = ()
+    folders: ClientFolders | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,10 @@ PARTITIONS: dict[str, PartitionKind] = {
     "own": PartitionKind(
         "every client has a data folder on its own host, the server one to test on",
         lambda train, test, spec, rng: splits.own(train, test, spec.num_clients, spec.own),
+    ),
+    "folders": PartitionKind(
+        "every client has a folder in data-dir, as on its own host with own",
+        lambda train, test, spec, rng: by_folder(spec.folders),
     ),
     "pathological": PartitionKind(
         "`classes-per-client` classes per client, of uneven sizes, 75 % of them to train on",

@@ -56,7 +56,7 @@ def load_named_images(data_dir: str, classes: Sequence[str], side: int = 0) -> A
     root = absolute(data_dir, "data-dir")
     if not root.is_dir():
         raise UserError(f"data-dir {root} does not exist; it must have {IMAGE_FOLDERS}")
-    splits = {split: _files(root, split, classes) for split in SPLITS}
+    splits = named_files(root, classes)
     if not any(files.names for files in splits.values()):
         raise UserError(
             f"no images in data-dir {root}; it must be laid out as {IMAGE_FOLDERS} (the server "
@@ -64,23 +64,35 @@ def load_named_images(data_dir: str, classes: Sequence[str], side: int = 0) -> A
         )
 
     def decode() -> Arrays:
-        images = decode_splits(root, splits, side)
-        half = np.full(images["train_images"].shape[-1], 0.5)
-        return {"classes": np.array(classes), "mean": half, "std": half, **images}
+        return {"classes": np.array(classes), **symmetric(decode_splits(root, splits, side))}
 
     versions = [*classes, *file_versions(root, splits)]
     source = Origin("images", image_size=side).source(root)
     return cached_arrays("own-images", source, versions, decode)
 
 
+def symmetric(images: Arrays) -> Arrays:
+    """Add the mean and deviation that normalise images to -1..1, whatever their statistics."""
+    half = np.full(images["train_images"].shape[-1], 0.5)
+    return {"mean": half, "std": half, **images}
+
+
+def named_files(root: Path, classes: Sequence[str]) -> dict[str, ImageFiles]:
+    """List the images of both splits with their labels; raises UserError for an unlisted class."""
+    return {split: _files(root, split, classes) for split in SPLITS}
+
+
+def named_folders(root: Path, split: str) -> list[str]:
+    """Return the names of a split's class folders, sorted; none without the split."""
+    return class_folders(root / split) if (root / split).is_dir() else []
+
+
 def _files(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
-    """List the images of one split with their labels."""
-    folder = root / split
-    names = class_folders(folder) if folder.is_dir() else []
+    names = named_folders(root, split)
     for name in names:
         if name not in classes:
             raise UserError(
-                f"class folder {folder / name} is none of the run's classes "
+                f"class folder {root / split / name} is none of the run's classes "
                 f"({', '.join(classes)}): rename it, or take it out of data-dir"
             )
     labels = [list(classes).index(name) for name in names]

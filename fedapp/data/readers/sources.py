@@ -23,6 +23,7 @@ class Origin:
         image_size: side in pixels that the images' central squares are scaled to; 0: they are not.
         test_share: share of each class that is held out for tests, for data without test images;
             0: the data have them.
+        clients: number of clients that have a folder each in `data_dir`; 0: it is not divided.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Origin:
     classes: str = ""
     image_size: int = 0
     test_share: float = 0.0
+    clients: int = 0
 
     def source(self, root: object) -> str:
         """Return a name for what is read from a folder in this way, for the cache."""
