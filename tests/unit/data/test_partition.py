@@ -17,7 +17,7 @@ from fedapp.runtime.run_data import draw_partition, load_run_dataset
 
 seeds = st.integers(0, 2**32)
 
-DRAWN = [kind for kind in PARTITIONS if kind not in ("own", "file")]  # these are not drawn
+DRAWN = [kind for kind in PARTITIONS if kind not in ("own", "folders", "file")]  # others: not drawn
 
 
 def labels_of(class_sizes: list[int], seed: int = 0) -> np.ndarray:
