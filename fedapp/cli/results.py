@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedapp.cli.options import AsJson, say, show, write_png
+from fedapp.core.errors import UserError
+from fedapp.results.comparison_text import sentences, tables
 
 if TYPE_CHECKING:
     from fedapp.results.run_directory import RunDirectory
@@ -34,6 +36,10 @@ def compare(
     html: Annotated[
         Path | None, typer.Option("--html", help="HTML file for the comparison.")
     ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="Also when each group reached this accuracy, in percent: 60."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: results, means over seeds, paired differences, curves in one plot.
@@ -43,24 +49,31 @@ def compare(
     from fedapp.results.folders import readable
     from fedapp.results.run_directory import RunDirectory
 
+    if target is not None and not 0 < target <= 100:
+        raise UserError(f"--target is {target:g} but must be a percentage above 0, at most 100")
+    goal = None if target is None else target / 100
     opened = list({run.path: run for run in map(RunDirectory.load, runs)}.values())
     with readable(*runs):
-        _compare(opened, plot, html, as_json)
+        _compare(opened, plot, html, goal, as_json)
 
 
 def _compare(
-    opened: "list[RunDirectory]", plot: Path | None, html: Path | None, as_json: bool
+    opened: "list[RunDirectory]",
+    plot: Path | None,
+    html: Path | None,
+    target: float | None,
+    as_json: bool,
 ) -> None:
     from fedapp.results import comparison
     from fedapp.results.plots import curves as plots
 
-    compared = comparison.compare(opened)
+    compared = comparison.compare(opened, target=target)
     if as_json:
         print(json.dumps(compared, indent=2))
     else:
-        for title, rows in comparison.tables(compared).items():
+        for title, rows in tables(compared).items():
             show(title, rows, as_json)
-        for sentence in comparison.sentences(compared):
+        for sentence in sentences(compared):
             say(sentence)
     if plot is not None:
         names = comparison.run_labels(opened)
@@ -69,7 +82,7 @@ def _compare(
     if html is not None:
         from fedapp.results.comparison_page import write_comparison
 
-        print(f"wrote {write_comparison(opened, html.absolute())}", file=sys.stderr)
+        print(f"wrote {write_comparison(opened, html.absolute(), target)}", file=sys.stderr)
 
 
 def watch(

@@ -32,17 +32,18 @@ from fedapp.experiments.jobs import (
 )
 from fedapp.experiments.sweep_options import Vary
 from fedapp.results.comparison import variable_keys
+from fedapp.results.figures import figures_of
 from fedapp.results.folders import check_writable, is_free
 from fedapp.results.formatting import short_reason
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory, Scalar
-from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
+from fedapp.results.spread import FIGURES, LAST10, accuracy_texts, spread_columns
 from fedapp.runtime.used_files import changed_file
 
 log = logging.getLogger(__name__)
 
 _SHOWN = (
-    "accuracy_of", "accuracy_final", "accuracy_best", "best_round", "seconds", "reason",
+    "accuracy_of", "accuracy_final", LAST10, "accuracy_best", "best_round", "seconds", "reason",
 )  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def execute(
 
 def result_row(each: SweepRun) -> dict[str, Any]:
     """Return a run's results from its directory."""
-    summary = each.directory.summary()
+    summary = figures_of(each.directory)
     row = {"run": each.directory.name, "combination": each.combination, **each.varied}
     row |= {"seed": each.seed, "status": summary.get("status", "to run")}
     return {**row, **{key: summary.get(key) for key in _SHOWN}}
@@ -275,7 +276,7 @@ def _combination_row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         "completed": len(done),
         "accuracy_of": next((row["accuracy_of"] for row in done if row.get("accuracy_of")), ""),
     }
-    known = {name: [row[name] for row in done if row[name] is not None] for name in FIGURES}
+    known = {name: [r[name] for r in done if r.get(name) is not None] for name in FIGURES}
     return result | spread_columns(known)
 
 

@@ -7,18 +7,21 @@ common effects cancel.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 from fedapp.config.key_groups import MACHINE, RECORDING, marked_keys
 from fedapp.config.overrides import DEFAULT
 from fedapp.config.run_keys import RunKeys
-from fedapp.results.formatting import percent, status
+from fedapp.results.convergence import Reached, check_target, until_target, when_reached
+from fedapp.results.figures import figures_of
+from fedapp.results.outcome import outcome
 from fedapp.results.paired import holm, paired_difference
 from fedapp.results.run_directory import RunDirectory, Scalar
-from fedapp.results.spread import FIGURES, accuracy_texts, spread_columns
+from fedapp.results.spread import FIGURES, LAST10, spread_columns
 
 _VARIABLE_KEYS = marked_keys(RunKeys, RECORDING, MACHINE)
 _DEFAULTS = {key: value for key, value in RunKeys.defaults().items() if value != "auto"}
@@ -37,10 +40,10 @@ _OF_DATA = (
     "local-epochs", "batch-size", "lr-schedule", "augmentation", "precision", "bn",
     "test-batch-size",
 )  # fmt: skip
-_SENTENCES = 3  # most differences in words
 _OWN_IMAGES, _SEED, _PARTITION_SEED = "images", "seed", "partition-seed"
 _SHOWN = (
-    "method", "seed", "rounds", "status", "reason", "accuracy_final", "accuracy_best", "seconds",
+    "method", "seed", "rounds", "status", "reason", "accuracy_final", LAST10, "accuracy_best",
+    "seconds",
 )  # fmt: skip
 
 
@@ -57,8 +60,7 @@ class Group:
         Runs that did not complete are left out, because their last round is not the planned one.
         """
         values: dict[int, list[float]] = {}
-        for run in self.runs:
-            summary = run.summary()
+        for summary in self._summaries:
             if summary.get("status") == "completed" and summary.get(measure) is not None:
                 values.setdefault(int(summary["seed"]), []).append(float(summary[measure]))
         return {seed: statistics.fmean(group) for seed, group in sorted(values.items())}
@@ -66,7 +68,25 @@ class Group:
     @property
     def accuracy_of(self) -> str:
         """Which models were tested on which images; "" if no run says so."""
-        return max((str(run.summary().get("accuracy_of") or "") for run in self.runs), default="")
+        return max((str(each.get("accuracy_of") or "") for each in self._summaries), default="")
+
+    def until(self, target: float) -> dict[str, Any]:
+        """Return `until_target` over the seeds of which a run has completed or diverged.
+
+        "unknown" has the other seeds, and those whose rounds are missing; "tested_every" is the
+        number of rounds from one test to the next.
+        """
+        ended: dict[int, list[Reached | None]] = {}
+        for run in self.runs:
+            if outcome(run) and (rows := run.rounds()):
+                ended.setdefault(int(run.config()[_SEED]), []).append(when_reached(rows, target))
+        unknown = {int(run.config()[_SEED]) for run in self.runs} - ended.keys()
+        every = self.settings.get("eval-every", 1)
+        return {**until_target(ended), "unknown": sorted(unknown), "tested_every": every}
+
+    @cached_property
+    def _summaries(self) -> list[dict[str, Any]]:
+        return [figures_of(run) for run in self.runs]
 
 
 def variable_keys(config: Mapping[str, Scalar]) -> frozenset[str]:
@@ -181,22 +201,41 @@ def _distinguishes(key: str, groups: Sequence[Group]) -> bool:
     return any(len(group) > 1 for group in values.values())
 
 
-def compare(runs: Sequence[RunDirectory], groups: Sequence[Group] | None = None) -> Tables:
+def compare(
+    runs: Sequence[RunDirectory],
+    groups: Sequence[Group] | None = None,
+    target: float | None = None,
+) -> Tables:
     """Compare runs and their groups, by default those of `group_runs`; accuracies are fractions.
 
     Returns:
         "runs": one row of numbers per run. "groups": mean and deviation over the seeds of the
             completed runs. "pairs": for two groups with at least two common seeds, the paired
             difference of the final accuracy, its standard error and its p value, raw and adjusted;
-            not for a global model and personal ones, or for two sets of images.
+            not for a global model and personal ones, or for two sets of images. "targets": with a
+            `target` accuracy, when each group reached it, as `Group.until`; otherwise empty.
+
+    Raises:
+        UserError: `target` is not above 0, or above 1.
     """
+    goal = None if target is None else check_target(target)
     groups = group_runs(runs) if groups is None else groups
     names = labels(groups)
     return {
-        "runs": [{"run": r.name, **{key: r.summary().get(key) for key in _SHOWN}} for r in runs],
+        "runs": [_run_row(run) for run in runs],
         "groups": [_group_row(name, g) for name, g in zip(names, groups, strict=True)],
         "pairs": _pair_rows(names, groups),
+        "targets": [
+            {"group": name, "target": goal, **group.until(goal)}
+            for name, group in zip(names, groups, strict=True)
+            if goal is not None
+        ],
     }
+
+
+def _run_row(run: RunDirectory) -> dict[str, Any]:
+    figures = figures_of(run)
+    return {"run": run.name, **{key: figures.get(key) for key in _SHOWN}}
 
 
 def _comparable(one: Group, other: Group) -> bool:
@@ -233,65 +272,3 @@ def _pair_rows(names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, 
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = adjusted
     return rows
-
-
-def tables(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tables:
-    """Return a comparison as formatted tables by title; a table without rows is left out."""
-    several = len({row["accuracy_of"] for row in compared["groups"]}) > 1
-    titled = {
-        "Runs": [_run_text(row) for row in compared["runs"]],
-        "Groups: mean ± standard deviation over seeds": [
-            _group_text(row, several) for row in compared["groups"]
-        ],
-        "Final accuracy, paired by seed: difference ± standard error in points": [
-            _pair_text(row) for row in compared["pairs"]
-        ],
-    }
-    return {title: rows for title, rows in titled.items() if rows}
-
-
-def sentences(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return the largest paired differences as sentences, and how many the table has beside."""
-    rows = sorted(compared["pairs"], key=lambda row: -abs(row["difference"]))
-    smaller = len(rows[_SENTENCES:])
-    rest = [f"The table has {smaller} more."] if smaller else []
-    return [*map(_sentence, rows[:_SENTENCES]), *rest]
-
-
-def _sentence(row: Mapping[str, Any]) -> str:
-    points = 100 * row["difference"]
-    better, worse = row["group"], row["minus"]
-    if points < 0:
-        better, worse = worse, better
-    doubt = "" if row["p_holm"] is None else f", p = {row['p_holm']:.2g} after Holm's correction"
-    seeds = f"{len(row['seeds'])} seeds"
-    if round(abs(points), 2) == 0:
-        return f"{better} and {worse} end equal ({seeds}{doubt})."
-    return f"{better} is {abs(points):.2f} points above {worse} ({seeds}{doubt})."
-
-
-def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
-    words = {"accuracy_final": "final", "accuracy_best": "best"}
-    shown = {**row, "status": status(row), **{key: percent(row[key]) for key in words}}
-    return {words.get(key, key): value for key, value in shown.items() if key != "reason"}
-
-
-def _group_text(row: Mapping[str, Any], with_models: bool) -> dict[str, Any]:
-    columns = {"group": row["group"], "runs": row["runs"], "seeds": _joined(row["seeds"])}
-    columns |= {"accuracy of": row["accuracy_of"]} if with_models else {}
-    return {**columns, **accuracy_texts(row), "seconds": row["seconds"]}
-
-
-def _pair_text(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "group": row["group"],
-        "minus": row["minus"],
-        "seeds": _joined(row["seeds"]),
-        "difference": f"{100 * row['difference']:+.2f} ± {100 * row['standard_error']:.2f}",
-        "p": row["p"],
-        "p (Holm)": row["p_holm"],
-    }
-
-
-def _joined(values: Iterable[object]) -> str:
-    return " ".join(map(str, values))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.core.files import write_named
-from fedapp.results import comparison, page
+from fedapp.results import comparison, comparison_text, page
 from fedapp.results import measures_file as store
 from fedapp.results.formatting import percent
 from fedapp.results.plots import curves as plots
@@ -21,17 +21,17 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.results.spread import Spread
 
 
-def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
+def write_comparison(runs: Sequence[RunDirectory], path: Path, target: float | None = None) -> Path:
     """Create the folder if needed, write the page of a comparison and return its path."""
-    write_named(path, comparison_html(runs).encode(), "an HTML file")
+    write_named(path, comparison_html(runs, target).encode(), "an HTML file")
     return path
 
 
-def comparison_html(runs: Sequence[RunDirectory]) -> str:
-    """Build the whole page."""
+def comparison_html(runs: Sequence[RunDirectory], target: float | None = None) -> str:
+    """Build the whole page; `target` is as in `comparison.compare`."""
     groups = comparison.group_runs(runs)
-    compared = comparison.compare(runs, groups)
-    tables = comparison.tables(compared)
+    compared = comparison.compare(runs, groups, target)
+    tables = comparison_text.tables(compared)
     each = tables.pop("Runs")
     methods = dict.fromkeys(str(run.config().get("method", run.name)) for run in runs)
     lead = page.paragraph(f"{len(runs)} runs: {', '.join(run.name for run in runs)}", "faint")
@@ -40,7 +40,7 @@ def comparison_html(runs: Sequence[RunDirectory]) -> str:
         lead,
         [
             *(page.section(title, page.table(title, rows)) for title, rows in tables.items()),
-            page.section("In words", *map(page.paragraph, comparison.sentences(compared))),
+            page.section("In words", *map(page.paragraph, comparison_text.sentences(compared))),
             page.section("Test accuracy", _group_curves(groups), _curves(runs)),
             page.section("Measurements", _measures(runs)),
             page.section("Runs", page.table("Runs", each)),

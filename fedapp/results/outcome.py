@@ -20,6 +20,10 @@ def best_round(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     A round in which some clients had no accuracy counts only if every round is like this, because
     the mean over the remaining clients may be too high.
     """
+    return max(fully_tested(rows), key=lambda row: row["accuracy"], default={})
+
+
+def fully_tested(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rounds in which all clients were tested; without any, all rounds with a test."""
     measured = [row for row in rows if row.get("accuracy") is not None]
-    complete = [row for row in measured if not row.get("unevaluated")]
-    return max(complete or measured, key=lambda row: row["accuracy"], default={})
+    return [row for row in measured if not row.get("unevaluated")] or measured

@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FIGURES = ("accuracy_final", "accuracy_best", "seconds")  # of summary.json
+LAST10 = "accuracy_last10"
+FIGURES = ("accuracy_final", LAST10, "accuracy_best", "seconds")  # of summary.json
+
+ACCURACIES = {"accuracy_final": "final", LAST10: "last 10", "accuracy_best": "best"}
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,9 @@ def spread_columns(values: Mapping[str, Iterable[float]]) -> dict[str, Any]:
 
 
 def accuracy_texts(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the final and the best accuracy of a row with `spread_columns` and its "seeds"."""
+    """Return the accuracies of a row with `spread_columns` and its "seeds", by their words."""
     count = len(row["seeds"])
     return {
         title: None if row[key] is None else Spread(row[key], row[f"{key}_std"], count).percent()
-        for title, key in (("final", "accuracy_final"), ("best", "accuracy_best"))
+        for key, title in ACCURACIES.items()
     }

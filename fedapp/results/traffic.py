@@ -39,7 +39,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
         "down_kb_per_round": sum(row["bytes_down"] for row in rows) / count / 1e3,
         "client_up_kb": sum(row["client_bytes_up"] for row in rows) / updates / 1e3,
         "client_down_kb": sum(map(_down, rows)) / sampled / 1e3,
-        "clients_mb": sum(map(_both_ways, rows)) / 1e6,
+        "clients_mb": sum(map(both_ways, rows)) / 1e6,
         "messages_mb": messages / 1e6,
         "eval_mb": evaluated / 1e6,
         "accuracy_best": best_round(rows).get("accuracy"),
@@ -50,7 +50,7 @@ def traffic_row(run: RunDirectory) -> dict[str, Any]:
 def round_rows(run: RunDirectory) -> list[dict[str, Any]]:
     """Return the bytes of every round, and the cumulative training traffic of clients in MB."""
     rows = run.rounds()
-    sums = accumulate(map(_both_ways, rows))
+    sums = accumulate(map(both_ways, rows))
     return [
         {
             "round": row["round"],
@@ -89,5 +89,6 @@ def _down(row: Mapping[str, Any]) -> int:
     return int(row.get("client_bytes_down", row["bytes_down"]))
 
 
-def _both_ways(row: Mapping[str, Any]) -> int:
+def both_ways(row: Mapping[str, Any]) -> int:
+    """Return the bytes that the clients of a round sent and received in training."""
     return int(row["client_bytes_up"]) + _down(row)

@@ -13,6 +13,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.extension_files import VARIABLE
 from fedapp.methods.row import CLIENT_MEAN, CLIENT_TOTAL, GLOBAL
 from fedapp.results.class_accuracy import class_accuracy_measures
+from fedapp.results.convergence import accuracy_last10
 from fedapp.results.outcome import best_round
 from fedapp.results.plots.curves import GLOBAL_MODEL
 from fedapp.runtime.callback import ActiveRun
@@ -62,6 +63,7 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "rounds": len(rows),
         "accuracy_of": _TESTED[process.method.accuracy],
         "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,
+        "accuracy_last10": accuracy_last10(rows) if ok else None,
         "accuracy_best": best.get("accuracy"),
         "best_round": best.get("round"),
         "status": status,

@@ -16,11 +16,10 @@ from fedapp.results.comparison import (
     group_runs,
     labels,
     run_labels,
-    sentences,
-    tables,
     unique_names,
 )
 from fedapp.results.comparison_page import comparison_html
+from fedapp.results.comparison_text import sentences, tables
 from fedapp.results.paired import holm, paired_difference
 from fedapp.results.plots.curves import group_curves
 from fedapp.results.run_directory import RunDirectory

@@ -201,6 +201,13 @@ def test_clients_without_test_images_do_not_fail_a_run(train, monkeypatch):
     assert summary["accuracy_final"] is None
 
 
+def test_the_summary_of_a_completed_run_has_the_mean_of_its_last_ten_rounds(train):
+    run = train(num_rounds=11, eval_every=3)
+    tested = {row["round"]: row["accuracy"] for row in run.rounds() if row["accuracy"] is not None}
+    assert list(tested) == [3, 6, 9, 11]
+    assert run.summary()["accuracy_last10"] == pytest.approx(sum(tested.values()) / 4)
+
+
 def test_a_run_whose_clients_could_not_be_evaluated_has_failed(train, monkeypatch, tmp_path):
     def nobody(self, server_round, replies):
         self.report.unevaluated = [0, 1, 2, 3]
