@@ -71,14 +71,18 @@ def pools_data(partition: str) -> bool:
     return partition in PARTITIONS and PARTITIONS[partition].pools
 
 
+def computes_from_clients(config: RunConfig) -> bool:
+    """Return whether mean and deviation that normalise images come from all clients' images."""
+    return config.partition not in ("own", "folders") and computes_statistics(config.dataset)
+
+
 def partition_settings(config: RunConfig) -> dict[str, Any]:
     """Return what "auto" means for the keys of the partition."""
     pools = config.pool_data
     if pools == "auto":
         pools = pools_data(config.partition)
     noisy = config.dp_noise if config.dp_noise != "auto" else config.dp_epsilon
-    computed = config.partition != "own" and computes_statistics(config.dataset)
-    hides = bool(noisy) and computed
+    hides = bool(noisy) and computes_from_clients(config)
     return {
         "normalisation": "symmetric" if pools or hides else "dataset",
         "classes_per_client": papers.CLASSES_PER_CLIENT.get(settings_name(config.dataset), 2),

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from fedapp.config.auto import computes_from_clients
 from fedapp.config.measures import measures_of_models
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size
-from fedapp.data.datasets import computes_statistics
 
 _ORDERS = (
     1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256,
@@ -102,8 +102,8 @@ def check_privacy(config: RunConfig) -> None:
 
 def check_statistics_hidden(config: RunConfig) -> None:
     """Raise UserError if a private run would publish statistics of its training images."""
-    computed = config.partition != "own" and computes_statistics(config.dataset)
-    if float(config.dp_noise) and config.normalisation == "dataset" and computed:
+    by_statistics = config.normalisation == "dataset" and computes_from_clients(config)
+    if float(config.dp_noise) and by_statistics:
         raise UserError(
             "run-config key 'normalisation' is 'dataset': mean and deviation of all clients' "
             "training images, which dp-noise does not hide; set it to 'symmetric'"

@@ -227,10 +227,10 @@ def readable(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "completed": f"{row['completed']} of {row['runs']}",
             "seeds": " ".join(map(str, row["seeds"])),
             **({"accuracy of": row["accuracy_of"]} if several else {}),
-            **accuracy_texts(row),
+            **accuracies,
             "seconds": row["seconds"],
         }
-        for row in summary
+        for row, accuracies in zip(summary, accuracy_texts(summary), strict=True)
     ]
 
 

@@ -15,11 +15,13 @@ _SENTENCES = 3  # most differences in words
 
 def tables(compared: Compared) -> dict[str, list[dict[str, Any]]]:
     """Return a comparison as formatted tables by title; a table without rows is left out."""
-    several = len({row["accuracy_of"] for row in compared["groups"]}) > 1
+    groups = compared["groups"]
+    several = len({row["accuracy_of"] for row in groups}) > 1
     titled: dict[str, list[dict[str, Any]]] = {
         "Runs": [_run_text(row) for row in compared["runs"]],
         "Groups: mean ± standard deviation over seeds": [
-            _group_text(row, several) for row in compared["groups"]
+            {**_group_text(row, several), **accuracies, "seconds": row["seconds"]}
+            for row, accuracies in zip(groups, accuracy_texts(groups), strict=True)
         ],
         "Until a target accuracy: mean ± standard deviation over seeds": [
             _target_text(row) for row in compared["targets"]
@@ -58,8 +60,7 @@ def _run_text(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _group_text(row: Mapping[str, Any], with_models: bool) -> dict[str, Any]:
     columns = {"group": row["group"], "runs": row["runs"], "seeds": _joined(row["seeds"])}
-    columns |= {"accuracy of": row["accuracy_of"]} if with_models else {}
-    return {**columns, **accuracy_texts(row), "seconds": row["seconds"]}
+    return columns | ({"accuracy of": row["accuracy_of"]} if with_models else {})
 
 
 def _pair_text(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Means and deviations over seeds, as columns of a table and as text."""
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +43,18 @@ def spread_columns(values: Mapping[str, Iterable[float]]) -> dict[str, Any]:
     return columns
 
 
-def accuracy_texts(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the accuracies of a row with `spread_columns` and its "seeds", by their words."""
-    count = len(row["seeds"])
-    return {
-        title: None if row[key] is None else Spread(row[key], row[f"{key}_std"], count).percent()
-        for key, title in ACCURACIES.items()
-    }
+def accuracy_texts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str | None]]:
+    """Return the accuracies of rows with `spread_columns` and "seeds", by their words.
+
+    Short runs have no mean of the last ten rounds; if no row has one, its column is left out.
+    """
+    keys = [k for k in ACCURACIES if k != LAST10 or any(row[k] is not None for row in rows)]
+    return [
+        {
+            ACCURACIES[key]: None
+            if row[key] is None
+            else Spread(row[key], row[f"{key}_std"], len(row["seeds"])).percent()
+            for key in keys
+        }
+        for row in rows
+    ]

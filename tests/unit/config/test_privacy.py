@@ -142,9 +142,10 @@ def test_with_noise_images_are_not_normalised_by_numbers_of_all_clients_images(c
     assert parse_config(settings(**{**PRIVATE, **changes})).normalisation == chosen
 
 
-def test_images_of_each_host_are_never_normalised_by_all_clients_images():
-    keys = {**PRIVATE, "dataset": "images", "data_dir": "/x", "partition": "own", "dp_noise": 1.0}
-    check_new_run(parse_config(settings(**keys, classes="a b", normalisation="dataset")))
+@pytest.mark.parametrize("partition", ["own", "folders"])
+def test_images_of_each_host_are_never_normalised_by_all_clients_images(partition):
+    keys = {**PRIVATE, "dataset": "images", "data_dir": "/x", "dp_noise": 1.0, "classes": "a b"}
+    check_new_run(parse_config(settings(**keys, partition=partition, normalisation="dataset")))
 
 
 @pytest.mark.parametrize(
