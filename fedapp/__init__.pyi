@@ -5,6 +5,7 @@ from fedapp.interface import Rounds as Rounds
 from fedapp.interface import Run as Run
 from fedapp.interface import RunFailed as RunFailed
 from fedapp.interface import Sweep as Sweep
+from fedapp.interface import list_runs as list_runs
 from fedapp.interface import load_run as load_run
 from fedapp.interface import run as run
 from fedapp.interface import sweep as sweep
@@ -17,6 +18,7 @@ __all__ = [
     "RunFailed",
     "Sweep",
     "__version__",
+    "list_runs",
     "load_run",
     "run",
     "sweep",

@@ -32,6 +32,7 @@ PANELS = {  # the groups of `fedapp --help`
     "Train": (run.run, run.config, run.partition),
     "Look up": (tables.methods, tables.datasets, tables.presets, analysis.measures),
     "Look at finished runs": (
+        results.runs,
         results.report,
         results.watch,
         results.compare,

@@ -85,6 +85,24 @@ def _compare(
         print(f"wrote {write_comparison(opened, html.absolute(), target)}", file=sys.stderr)
 
 
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder that has the runs.")] = Path("runs"),
+    sort: Annotated[
+        str, typer.Option(help="age (the last changed first), final (the best first) or method.")
+    ] = "age",
+    as_json: AsJson = False,
+) -> None:
+    """List the runs in a folder and below it, those of sweeps too: what, how far, how well.
+
+    Example: fedapp runs runs --sort final
+    """
+    from fedapp.results.run_list import runs_below, table_row
+
+    found = runs_below(folder, sort)
+    rows = [each.figures if as_json else table_row(each) for each in found]
+    show(f"Runs in {folder}", rows, as_json)
+
+
 def watch(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     port: Annotated[

@@ -5,6 +5,7 @@ Every access reads the files again, so the progress of a running run is visible.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +27,13 @@ from fedapp.results.final_model import read_image_format
 from fedapp.results.formatting import headline, percent, status
 from fedapp.results.plots import curves
 from fedapp.results.run_directory import RunDirectory, Scalar
+from fedapp.results.run_list import runs_below
 from fedapp.runtime.run_data import clear_data_cache
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,3 +226,22 @@ def load_run(path: str | Path) -> Run:
         UserError: the folder does not exist, or is not a run directory.
     """
     return Run(RunDirectory.load(path))
+
+
+def list_runs(folder: str | Path = "runs", sort: str = "age") -> list[Run]:
+    """Return the runs in a folder and below it, those of sweeps too, as `fedapp runs` lists them.
+
+    A run whose configuration or summary is damaged is left out, with a warning that names it.
+
+    Args:
+        folder: the folder that has the runs.
+        sort: "age" (the last changed first), "final" (the best final accuracy first) or "method".
+
+    Raises:
+        UserError: `folder` is not a folder, or there is no such order.
+    """
+    found = runs_below(folder, sort)
+    for each in found:
+        if each.damaged:
+            log.warning("%s is left out: %s", each.figures["run"], each.figures["reason"])
+    return [Run(each.directory) for each in found if not each.damaged]

@@ -179,3 +179,14 @@ def lock_run(path: Path) -> Iterator[None]:
                 "choose another run-name."
             ) from None
         yield
+
+
+def is_in_use(path: Path) -> bool:
+    """Return whether a process holds the lock of a run's folder; False where none is possible."""
+    if not (path / LOCK).is_file():
+        return False
+    try:
+        with lock_file(path / LOCK, wait=False):
+            return False
+    except LockHeld:
+        return True

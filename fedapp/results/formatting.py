@@ -63,6 +63,14 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds:,.0f} s ({clock(seconds)})"
 
 
+def age(seconds: float) -> str:
+    """Format how long ago something was, in its largest unit: "40 s", "12 min", "3 h", "5 days"."""
+    for unit, length, limit in (("s", 1, 60), ("min", 60, 3600), ("h", 3600, 48 * 3600)):
+        if seconds < limit:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds // 86400:.0f} days"
+
+
 def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the main results of a summary.json as (label, text) pairs in reading order."""
     best, best_round = summary.get("accuracy_best"), summary.get("best_round")

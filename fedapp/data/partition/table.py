@@ -49,12 +49,14 @@ class PartitionSpec:
 class PartitionKind:
     """One row of the table: a one-line description of the split and the function that draws it.
 
-    With `pools` a run by default pools training and test images before it assigns them.
+    With `pools` a run by default pools training and test images before it assigns them. `key` is
+    the run-config key of the split's main parameter, "" if there is none.
     """
 
     description: str
     draw: Callable[[Indices, Indices, PartitionSpec, np.random.Generator], Partition]
     pools: bool = False
+    key: str = ""
 
 
 PARTITIONS: dict[str, PartitionKind] = {
@@ -73,18 +75,21 @@ PARTITIONS: dict[str, PartitionKind] = {
         lambda train, test, spec, rng: splits.shards(
             train, test, spec.num_clients, spec.shards, rng, spec.class_names
         ),
+        key="shards",
     ),
     "lda": PartitionKind(
         "class proportions from a Dirichlet distribution with concentration `alpha`",
         lambda train, test, spec, rng: splits.lda(
             train, test, spec.num_clients, spec.alpha, rng, balance_cap=spec.lda_cap
         ),
+        key="alpha",
     ),
     "unbalanced": PartitionKind(
         "random parts of log-normal sizes with deviation `unbalanced-sigma`",
         lambda train, test, spec, rng: splits.unbalanced(
             train, test, spec.num_clients, spec.sigma, rng
         ),
+        key="unbalanced-sigma",
     ),
     "own": PartitionKind(
         "every client has a data folder on its own host, the server one to test on",
@@ -100,6 +105,7 @@ PARTITIONS: dict[str, PartitionKind] = {
             train, test, spec.num_clients, spec.classes_per_client, rng, spec.class_names
         ),
         pools=True,
+        key="classes-per-client",
     ),
     "dirichlet": PartitionKind(
         "as lda, for clients with a model of their own: 128 samples or more, 75 % to train on",
@@ -107,12 +113,14 @@ PARTITIONS: dict[str, PartitionKind] = {
             train, test, spec.num_clients, spec.alpha, rng
         ),
         pools=True,
+        key="alpha",
     ),
     "file": PartitionKind(
         "the lists of image numbers in `partition-file`, as `fedapp partition --save` writes them",
         lambda train, test, spec, rng: read_split(
             spec.file, train, test, spec.num_clients, spec.pooled, rng
         ),
+        key="partition-file",
     ),
 }
 

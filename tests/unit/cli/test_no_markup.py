@@ -15,6 +15,7 @@ COMMANDS = {
     "config": [NAME, "--app", str(ROOT)],
     "partition": ["--app", str(ROOT), "-c", f"dataset='{NAME}'"],
     "methods": [NAME],
+    "runs": [NAME],
     "report": [NAME],
     "watch": [NAME],
     "compare": ["one", NAME],
