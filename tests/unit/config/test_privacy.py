@@ -85,13 +85,14 @@ def test_a_budget_affords_the_rounds_below_its_limit_and_no_more():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "share", "rounds", "noise"), [(8.0, 0.1, 200, 4.018), (50.0, 1.0, 5, 0.709)]
+    ("epsilon", "delta", "share", "rounds", "noise"),
+    [(8.0, 1e-5, 0.1, 200, 4.018), (50.0, 1e-5, 1.0, 5, 0.709), (8.0, 1e-3, 0.1, 200, 3.352)],
 )
-def test_auto_finds_the_least_noise_for_all_rounds(epsilon, share, rounds, noise):
-    keys = {"participation": share, "num_rounds": rounds, "dp_epsilon": epsilon}
+def test_auto_finds_the_least_noise_for_all_rounds(epsilon, delta, share, rounds, noise):
+    keys = {"participation": share, "num_rounds": rounds, "dp_epsilon": epsilon, "dp_delta": delta}
     budget = Budget.of(parse_config(settings(**PRIVATE, **keys)))
-    less = Budget(budget.noise - 0.001, 100, budget.cohort, 1e-5)
-    assert budget.epsilon(rounds) <= epsilon < less.epsilon(rounds)
+    exact, less = (Budget(budget.noise - d, 100, budget.cohort, delta) for d in (0.0, 0.001))
+    assert budget.epsilon(rounds) == exact.epsilon(rounds) <= epsilon < less.epsilon(rounds)
     assert budget.noise == noise
 
 

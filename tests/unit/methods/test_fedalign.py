@@ -59,8 +59,9 @@ def test_a_share_of_the_channels_is_of_whole_groups():
     assert [part_channels(64, share, batch) for share in (0.01, 0.3, 1.0)] == [1, 19, 64]
 
 
-def test_the_alignment_is_a_share_of_the_loss_and_trains_the_last_stage_alone():
-    (plain, loss), (aligned, same) = gradients(0.0, 0.25), gradients(0.45, 0.25)
+@pytest.mark.parametrize(("mu", "width"), [(0.45, 0.25), (0.2, 0.5)])
+def test_the_alignment_is_a_share_of_the_loss_and_trains_the_last_stage_alone(mu, width):
+    (plain, loss), (aligned, same) = gradients(0.0, width), gradients(mu, width)
     assert loss == same
     process = ProcessContext(parse_config(settings(method="fedalign", **RUN)))
     stage, images = process.model.train().extractor.layer4, first_images(process)[0]
@@ -69,14 +70,15 @@ def test_the_alignment_is_a_share_of_the_loss_and_trains_the_last_stage_alone():
             break
         images = layer(images)
     inputs = images.detach()
-    whole, part = stage(inputs).detach(), at_width(stage, inputs[:, :64], 0.25)
-    distance = (stretch(inputs[:, :64], part) - stretch(inputs, whole)).square().mean()
+    narrow = inputs[:, : int(256 * width)]
+    whole, part = stage(inputs).detach(), at_width(stage, narrow, width)
+    distance = (stretch(narrow, part) - stretch(inputs, whole)).square().mean()
     distance.backward()
     for name, own in process.model.named_parameters():
         added = aligned[name] - plain[name]
         assert bool(added.any()) == name.startswith("extractor.layer4"), name
         if own.grad is not None:
-            expected = 0.45 * loss / distance.detach() * own.grad
+            expected = mu * loss / distance.detach() * own.grad
             torch.testing.assert_close(added, expected, rtol=1e-2, atol=1e-3)
 
 

@@ -71,13 +71,16 @@ def test_displaced_weights_are_seen_under_autocast_and_so_are_the_old_ones_after
     assert torch.equal(before, after)
 
 
-def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch():
-    process = ProcessContext(parse_config(settings(method="per-fedavg", batch_size=11)))
+@pytest.mark.parametrize("constant", [False, True])
+def test_per_fedavg_is_the_same_loop_written_in_plain_pytorch(constant):
+    keys = {"per_fedavg_beta": 0.3, "per_fedavg_constant": constant, "lr": 0.1, "batch_size": 11}
+    process = ProcessContext(parse_config(settings(method="per-fedavg", **keys)))
     client = process.client(0)
     received = client.get_parameters({})
     sent, _, report = client.fit(received, {"server_round": 2, "lr": 0.05})
     model = process.new_model()
-    optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    outer = 0.3 if constant else 0.3 * 0.05 / 0.1  # it falls as the local rate has fallen
+    optimiser = torch.optim.SGD(model.parameters(), outer, momentum=0.9)
     batches = list(process.client(0).data.training(2)())
     assert len(batches) % 2 == 1  # 51 images: the last batch is both halves of its pair
     pairs = [(batches[i], batches[min(i + 1, len(batches) - 1)]) for i in range(0, len(batches), 2)]

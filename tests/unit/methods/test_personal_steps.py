@@ -25,7 +25,7 @@ def close(model, expected, rtol=1e-4, atol=1e-6):
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_dittos_personal_model_is_pulled_at_the_rate_times_lambda(reference, tmp_path):
-    keys = {"ditto_lambda": 0.75, "ditto_reference": reference, "lr": LR}
+    keys = {"ditto_lambda": 0.4, "ditto_reference": reference, "lr": LR}
     process = process_of("ditto", local_epochs=2, **keys)
     client = process.client(0, Memory(ClientState(tmp_path, "run", 0, {"v": "1"}), 1, 0))
     start = process.new_model()
@@ -43,7 +43,7 @@ def test_dittos_personal_model_is_pulled_at_the_rate_times_lambda(reference, tmp
         ce(own(images)[1], labels).backward()
         with torch.no_grad():
             for v, w in zip(own.parameters(), shared.parameters(), strict=True):
-                v -= LR * 0.75 * (v - w)
+                v -= LR * 0.4 * (v - w)
         optimiser.step()
     for name, value in own.named_parameters():
         np.testing.assert_allclose(update.state[name], value.detach(), rtol=1e-3, atol=1e-5)

@@ -155,6 +155,13 @@ def test_trimmed_mean_removes_the_share_that_is_asked_for(share, kept):
     assert found[0] == pytest.approx(np.mean(kept))
 
 
+def test_without_two_models_at_each_end_the_mean_of_five_is_their_median():
+    run = {**RUN, "num-clients": 5}
+    trimmed = federate({**run, "aggregation": "trimmed-mean", "robust-trim": 0.4})[0]
+    assert not differ(trimmed, federate({**run, "aggregation": "median"})[0])
+    assert differ(trimmed, federate({**run, "aggregation": "trimmed-mean"})[0])
+
+
 def test_only_separate_tasks_send_separate_models():
     assert Task(1, (0,), 0.1, "size", 5).separate is False
     task = Task(1, (0, 1), 0.1, "size", 5, separate=True)
