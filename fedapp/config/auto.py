@@ -71,9 +71,14 @@ def pools_data(partition: str) -> bool:
     return partition in PARTITIONS and PARTITIONS[partition].pools
 
 
+def gives_images(partition: str) -> bool:
+    """Return whether each client has images of its own from the start, which nobody divides."""
+    return partition in PARTITIONS and PARTITIONS[partition].given
+
+
 def computes_from_clients(config: RunConfig) -> bool:
     """Return whether mean and deviation that normalise images come from all clients' images."""
-    return config.partition not in ("own", "folders") and computes_statistics(config.dataset)
+    return not gives_images(config.partition) and computes_statistics(config.dataset)
 
 
 def partition_settings(config: RunConfig) -> dict[str, Any]:

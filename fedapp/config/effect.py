@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from fedapp.config.auto import pools_data
+from fedapp.config.auto import gives_images, pools_data
 from fedapp.config.key_groups import kebab
 from fedapp.config.measures import measures_of_models
 from fedapp.config.run_config import RunConfig
@@ -147,10 +147,10 @@ APPLIES: dict[str, Test] = {
     "class-list": lambda config, _: find_dataset(config.dataset).lists_classes,
     "image-size": lambda config, _: find_dataset(config.dataset).takes_photos,
     "test-share": lambda config, _: (
-        find_dataset(config.dataset).takes_photos and config.partition not in ("own", "folders")
+        find_dataset(config.dataset).takes_photos and not gives_images(config.partition)
     ),
     "decode-threads": lambda config, _: find_dataset(config.dataset).streams,
-    "classes": _with("partition", "own", "folders"),
+    "classes": lambda config, _: gives_images(config.partition),
     "shards": _with("partition", "shards"),
     "partition-file": _with("partition", "file"),
     "alpha": _with("partition", "lda", "dirichlet"),

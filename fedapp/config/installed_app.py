@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import tomli_w
 
-from fedapp.config.project import SERVER_APP, app_folder
+from fedapp.config.project import PACKAGES, SERVER_APP, app_folder
 from fedapp.config.run_config import RunConfig
 
-_PACKAGES = Path(__file__).parents[2]  # the folder of the app's packages
+_ROOT = Path(__file__).parents[2]  # the folder of the app's packages
 _COMPONENTS = {"serverapp": SERVER_APP, "clientapp": "fedapp.client_app:app"}
 
 
@@ -33,8 +33,8 @@ def _installed_app() -> Path:
 
 def _write_app(folder: Path) -> None:
     """Make an empty folder the app of the installed packages, with the default of every key."""
-    for package in ("fedapp", "strategies", "clients"):
-        (folder / package).symlink_to(_PACKAGES / package)
+    for package in PACKAGES:
+        (folder / package).symlink_to(_ROOT / package)
     app = {"config": RunConfig.defaults(), "components": _COMPONENTS}
     text = tomli_w.dumps({"tool": {"flwr": {"app": app}}})
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")

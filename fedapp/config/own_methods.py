@@ -17,6 +17,7 @@ from clients.base import LocalClient
 from clients.training.objective import BASE_LOSSES, REGULARISERS
 from clients.training.parts import PARTS
 from fedapp.config.key_groups import field_name, kebab
+from fedapp.config.project import PACKAGES
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.errors import UserError, unknown
 from fedapp.core.keys import Key, must_be
@@ -39,9 +40,6 @@ from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
 
 _OWN_KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
-
-
-OUR_PACKAGES = ("fedapp", "strategies", "clients")
 
 
 def check_method(row: Method) -> None:
@@ -166,7 +164,7 @@ def _check_arguments(part: str, kind: type) -> None:
     for name, own in inspect.getmembers(kind, inspect.isfunction):
         *others, first = (cls for cls in kind.__mro__ if name in vars(cls))
         is_plain = inspect.isfunction(inspect.getattr_static(kind, name))
-        ours = first.__module__.partition(".")[0] in OUR_PACKAGES
+        ours = first.__module__.partition(".")[0] in PACKAGES
         if name.startswith("_") or not (others and ours and is_plain):
             continue
         known = vars(first)[name]

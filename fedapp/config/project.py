@@ -8,6 +8,7 @@ from typing import Any
 from fedapp.core.errors import UserError
 from fedapp.core.paths import absolute
 
+PACKAGES = ("fedapp", "strategies", "clients")  # of the app
 SERVER_APP = "fedapp.server_app:app"
 _CHECKOUT = Path(__file__).parents[2]  # it has the app's packages; an installation's is no app
 _PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume", "initial-model", "partition-file")

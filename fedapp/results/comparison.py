@@ -60,7 +60,7 @@ class Group:
         Runs that did not complete are left out, because their last round is not the planned one.
         """
         values: dict[int, list[float]] = {}
-        for summary in self._summaries:
+        for summary in self.summaries:
             if summary.get("status") == "completed" and summary.get(measure) is not None:
                 values.setdefault(int(summary["seed"]), []).append(float(summary[measure]))
         return {seed: statistics.fmean(group) for seed, group in sorted(values.items())}
@@ -68,7 +68,7 @@ class Group:
     @property
     def accuracy_of(self) -> str:
         """Which models were tested on which images; "" if no run says so."""
-        return max((str(each.get("accuracy_of") or "") for each in self._summaries), default="")
+        return max((str(each.get("accuracy_of") or "") for each in self.summaries), default="")
 
     def until(self, target: float) -> dict[str, Any]:
         """Return `until_target` over the seeds of which a run has completed or diverged.
@@ -85,7 +85,8 @@ class Group:
         return {**until_target(ended), "unknown": sorted(unknown), "tested_every": every}
 
     @cached_property
-    def _summaries(self) -> list[dict[str, Any]]:
+    def summaries(self) -> list[dict[str, Any]]:
+        """What the runs' files say of their results, in the order of the runs."""
         return [figures_of(run) for run in self.runs]
 
 
@@ -222,7 +223,7 @@ def compare(
     groups = group_runs(runs) if groups is None else groups
     names = labels(groups)
     return {
-        "runs": [_run_row(run) for run in runs],
+        "runs": _run_rows(runs, groups),
         "groups": [_group_row(name, g) for name, g in zip(names, groups, strict=True)],
         "pairs": _pair_rows(names, groups),
         "targets": [
@@ -233,9 +234,12 @@ def compare(
     }
 
 
-def _run_row(run: RunDirectory) -> dict[str, Any]:
-    figures = figures_of(run)
-    return {"run": run.name, **{key: figures.get(key) for key in _SHOWN}}
+def _run_rows(runs: Sequence[RunDirectory], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    pairs = [pair for each in groups for pair in zip(each.runs, each.summaries, strict=True)]
+    summaries = {run.path: summary for run, summary in pairs}
+    return [
+        {"run": run.name, **{key: summaries[run.path].get(key) for key in _SHOWN}} for run in runs
+    ]
 
 
 def _comparable(one: Group, other: Group) -> bool:

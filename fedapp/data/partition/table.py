@@ -50,13 +50,15 @@ class PartitionKind:
     """One row of the table: a one-line description of the split and the function that draws it.
 
     With `pools` a run by default pools training and test images before it assigns them. `key` is
-    the run-config key of the split's main parameter, "" if there is none.
+    the run-config key of the split's main parameter, "" if there is none. With `given` each client
+    has images of its own from the start, which are mapped to -1..1 whatever their statistics.
     """
 
     description: str
     draw: Callable[[Indices, Indices, PartitionSpec, np.random.Generator], Partition]
     pools: bool = False
     key: str = ""
+    given: bool = False
 
 
 PARTITIONS: dict[str, PartitionKind] = {
@@ -94,10 +96,12 @@ PARTITIONS: dict[str, PartitionKind] = {
     "own": PartitionKind(
         "every client has a data folder on its own host, the server one to test on",
         lambda train, test, spec, rng: splits.own(train, test, spec.num_clients, spec.own),
+        given=True,
     ),
     "folders": PartitionKind(
         "every client has a folder in data-dir, as on its own host with own",
         lambda train, test, spec, rng: by_folder(spec.folders),
+        given=True,
     ),
     "pathological": PartitionKind(
         "`classes-per-client` classes per client, of uneven sizes, 75 % of them to train on",
