@@ -7,11 +7,18 @@ import torch
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that sums do not depend on the machine's number of cores."""
+def threads(count: int) -> Iterator[None]:
+    """Compute with this number of threads, on which the last bits of sums depend; 0: as before."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count or before)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, so that sums do not depend on the machine's number of cores."""
+    with threads(1):
+        yield

@@ -1,12 +1,13 @@
 """Classify images with the final model of a run, or of one client; no data set is needed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
@@ -19,6 +20,7 @@ from fedapp.data.image_format import ImageFormat
 from fedapp.data.readers.encoded import EncodedImages
 from fedapp.data.readers.images import read_images
 from fedapp.data.readers.pixels import read_central_square, read_image
+from fedapp.data.readers.sources import Images
 from fedapp.methods.table import find_method
 from fedapp.models.backbones import normalises_by_batch
 from fedapp.models.model import Model
@@ -126,17 +128,33 @@ class TrainedModel:
         given = images if isinstance(images, np.ndarray) else _paths(images)
         if isinstance(given, np.ndarray):
             self._check_form(given)
-        if self.depends_on_batch and len(given) == 1:
+        found: dict[int, Guess] = {}
+        for rows, inputs in self.batches(given):
+            found.update(zip(rows.tolist(), self._guesses(inputs), strict=True))
+        return [found[row] for row in range(len(given))]
+
+    def batches(self, images: Images | list[Path]) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Yield batches of images in the form that the model takes, or of the paths of files.
+
+        Yields the positions [B] of a batch, and its images [B, channels, side, side] on the device,
+        normalised. Where they are classified together, a batch is as large and as mixed as in the
+        run's test.
+
+        Raises:
+            UserError: a file that cannot be read, or a single image as in `classify`.
+        """
+        if self.depends_on_batch and len(images) == 1:
             raise UserError(f"one image cannot be classified alone: {BATCH_NOTE}")
+        form = self.images
+        normalise = Normaliser(form.mean, form.std, form.side, self.device)
         size = int(self.config.test_batch_size) if self.depends_on_batch else BATCH
         seed = torch_seed(0, Stream.EVALUATION) if self.depends_on_batch else None
-        order = mixed_order(len(given), seed).numpy()  # a batch is mixed as in the run's test
-        found: dict[int, Guess] = {}
-        for start, stop in batch_bounds(len(given), size):
+        order = mixed_order(len(images), seed).numpy()
+        for start, stop in batch_bounds(len(images), size):
             rows = order[start:stop]
-            pixels = given[rows] if isinstance(given, np.ndarray) else self._read(given, rows)
-            found.update(zip(rows.tolist(), self._guesses(pixels), strict=True))
-        return [found[row] for row in range(len(given))]
+            pixels = self._read(images, rows) if isinstance(images, list) else images[rows]
+            values = torch.from_numpy(np.ascontiguousarray(pixels))
+            yield rows, normalise(values.to(self.device))
 
     def _check_form(self, pixels: np.ndarray) -> None:
         expected = (self.images.side, self.images.side, self.images.channels)
@@ -147,14 +165,11 @@ class TrainedModel:
             )
 
     @torch.no_grad()
-    def _guesses(self, pixels: np.ndarray) -> list[Guess]:
-        form = self.images
-        normalise = Normaliser(form.mean, form.std, form.side, self.device)
-        values = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
-        _, logits = self.model(normalise(values))
+    def _guesses(self, inputs: Tensor) -> list[Guess]:
+        _, logits = self.model(inputs)
         shares, labels = logits.float().softmax(dim=1).max(dim=1)
         pairs = zip(labels.tolist(), shares.tolist(), strict=True)
-        return [Guess(form.classes[label], share) for label, share in pairs]
+        return [Guess(self.images.classes[label], share) for label, share in pairs]
 
     def _read(self, files: Sequence[Path], rows: np.ndarray) -> np.ndarray:
         """Return files as uint8 [n, side, side, channels]; raises UserError for a bad one."""

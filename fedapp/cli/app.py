@@ -40,6 +40,7 @@ PANELS = {  # the groups of `fedapp --help`
         models.personalise,
         models.calibrate,
         models.classify,
+        models.test,
         analysis.traffic,
         analysis.features,
     ),

@@ -1,4 +1,4 @@
-"""The commands that make and use models of finished runs: personal, calibrated, to classify.
+"""The commands that make and use models of finished runs: personal, calibrated; classify, test.
 
 They work in this process, without Flower, so they need no federation, but the clients' data or what
 the run has asked their hosts for. Slow imports are inside the commands, so that `--help` is fast.
@@ -6,14 +6,24 @@ the run has asked their hosts for. Slow imports are inside the commands, so that
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedapp.cli.options import AsJson, check_run_directories, show
+from fedapp.cli.options import AsJson, check_run_directories, say, show
 from fedapp.config.overrides import read_overrides
 from fedapp.core.errors import printable
-from fedapp.results.formatting import clients_headline, percent
+from fedapp.results.formatting import clients_headline, decimal, percent
+
+if TYPE_CHECKING:
+    from fedapp.analysis.model_scores import ModelScores
+
+Calibrated = Annotated[
+    bool, typer.Option("--calibrated", help="With the head of `fedapp calibrate`.")
+]
+Personal = Annotated[
+    Path | None, typer.Option(help="A client's model, of `fedapp personalise --export`.")
+]
 
 
 def personalise(
@@ -113,12 +123,8 @@ def classify(
     run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
     files: Annotated[list[Path], typer.Argument(help="Image files.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
-    calibrated: Annotated[
-        bool, typer.Option("--calibrated", help="With the head of `fedapp calibrate`.")
-    ] = False,
-    personal: Annotated[
-        Path | None, typer.Option(help="A client's model, of `fedapp personalise --export`.")
-    ] = None,
+    calibrated: Calibrated = False,
+    personal: Personal = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the class of each image by the final global model of a run, or by a client's own.
@@ -138,3 +144,69 @@ def classify(
         for file, guess in zip(files, guesses, strict=True)
     ]
     show("Classes", rows, as_json)
+
+
+def test(
+    run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
+    data_dir: Annotated[str, typer.Option(help="Folder that holds the images.")] = "",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            help="Test on other images: 'images' (DIR/test/CLASS/* or DIR/CLASS/*) or the test "
+            "images of a data set, with classes of the same names."
+        ),
+    ] = "",
+    download: Annotated[bool, typer.Option("--download", help="Download missing data.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; else the run's.")] = "",
+    calibrated: Calibrated = False,
+    personal: Personal = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test the final global model of a run, or a client's own, on labelled images.
+
+    Without --dataset on the run's test images. Writes RUN/test.json and RUN/confusion.png; of other
+    images or models with their names: RUN/test-NAME.json.
+
+    Example: fedapp test runs/NAME --dataset images --data-dir photos
+    """
+    check_run_directories(run)
+    from fedapp.analysis.classify import BATCH_NOTE
+    from fedapp.analysis.model_scores import score_model
+    from fedapp.core.files import json_text
+
+    keys = {"data-dir": data_dir, "download": download, "device": device}
+    given = {key: value for key, value in keys.items() if value}
+    scores = score_model(run, dataset, given, calibrated, personal)
+    if dataset and scores.depends_on_batch:
+        print(f"note: {BATCH_NOTE}", file=sys.stderr)
+    if as_json:
+        print(json_text(scores.as_dict(), 2), end="")
+    else:
+        _show_scores(run, scores)
+    for file in (scores.file, scores.figure):
+        print(f"wrote {printable(file)}", file=sys.stderr)
+
+
+def _show_scores(run: Path, scores: "ModelScores") -> None:
+    """Print the scores of a test, those of its classes and its largest confusions."""
+    totals: list[tuple[str, Any]] = [
+        ("Model", scores.model),
+        ("Images", f"{scores.images:,}, {scores.tested_on}"),
+        ("Accuracy", percent(scores.accuracy)),
+        ("Balanced accuracy", percent(scores.balanced_accuracy)),
+        ("Macro F1", percent(scores.macro_f1)),
+        ("Log loss", decimal(scores.loss)),
+    ]
+    shown = [{"": name, "value": printable(value)} for name, value in totals]
+    show(f"Test of {run.name}", shown, False)
+    rates = ("precision", "recall", "f1")
+    rows = [
+        {"class": each.name, **{rate: percent(getattr(each, rate)) for rate in rates},
+         "images": each.images}
+        for each in scores.worst()
+    ]  # fmt: skip
+    some = len(rows) < len(scores.classes)
+    title = f"The {len(rows)} worst of {len(scores.classes)} classes" if some else "Classes"
+    show(title, rows, False)
+    if scores.confusions:
+        say("Largest confusions\n" + "".join(f"  {each}\n" for each in scores.confusions))

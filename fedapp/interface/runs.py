@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.classify import Given, Guess, TrainedModel
+from fedapp.analysis.model_scores import ModelScores, score_model
 from fedapp.analysis.personalise import personalise
 from fedapp.config.key_groups import field_name
 from fedapp.core.errors import UserError
@@ -135,6 +136,33 @@ class Run:
         """
         return self._trained(device, calibrated, personal).classify(images)
 
+    def test(
+        self,
+        dataset: str = "",
+        calibrated: bool = False,
+        personal: str | Path | None = None,
+        **keys: Any,
+    ) -> ModelScores:
+        """Test the final global model on the run's test images, or on others, as `fedapp test`.
+
+        Args:
+            dataset: test on other labelled images, whose classes are matched by name: "images" for
+                class folders in `data_dir`, or the test images of another data set.
+            calibrated: test the model with the head that `calibrate` has retrained.
+            personal: the file of a client's model, of `personalise`, to test instead.
+            keys: data_dir, download, device; the rest are the run's.
+
+        Returns:
+            Accuracy and other scores, those of each class, and the confusion matrix, an array. They
+            are also written into the run directory.
+
+        Raises:
+            UserError: as `model`, or there are no such images, or not in the form that the model
+                takes, or of a class that it does not know.
+        """
+        clear_data_cache()
+        return score_model(self.path, dataset, by_key(keys), calibrated, _path(personal))
+
     def personalise(
         self, export: str | Path | None = None, client: int | None = None, **keys: Any
     ) -> dict[str, Any]:
@@ -155,11 +183,10 @@ class Run:
             UserError: the run has not ended, its clients' data or models are not here, or a key may
                 not be changed.
         """
-        folder = None if export is None else Path(export)
         if not (client is None or isinstance(client, int)):
             raise UserError(f"client is {client!r} but must be the number of a client")
         clear_data_cache()  # the files may have changed since another run was looked at
-        return personalise(self.path, by_key(keys), folder, client)
+        return personalise(self.path, by_key(keys), _path(export), client)
 
     def calibrate(
         self, features: int = 500, epochs: int = 10, lr: float = 0.01, **keys: Any
@@ -198,8 +225,7 @@ class Run:
         return displayable(curves.curves(self.directory.rounds(), title, tested))
 
     def _trained(self, device: str, calibrated: bool, personal: str | Path | None) -> TrainedModel:
-        file = None if personal is None else Path(personal)
-        return TrainedModel.of(self.directory, device, calibrated, file)
+        return TrainedModel.of(self.directory, device, calibrated, _path(personal))
 
     def __repr__(self) -> str:
         final = percent(self.summary.get("accuracy_final"))
@@ -217,6 +243,10 @@ class Run:
             ("Run directory", relative(self.path)),
         ]
         return page.settings_table(f"Run {self.name}", items)
+
+
+def _path(text: str | Path | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def load_run(path: str | Path) -> Run:

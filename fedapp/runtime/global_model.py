@@ -34,7 +34,7 @@ def check_global_model(method: str) -> None:
         raise UserError(
             f"the clients of method '{method}' have models of their own: {kept}write them with "
             "`fedapp personalise RUN --export FOLDER`, and use one with "
-            "`fedapp classify --personal`"
+            "`fedapp classify --personal` or `fedapp test --personal`"
         )
 
 

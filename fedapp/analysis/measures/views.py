@@ -18,6 +18,7 @@ from clients.training.evaluation import predict
 from fedapp.core.arrays import Arrays
 from fedapp.runtime.evaluation import accuracy_by_class
 from fedapp.runtime.process import ProcessContext
+from strategies.threads import threads
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,8 @@ def load(process: ProcessContext, arrays: Arrays) -> None:
 def borrowed(process: ProcessContext) -> Iterator[None]:
     """Set a client's number of threads inside the block; restore it and the process's model."""
     saved = {name: tensor.clone() for name, tensor in process.model.state_dict().items()}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(process.config.threads or threads)
     try:
-        yield
+        with threads(process.config.threads):
+            yield
     finally:
-        torch.set_num_threads(threads)
         process.model.load_state_dict(saved)

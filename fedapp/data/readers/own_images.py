@@ -79,7 +79,7 @@ def symmetric(images: Arrays) -> Arrays:
 
 def named_files(root: Path, classes: Sequence[str]) -> dict[str, ImageFiles]:
     """List the images of both splits with their labels; raises UserError for an unlisted class."""
-    return {split: _files(root, split, classes) for split in SPLITS}
+    return {split: files_of_split(root, split, classes) for split in SPLITS}
 
 
 def named_folders(root: Path, split: str) -> list[str]:
@@ -87,7 +87,11 @@ def named_folders(root: Path, split: str) -> list[str]:
     return class_folders(root / split) if (root / split).is_dir() else []
 
 
-def _files(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
+def files_of_split(root: Path, split: str, classes: Sequence[str]) -> ImageFiles:
+    """List the images of one folder of class folders, `split`; a label is a position in `classes`.
+
+    Raises UserError for a class folder that is none of them, or without images.
+    """
     names = named_folders(root, split)
     for name in names:
         if name not in classes:

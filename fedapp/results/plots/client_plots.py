@@ -1,4 +1,4 @@
-"""Bar plots and cells of a run: accuracy of classes and clients, label distribution, failures."""
+"""Bar plots and cells of a run: accuracy of classes and clients, labels, confusions, failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedapp.results.formatting import percent
-from fedapp.results.plots.rendering import BLUE, PAPER, RED, new_figure, styled, whole_numbers
+from fedapp.results.plots.rendering import (
+    BLUE,
+    INK,
+    PAPER,
+    RED,
+    new_figure,
+    styled,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
 BLUES = ("#d6eaf6", BLUE, "#00304d")  # from few to many images, all visible on PAPER
 MAX_CLIENTS = 200  # the most columns that are distinguishable in a label distribution
 MAX_LABELS = 25  # the most classes whose names fit beside an axis
+MAX_NAMES, MAX_NUMBERS = 100, 12  # the most classes whose names, or numbers, fit a larger figure
+LONGEST = 24  # characters of a class name at a confusion matrix
 
 
 @styled
@@ -51,7 +61,7 @@ def label_distribution(class_counts: npt.ArrayLike, class_names: Sequence[str]) 
     figure = new_figure(4.8, 2.6 + 0.1 * min(len(class_names), MAX_LABELS))
     axes = figure.subplots()
     axes.set_facecolor(PAPER)
-    _draw_cells(axes, shown)
+    _draw_cells(axes, shown, max(1, counts.max(initial=0)), "Training images")
     _label_cells(axes.set_xticks, [str(client) for client in range(shown.shape[1])], limit=10)
     _label_cells(axes.set_yticks, class_names, limit=MAX_LABELS)
     axes.invert_yaxis()
@@ -61,8 +71,48 @@ def label_distribution(class_counts: npt.ArrayLike, class_names: Sequence[str]) 
     return figure
 
 
-def _draw_cells(axes: Axes, counts: np.ndarray) -> None:
-    """Colour the cells of [classes, clients] by count, leave empty cells blank, add a scale."""
+@styled
+def confusion(matrix: npt.ArrayLike, class_names: Sequence[str], title: str) -> Figure:
+    """Draw which share of each class's images a model takes for which class.
+
+    Args:
+        matrix: images of class i (row) that are taken for class j (column), [classes, classes]; the
+            row of a class without images stays blank.
+        class_names: one name per class; of more than 100 some are left out.
+        title: of the figure.
+    """
+    counts = np.asarray(matrix)
+    shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    names = [n if len(n) <= LONGEST else f"{n[: LONGEST - 1]}…" for n in class_names]
+    size = 10 if len(names) <= MAX_LABELS else 7
+    side = 3.6 + 0.11 * min(len(names), MAX_NAMES) + 0.008 * size * max(map(len, names))
+    figure = new_figure(side + 0.8, side)
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    axes = figure.subplots()
+    axes.set_facecolor(PAPER)
+    _draw_cells(axes, shares, 100, "Share of the class's images (%)")
+    if len(names) <= MAX_NUMBERS:
+        _number_cells(axes, shares)
+    _label_cells(axes.set_xticks, names, limit=MAX_NAMES, fontsize=size, rotation=90)
+    _label_cells(axes.set_yticks, names, limit=MAX_NAMES, fontsize=size)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.set(xlabel="Taken for", ylabel="Class", aspect="equal")
+    return figure
+
+
+def _number_cells(axes: Axes, shares: np.ndarray) -> None:
+    """Write every share (%) that is not 0 into its cell, white on dark cells."""
+    for row, column in np.argwhere(shares):
+        share = shares[row, column]
+        text = f"{share:.0f}" if share >= 0.5 else "<1"
+        place = float(column) + 0.5, float(row) + 0.5
+        color = PAPER if share > 40 else INK
+        axes.text(*place, text, color=color, ha="center", va="center", fontsize=9)
+
+
+def _draw_cells(axes: Axes, counts: np.ndarray, largest: float, label: str) -> None:
+    """Colour the cells of [rows, columns] by value, leave empty cells blank, add a scale."""
     from matplotlib.colors import LinearSegmentedColormap
 
     gaps = max(counts.shape) <= 50  # gaps would hide smaller cells
@@ -70,20 +120,22 @@ def _draw_cells(axes: Axes, counts: np.ndarray) -> None:
         np.ma.masked_equal(counts, 0),
         cmap=LinearSegmentedColormap.from_list("blues", BLUES, N=32),
         vmin=0,
-        vmax=max(1, counts.max(initial=0)),
+        vmax=largest,
         rasterized=counts.size > 2000,  # as vectors they would make the page large
         edgecolor=PAPER if gaps else "none",
         linewidth=0.5 if gaps else 0,
     )
-    scale = axes.figure.colorbar(mesh, ax=axes, label="Training images", format="{x:,.0f}")
+    scale = axes.figure.colorbar(mesh, ax=axes, label=label, format="{x:,.0f}", aspect=30)
     if scale.solids is not None:
         scale.solids.set(edgecolor="face")  # otherwise hairlines appear between its steps
 
 
-def _label_cells(set_ticks: Callable[..., Any], labels: Sequence[str], limit: int) -> None:
+def _label_cells(
+    set_ticks: Callable[..., Any], labels: Sequence[str], limit: int, **style: Any
+) -> None:
     """Label the middle of every cell, or of every k-th if there are more than `limit`."""
     step = math.ceil(len(labels) / limit) or 1
-    set_ticks([index + 0.5 for index in range(0, len(labels), step)], labels[::step])
+    set_ticks([index + 0.5 for index in range(0, len(labels), step)], labels[::step], **style)
 
 
 @styled

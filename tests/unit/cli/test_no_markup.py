@@ -25,6 +25,7 @@ COMMANDS = {
     "traffic": [NAME],
     "features": [NAME],
     "classify": [NAME, "x.png"],
+    "test": [NAME],
     "sweep": ["--app", str(ROOT), "--name", "x", "--vary", f"method={NAME}"],
     "papers": [NAME],
     "reproduce": ["fedntd", NAME],

@@ -140,6 +140,27 @@ def test_label_distribution_of_many_clients_and_classes_stays_readable():
     assert len(axes.get_xticklabels()) == 10
 
 
+def test_confusions_are_shares_of_each_classs_images():
+    matrix = [[3, 1, 0], [0, 0, 0], [1, 0, 999]]
+    names = ["cat", "a name of many more letters", "$dog"]
+    figure = client_plots.confusion(matrix, names, "title")
+    axes = figure.axes[0]
+    shares = axes.collections[0].get_array().filled(0)
+    np.testing.assert_allclose(shares, [[75, 25, 0], [0, 0, 0], [0.1, 0, 99.9]])
+    assert axes.collections[0].get_clim() == (0, 100)
+    assert [text.get_text() for text in axes.texts] == ["75", "25", "<1", "100"]
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == ["cat", "a name of many more let…", "$dog"]
+
+
+@pytest.mark.parametrize(("count", "labels"), [(100, 100), (150, 75)])
+def test_confusions_of_up_to_a_hundred_classes_have_all_names(count, labels):
+    matrix = np.eye(count, dtype=int)
+    axes = client_plots.confusion(matrix, [str(name) for name in range(count)], "title").axes[0]
+    assert len(axes.get_yticklabels()) == len(axes.get_xticklabels()) == labels
+    assert not axes.texts
+
+
 def test_client_accuracies_are_counted_in_bins_of_five_points():
     axes = client_plots.client_accuracy([0.0, 0.52, 0.54, 1.0]).axes[0]
     heights = [bar.get_height() for bar in axes.patches]
