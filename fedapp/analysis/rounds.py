@@ -160,8 +160,8 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
         memory = memory and replace(memory, missing="error")  # a new state would give another model
         numpy_client = process.client(client, memory, start.extras, server_round)
         if path:
-            epochs = int(process.config.local_epochs)
             see = partial(_see, process, path)
+            epochs = numpy_client.settings.epochs
             numpy_client.data = watched(numpy_client.data, epochs, see)
         received = {name: np.asarray(start.arrays[name]) for name in numpy_client.shared}
         numpy_client.work(received, server_round, models.lr)

@@ -4,6 +4,7 @@ Robust rules, differential privacy, secure aggregation and rounded updates; each
 sentence.
 """
 
+from clients.attacks import LABELS
 from fedapp.config.privacy import check_privacy
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -76,6 +77,23 @@ def check_upload_bits(config: RunConfig, row: Method) -> None:
             f"run-config key 'upload-bits' is {config.upload_bits}, but only the mean of many "
             f"updates is right with so few bits, not what {other} makes of each of them: set it to "
             f"{_FINE} or {WHOLE}"
+        )
+
+
+def check_attack(config: RunConfig, row: Method) -> None:
+    """Raise UserError if all clients would be malicious, or there is no update to change."""
+    if not config.attackers:
+        return
+    if config.attackers >= config.num_clients:
+        raise UserError(
+            f"run-config key 'attackers' is {config.attackers} but must be less than num-clients "
+            f"({config.num_clients})"
+        )
+    if config.attack != LABELS and not row.averages_models:
+        raise UserError(
+            f"run-config key 'attack' is '{config.attack}', which changes a model that the server "
+            f"just averages, and method '{config.method}' sends or does something else "
+            f"({row.server.kind.__name__}): set it to '{LABELS}'"
         )
 
 

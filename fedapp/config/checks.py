@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from math import gcd
 
-from fedapp.config.aggregation_checks import check_aggregation, check_upload_bits
+from fedapp.config.aggregation_checks import check_aggregation, check_attack, check_upload_bits
 from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
@@ -64,6 +64,7 @@ def check_config(config: RunConfig) -> None:
     _check_run_name(config)
     check_aggregation(config, row)
     check_upload_bits(config, row)
+    check_attack(config, row)
     _check_states(config)
 
 
@@ -197,6 +198,11 @@ def _check_sampling(config: RunConfig) -> None:
             f"divided evenly among the {classes} classes of {config.dataset}; set num-clients to a "
             f"multiple of {classes // gcd(classes, config.shards)}, shards to a multiple of "
             f"{classes // gcd(classes, config.num_clients)}, or partition to 'iid' or 'lda'"
+        )
+    if config.straggler_share and config.straggler_epochs > int(config.local_epochs):
+        raise UserError(
+            f"run-config key 'straggler-epochs' is {config.straggler_epochs} but must be at most "
+            f"local-epochs ({config.local_epochs})"
         )
     cohort = cohort_size(config.num_clients, config.participation)
     if config.min_replies > cohort:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from clients.attacks import LABELS
 from fedapp.config.auto import gives_images, pools_data
 from fedapp.config.key_groups import kebab
 from fedapp.config.measures import measures_of_models
@@ -170,6 +171,9 @@ APPLIES: dict[str, Test] = {
     "analysis-clients": lambda config, _: bool(config.analyses),
     "checkpoint-keep": lambda config, _: config.checkpoint_every > 0,
     "robust-malicious": _with("aggregation", "krum", "multi-krum"),
+    "straggler-epochs": lambda config, _: config.straggler_share > 0,
+    "attack": lambda config, _: config.attackers > 0,
+    "attack-scale": lambda config, _: config.attackers > 0 and config.attack != LABELS,
     "robust-trim": _with("aggregation", "trimmed-mean"),
     "secure-threshold": _with("secure_aggregation", "pairwise"),
     **{key: lambda config, _: config.dp_clip > 0 for key in ("dp-noise", "dp-epsilon", "dp-delta")},

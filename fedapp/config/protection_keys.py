@@ -29,6 +29,17 @@ class RobustnessKeys(Keys):
     robust_trim: Annotated[float, Field(gt=0, lt=0.5)] = Field(
         0.2, description="fraction of values that trimmed-mean removes at each end"
     )
+    attackers: Unsigned = Field(
+        0, description="number of clients, drawn from the seed, that are made malicious for a test"
+    )
+    attack: Literal["sign-flip", "noise", "label-flip"] = Field(
+        "sign-flip",
+        description="what attackers do: send their update with the opposite sign, send noise, or "
+        "train on wrong labels",
+    )
+    attack_scale: Positive = Field(
+        1.0, description="length of what attackers send; 1: that of their honest update"
+    )
 
 
 class PrivacyKeys(Keys):

@@ -158,6 +158,12 @@ class TrainingKeys(Keys):
         1.0, description="fraction of the clients that train in each round"
     )
     local_epochs: Count | Auto = Field("auto", description="epochs of a client per round")
+    straggler_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="probability that a client is slow in a round and trains fewer epochs: a "
+        "random number from straggler-epochs to local-epochs",
+    )
+    straggler_epochs: Count = Field(1, description="fewest epochs of a slow client")
     batch_size: Count | Auto = Field("auto", description="images per local training batch")
     drop_last: bool | Auto = Field(
         "auto",

@@ -29,6 +29,9 @@ class Stream(IntEnum):
     SERVER = 32  # the server's own training
     ARCHITECTURE = 33  # initial weights of one of several architectures
     ROUNDING = 34  # of a client's update in few bits
+    STRAGGLERS = 35  # which clients train fewer epochs in a round
+    ATTACKERS = 36  # which clients are malicious
+    ATTACK = 37  # the noise that a malicious client sends
     TUNING = 41  # batches of fine-tuning
 
 

@@ -33,7 +33,8 @@ _IMAGES = (  # they decide on what images a model is tested
 _PROTOCOL = (
     *_IMAGES, "model", "partition", "shards", "alpha", "lda-cap", "classes-per-client",
     "unbalanced-sigma", "partition-file", "partition-seed", "stochastic-every", "stochastic-from",
-    "num-clients", "participation", "num-rounds",
+    "num-clients", "participation", "num-rounds", "straggler-share", "straggler-epochs",
+    "attackers", "attack", "attack-scale",
 )  # fmt: skip
 # Settings that follow from data set and model, and name a group where these do not explain them.
 _OF_DATA = (

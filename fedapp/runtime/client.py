@@ -21,6 +21,7 @@ from clients.training.local_training import LossDiverged
 from clients.training.objective import NotScalarError
 from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
 from fedapp.core.extension_files import own_mistake
+from fedapp.runtime.client_roles import attack
 from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.node_reply import NodeReply, Privacy, privacy_of
 from fedapp.runtime.process import ProcessContext, open_process
@@ -70,6 +71,7 @@ def train(message: Message, context: Context) -> Message:
                 update = numpy_client.work(
                     _ordered(received, numpy_client), task.server_round, task.lr
                 )
+                attack(process.config, numpy_client, received, update, task.server_round)
                 node_reply.add_update(numpy_client, update)
         except Exception as error:
             examples = len(process.data.partition.train[client])

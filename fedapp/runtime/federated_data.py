@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from clients.attacks import wrongly_labelled
 from clients.training.local_training import Batches
 from clients.training.model_slot import ClientData
 from fedapp.core.errors import UserError
@@ -45,6 +46,7 @@ class BatchSettings:
     dropped_from: int  # the first round in which a class is dropped
     # name of the model if its BatchNorm needs 2 images per client, otherwise empty
     batchnorm_model: str = ""
+    mislabelled: frozenset[int] = frozenset()  # clients that train on wrong labels
 
 
 class FederatedData:
@@ -71,7 +73,7 @@ class FederatedData:
         if dropped is not None:
             counts = counts.clone()
             counts[dropped] = 0
-        return ClientData(
+        data = ClientData(
             training=lambda server_round: self._epochs(client, server_round, Stream.BATCHES),
             tuning=lambda server_round: self._epochs(client, server_round, Stream.TUNING),
             examples=lambda server_round: self.examples(client, server_round),
@@ -81,6 +83,7 @@ class FederatedData:
             all_counts=self._class_counts[client],
             seed=lambda r: torch_seed(self.settings.seed, Stream.LOCAL, r, client),
         )
+        return wrongly_labelled(data) if client in self.settings.mislabelled else data
 
     def examples(self, client: int, server_round: int) -> Batches:
         """Return a client's training examples of a round in order, without augmentation."""

@@ -14,6 +14,7 @@ from clients.training.local_training import Batches, train
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size
+from fedapp.runtime.client_roles import mean_epochs
 from fedapp.runtime.process import ProcessContext
 from strategies.rounds.transport import array_bytes
 
@@ -53,7 +54,7 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
             "the cost of a run cannot be estimated here; the configuration itself is valid"
         )
     cohort = cohort_size(config.num_clients, config.participation)
-    images = round(sum(sizes) / len(sizes) * cohort * int(config.local_epochs))
+    images = round(sum(sizes) / len(sizes) * cohort * mean_epochs(config))
     speed = _training_speed(process, max(range(len(sizes)), key=sizes.__getitem__))
     test = _test_seconds(process) / config.eval_every
     per_round = images / (speed * min(workers, cohort)) + test

@@ -30,6 +30,7 @@ from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import needs_two, normalises_by_batch
 from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import Model, shared_tensors
+from fedapp.runtime.client_roles import local_epochs, mislabelled
 from fedapp.runtime.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.fine_tuning import tuning_of
 from fedapp.runtime.global_model import build_global_model
@@ -159,11 +160,14 @@ class ProcessContext:
     ) -> LocalClient:
         """Return the NumPyClient of one client for a round, with its state and received extras."""
         data = self.data.client(client, server_round)
-        return self.method.client.kind(
+        numpy_client = self.method.client.kind(
             self.slot_of(client), client, data,
             replace(self.objective, class_counts=data.class_counts),
             memory, extras, **self._options, **self.method.client.parts(self.setup),
         )  # fmt: skip
+        epochs = local_epochs(self.config, client, server_round)
+        numpy_client.settings = replace(self.settings, epochs=epochs)
+        return numpy_client
 
     def memory(
         self,
@@ -232,6 +236,7 @@ def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> Batch
         test_size=int(config.test_batch_size) if own_statistics else 0,
         dropped_every=config.stochastic_every,
         dropped_from=config.stochastic_from,
+        mislabelled=mislabelled(config),
         batchnorm_model=config.model if needs_pairs else "",
     )
 

@@ -1,0 +1,65 @@
+"""Which clients of a test federation are slow in a round, and which are malicious.
+
+Real federations have both. Here they are drawn from the run's seed, so that methods and rules are
+compared on the same clients, with the same bits in a simulation and on real hosts.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from clients.attacks import ATTACKS, LABELS
+from clients.base import LocalClient
+from clients.update import Update
+from fedapp.config.run_config import RunConfig
+from fedapp.core.rng import Stream, numpy_rng
+
+
+def local_epochs(config: RunConfig, client: int, server_round: int) -> int:
+    """Return how many epochs a client trains in a round: local-epochs, or a straggler's fewer.
+
+    Source: Li et al. 2020 (FedProx), MLSys, section 5.2, where a share of each round's clients draw
+    from 1 to E; Wang et al. 2020 (FedNova), NeurIPS, section 5, where all draw from 2 to 5.
+    """
+    most = int(config.local_epochs)
+    if not config.straggler_share:
+        return most
+    rng = numpy_rng(config.seed, Stream.STRAGGLERS, server_round, client)
+    slow = rng.random() < config.straggler_share
+    return int(rng.integers(config.straggler_epochs, most + 1)) if slow else most
+
+
+def mean_epochs(config: RunConfig) -> float:
+    """Return the expected number of epochs of a client in a round."""
+    most, fewest = int(config.local_epochs), config.straggler_epochs
+    return most - config.straggler_share * (most - fewest) / 2
+
+
+def attackers(config: RunConfig) -> frozenset[int]:
+    """Return the malicious clients, the same in all rounds."""
+    rng = numpy_rng(config.seed, Stream.ATTACKERS)
+    chosen = rng.choice(config.num_clients, config.attackers, replace=False)
+    return frozenset(chosen.tolist())
+
+
+def mislabelled(config: RunConfig) -> frozenset[int]:
+    """Return the clients that train on wrong labels."""
+    return attackers(config) if config.attack == LABELS else frozenset()
+
+
+def attack(
+    config: RunConfig,
+    client: LocalClient,
+    received: Mapping[str, np.ndarray],
+    update: Update,
+    server_round: int,
+) -> None:
+    """Replace the trained tensors in the update of a malicious client; buffers stay."""
+    if config.attack == LABELS or client.client not in attackers(config):
+        return
+    rng = numpy_rng(config.seed, Stream.ATTACK, server_round, client.client)
+    change = ATTACKS[config.attack]
+    for name in client.trained:
+        step = update.shared[name] - received[name]
+        sent = received[name] + np.float32(config.attack_scale) * change(step, rng)
+        update.shared[name] = sent.astype(step.dtype)
