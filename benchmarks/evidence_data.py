@@ -78,7 +78,7 @@ def _run_line(run: RunDirectory) -> Line:
         "run": run.path.name,
         "method": keys["method"],
         "dataset": keys["dataset"],
-        "model": keys["model-group" if METHODS[keys["method"]].personal else "model"],
+        "model": keys["model-group" if METHODS[keys["method"]].heterogeneous else "model"],
         "partition": _partition(keys),
         "lr": f"{keys['lr']:g}",
         "local epochs": keys["local-epochs"],

@@ -34,7 +34,7 @@ PARTITIONS = {
     "Dirichlet 0.1": "partition='dirichlet' alpha=0.1",
     "2 classes": "partition='pathological' classes-per-client=2",
 }
-OWN_MODELS = [method for method, row in METHODS.items() if row.personal is not None]
+OWN_MODELS = [method for method, row in METHODS.items() if row.heterogeneous is not None]
 BASE = "num-clients=20 participation=1.0 device='cpu' checkpoint-every=0"
 COLUMNS = (
     "best",

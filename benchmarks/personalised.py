@@ -95,7 +95,7 @@ def main() -> None:
     methods = [
         method
         for method, row in METHODS.items()
-        if method in chosen and row.accuracy == CLIENT_MEAN and row.personal is None
+        if method in chosen and row.accuracy == CLIENT_MEAN and row.heterogeneous is None
     ]
     jobs = [(method, partition) for method in methods for partition in PARTITIONS]
     options.output.mkdir(parents=True, exist_ok=True)

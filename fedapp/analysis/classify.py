@@ -27,7 +27,7 @@ from fedapp.models.model import Model
 from fedapp.results.final_model import read_image_format
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.global_model import build_global_model, check_global_model, load_weights
-from fedapp.runtime.personal_models import load_personal_model
+from fedapp.runtime.heterogeneous_models import load_personal_model
 from fedapp.runtime.used_files import check_extension
 
 Given = np.ndarray | str | Path | Iterable[str | Path]
@@ -110,7 +110,7 @@ class TrainedModel:
     @property
     def depends_on_batch(self) -> bool:
         """Whether an image's class depends on the images beside it: BatchNorm by the batch."""
-        one = find_method(self.config.method).personal is None
+        one = find_method(self.config.method).heterogeneous is None
         return one and normalises_by_batch(self.config.model, self.config.bn)
 
     def classify(self, images: Given) -> list[Guess]:

@@ -62,7 +62,7 @@ def features_of(run: RunDirectory) -> Features:
             "on their hosts, so their features cannot be mapped here"
         )
     process = reopened(run, config)
-    if process.personal is None:
+    if process.heterogeneous is None:
         advice = f"; `fedapp analyse {run.path} -m t-sne` maps those of its global model"
         raise UserError(
             f"the features of clients with different architectures are mapped here, and those of "

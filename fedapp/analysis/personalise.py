@@ -33,8 +33,8 @@ from fedapp.results.final_model import read_model
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.global_model import load_weights
+from fedapp.runtime.heterogeneous_models import own_model
 from fedapp.runtime.opening import reopened
-from fedapp.runtime.personal_models import own_model
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from fedapp.runtime.used_files import check_extension
@@ -130,7 +130,7 @@ def _for_kept_models(run: RunDirectory, process: ProcessContext) -> _Sent:
     if not rounds:
         raise UserError(f"run '{run.name}' has no round, so its clients have no models")
     last, extras = rounds[-1], {}
-    if process.personal is None:
+    if process.heterogeneous is None:
         _check_nothing_else_is_sent(process)
         load_weights(process.model, run)
         arrays = to_arrays(process.slot.shared)

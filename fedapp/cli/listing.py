@@ -22,7 +22,7 @@ def method_row(name: str, row: Method) -> dict[str, str]:
     return {
         "method": name,
         "title": row.title,
-        "head": row.head.name if row.personal is None else row.personal.style,
+        "head": row.head.name if row.heterogeneous is None else row.heterogeneous.style,
         "loss": row.loss.base,
         "regulariser": row.loss.regulariser or "-",
         "combined": _combination(row),

@@ -102,7 +102,7 @@ def group_settings(config: RunConfig, method: Method) -> dict[str, Any]:
     The groups `tiny` (for a first try) and `small` (four different networks that a CPU trains in an
     hour or two) have their own feature sizes.
     """
-    if method.personal is None:
+    if method.heterogeneous is None:
         return {}
     group = "tiny" if config.model_group == "auto" else config.model_group
     return {

@@ -14,8 +14,8 @@ from fedapp.methods.heterogeneous_parts import feddor_without_oi
 from fedapp.methods.row import Method
 from fedapp.methods.table import METHODS, find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
+from fedapp.models.heterogeneous_heads import STYLES
 from fedapp.models.initial import IMAGENET
-from fedapp.models.personal_heads import STYLES
 from strategies.feddor import FedDOR
 
 Test = Callable[[RunConfig, Method], bool]
@@ -27,7 +27,7 @@ def _with(key: str, *values: object) -> Test:
 
 
 def _one_model(config: RunConfig, row: Method) -> bool:
-    return row.personal is None
+    return row.heterogeneous is None
 
 
 def _own_keys(row: Method) -> set[str]:
@@ -88,11 +88,11 @@ def _weights(config: RunConfig, row: Method) -> bool:
 
 
 def _batch_norm(config: RunConfig, row: Method) -> bool:
-    return row.personal is None and BACKBONES[config.model].has_batch_norm
+    return row.heterogeneous is None and BACKBONES[config.model].has_batch_norm
 
 
 def _own_models(config: RunConfig, row: Method) -> bool:
-    return row.personal is not None
+    return row.heterogeneous is not None
 
 
 def _named(key: str) -> Test:
@@ -116,11 +116,14 @@ def _evaluates_received(config: RunConfig, row: Method) -> bool:
 
 
 def _orthogonal(config: RunConfig, row: Method) -> bool:
-    return row.personal is not None and row.personal.orthogonal
+    return row.heterogeneous is not None and row.heterogeneous.orthogonal
 
 
 def _scaled_heads(config: RunConfig, row: Method) -> bool:
-    return row.personal is not None and STYLES[row.personal.chosen_style(config.flat())].learn_scale
+    return (
+        row.heterogeneous is not None
+        and STYLES[row.heterogeneous.chosen_style(config.flat())].learn_scale
+    )
 
 
 def _server_trains(config: RunConfig, row: Method) -> bool:

@@ -24,11 +24,11 @@ def check_group(config: RunConfig, method: Method) -> None:
             f"run-config key 'eval-rule' is 'proto', but the clients of method '{config.method}' "
             "receive no prototypes to compare images with; leave it at 'auto'"
         )
-    if method.personal is None or not config.model_group:
+    if method.heterogeneous is None or not config.model_group:
         return
     group = find_group(config.model_group)
     _check_images(config, group)
-    if method.personal.same_heads and not group.same_heads:
+    if method.heterogeneous.same_heads and not group.same_heads:
         fitting = ", ".join(name for name, each in MODEL_GROUPS.items() if each.same_heads)
         raise UserError(
             f"method '{config.method}' averages the clients' heads, but the clients of model group "
@@ -124,7 +124,7 @@ def check_model_keys(config: RunConfig, row: Method) -> None:
 
     A method trains either one model for all clients or a model per client.
     """
-    has_own = row.personal is not None
+    has_own = row.heterogeneous is not None
     if not has_own and (config.model_group or config.feature_dim != "auto"):
         raise UserError(
             "run-config keys 'model-group' and 'feature-dim' belong to methods with a model per "

@@ -25,7 +25,7 @@ from fedapp.methods.fine_tuned import PROTOCOLS
 from fedapp.methods.row import (
     ACCURACIES,
     COMBINATIONS,
-    PERSONAL_SENDS,
+    HETEROGENEOUS_SENDS,
     ClientSpec,
     Method,
     ServerSpec,
@@ -34,8 +34,8 @@ from fedapp.methods.row import (
 from fedapp.methods.table import METHODS, method_keys
 from fedapp.models.backbones import BackboneProperty
 from fedapp.models.heads import HeadKind
+from fedapp.models.heterogeneous_heads import STYLES
 from fedapp.models.model import SENDS
-from fedapp.models.personal_heads import STYLES
 from strategies.fedavg import FedAvg
 from strategies.rounds.base import ClientStrategy
 
@@ -85,10 +85,10 @@ def _words(row: Method) -> Iterator[tuple[str, str, Collection[str]]]:
     yield "needed property of a model", row.needs, get_args(BackboneProperty)
     yield "fine-tuning protocol", row.fine_tuning.protocol, PROTOCOLS
     yield "fine-tuned part", row.fine_tuning.part, ("", *PARTS)
-    sent = SENDS if row.personal is None else PERSONAL_SENDS
+    sent = SENDS if row.heterogeneous is None else HETEROGENEOUS_SENDS
     yield "part of the model that is sent", row.exchange.sends, sent
-    if row.personal is not None:
-        yield "style of heads", row.personal.style, STYLES
+    if row.heterogeneous is not None:
+        yield "style of heads", row.heterogeneous.style, STYLES
     for name in row.head.options:
         yield "field of a head", name, [field.name for field in fields(HeadKind)]
 

@@ -172,7 +172,7 @@ def _autos(config: RunConfig, row: Method) -> list[tuple[str, dict[str, Any]]]:
         (f"{rate.origin}; {setting.source}", {"lr": rate.value}),
         ("usual for the data set", {"model": model}),
         ("the partition", partition_settings(config)),
-        ("the method", {**parts, "drop_last": row.personal is not None}),
+        ("the method", {**parts, "drop_last": row.heterogeneous is not None}),
         ("FedDOR", group_settings(config, row)),
         (row.source, row.defaults),
         (setting.source, _extras(setting, name, () if name == config.method else row.defaults)),
@@ -211,7 +211,7 @@ def rate_note(asked: Mapping[str, Any], config: RunConfig) -> str:
     """
     row, unresolved = find_method(config.method), parse_unresolved(asked)
     guessed = unresolved.lr == "auto" and _published(unresolved, row).rate.origin == GUESS
-    if not guessed or row.personal is not None or "lr" in {**row.defaults, **row.fixed}:
+    if not guessed or row.heterogeneous is not None or "lr" in {**row.defaults, **row.fixed}:
         return ""
     lr = float(config.lr)
     return (

@@ -19,8 +19,8 @@ from fedapp.methods.row import (
     CLIENT_TOTAL,
     ClientSpec,
     Exchange,
+    HeterogeneousModels,
     Method,
-    PersonalModels,
     ServerSpec,
 )
 from strategies.feddor import FedDOR, FedDORWithoutGenerator
@@ -40,9 +40,9 @@ _FEDDOR_CLIENT = {
     "kind": "feddor-upload",
 }
 _FEDDOR_SERVER = {"epochs": "feddor-server-epochs", "inter_weight": "feddor-inter-weight"}
-_COSINE = PersonalModels("cosine", "feddor-classifier", orthogonal=True)
-_COSINE_AS_INITIALISED = PersonalModels("cosine", "feddor-classifier")
-_SAME_HEADS = PersonalModels(same_heads=True)
+_COSINE = HeterogeneousModels("cosine", "feddor-classifier", orthogonal=True)
+_COSINE_AS_INITIALISED = HeterogeneousModels("cosine", "feddor-classifier")
+_SAME_HEADS = HeterogeneousModels(same_heads=True)
 _exchange = partial(Exchange, sends="nothing", keeps="personal model")
 
 
@@ -51,7 +51,7 @@ def _row(title: str, source: str, **values: Any) -> Method:
     defaults = {
         "exchange": _exchange(),
         "accuracy": CLIENT_TOTAL,
-        "personal": PersonalModels(),
+        "heterogeneous": HeterogeneousModels(),
         "client": ClientSpec(PersonalClient, _WHEN),
     }
     return Method(title, source, **{**defaults, **values})
@@ -78,7 +78,7 @@ HETEROGENEOUS: dict[str, Method] = {
         server=ServerSpec(
             FedDOR, {**_FEDDOR_SERVER, "first_target": "feddor-first-target"}, parts.feddor
         ),
-        personal=_COSINE,
+        heterogeneous=_COSINE,
         keys=keys.FEDDOR,
     ),
     "feddor-no-oi": _prototypes(
@@ -86,14 +86,14 @@ HETEROGENEOUS: dict[str, Method] = {
         "FedDOR (anonymous), ablation",
         FedDORClient, _FEDDOR_CLIENT,
         server=ServerSpec(FedDOR, _FEDDOR_SERVER, parts.feddor_without_oi),
-        personal=_COSINE_AS_INITIALISED,
+        heterogeneous=_COSINE_AS_INITIALISED,
     ),
     "feddor-no-dor": _prototypes(
         "FedDOR without dual regularisation: class means weighted by counts",
         "FedDOR (anonymous), ablation",
         CountingFedDORClient, _FEDDOR_CLIENT,
         server=ServerSpec(FedDORWithoutGenerator, parts=parts.feddor_without_dor),
-        exchange=_exchange(also_sends="prototypes, counts"), personal=_COSINE,
+        exchange=_exchange(also_sends="prototypes, counts"), heterogeneous=_COSINE,
     ),
     "fedproto": _prototypes(
         "Prototypes averaged by class",
@@ -151,7 +151,7 @@ HETEROGENEOUS: dict[str, Method] = {
             FedGenClient, {**_WHEN, "warmup": "fedgen-warmup-rounds"}, parts.fedgen_client
         ),
         exchange=_exchange(also_sends="generator, label counts once", sends="head"),
-        personal=_SAME_HEADS,
+        heterogeneous=_SAME_HEADS,
         keys=keys.FEDGEN,
     ),
     "fedkd": _row(
@@ -164,14 +164,14 @@ HETEROGENEOUS: dict[str, Method] = {
             parts.fedkd_client,
         ),
         exchange=_exchange(also_sends="compressed mentee", keeps="personal model, mentee, map"),
-        personal=PersonalModels(second_models=("mentee", "map")),
+        heterogeneous=HeterogeneousModels(second_models=("mentee", "map")),
         scheduled="energy of compressed messages",
         keys=keys.FEDKD,
     ),
     "lg-fedavg": _row(
         "Averaged heads on personal extractors",
         "Liang et al. 2020, arXiv 2001.01523",
-        exchange=_exchange(sends="head"), personal=_SAME_HEADS,
+        exchange=_exchange(sends="head"), heterogeneous=_SAME_HEADS,
     ),
     "fd": _prototypes(
         "Distillation of each class's mean logits",
@@ -189,7 +189,7 @@ HETEROGENEOUS: dict[str, Method] = {
              "detach": "fml-detach"},
         ),
         exchange=_exchange(sends="mentee", keeps="personal model, mentee"),
-        personal=PersonalModels(second_models=("mentee",)),
+        heterogeneous=HeterogeneousModels(second_models=("mentee",)),
         fixed={"weights": "uniform"}, keys=keys.FML,
     ),
     "local-hetero": _row("Every client trains its own architecture alone", "reference"),

@@ -52,11 +52,11 @@ def _trained(setup: MethodSetup, embedding: Tensor, start: str) -> dict[str, Any
 
 def feddor(setup: MethodSetup) -> dict[str, Any]:
     """Return G(E), how it is trained, and the orthogonal rows."""
-    rows = setup.personal().rows
+    rows = setup.heterogeneous().rows
     embedding = torch.from_numpy(rows)
     if not setup.values["feddor-oi-shared-seed"]:
         width = setup.number("feature-dim")
-        embedding = setup.personal().orthogonal(width, _seed(setup, 1))
+        embedding = setup.heterogeneous().orthogonal(width, _seed(setup, 1))
     return {**_trained(setup, embedding, setup.values["feddor-generator"]), "rows": rows}
 
 
@@ -67,7 +67,7 @@ def feddor_without_oi(setup: MethodSetup) -> dict[str, Any]:
 
 def feddor_without_dor(setup: MethodSetup) -> dict[str, Any]:
     """Return the orthogonal rows as the first table."""
-    return {"shape": _shape(setup), "first": setup.personal().rows}
+    return {"shape": _shape(setup), "first": setup.heterogeneous().rows}
 
 
 def trained_prototypes(setup: MethodSetup, start: str = "plain") -> dict[str, Any]:
@@ -90,9 +90,9 @@ def fd(setup: MethodSetup) -> dict[str, Any]:
 
 def fedgh(setup: MethodSetup) -> dict[str, Any]:
     """Return FedGH's headers, one for each shape of heads, and how they are trained."""
-    personal = setup.personal()
-    headers = {width: personal.header(width) for width in sorted(set(personal.group.hidden))}
-    given = {"headers": headers, "hidden_of": personal.group.hidden_of}
+    models = setup.heterogeneous()
+    headers = {width: models.header(width) for width in sorted(set(models.group.hidden))}
+    given = {"headers": headers, "hidden_of": models.group.hidden_of}
     return {"shape": _shape(setup), "training": _training(setup), **given}
 
 

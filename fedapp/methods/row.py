@@ -33,7 +33,7 @@ FAMILIES = {
     "heterogeneous": "clients with different architectures",
 }
 
-PERSONAL_SENDS = ("head", "mentee", "nothing")  # parts of clients' models of their own
+HETEROGENEOUS_SENDS = ("head", "mentee", "nothing")  # parts of models of their own architectures
 
 LOSS_OPTIONS = {  # field of LossOptions -> key
     "share": "kd-ntd-lambda",
@@ -53,10 +53,10 @@ Parts = Callable[[MethodSetup], dict[str, Any]]  # returns arguments of a constr
 
 
 @dataclass(frozen=True)
-class PersonalModels:
+class HeterogeneousModels:
     """Heads and second models of clients that have architectures of their own."""
 
-    style: str = "linear"  # a name in fedapp.models.personal_heads.STYLES
+    style: str = "linear"  # a name in fedapp.models.heterogeneous_heads.STYLES
     style_key: str = ""  # the configuration key that names the style; empty: `style` itself
     orthogonal: bool = False  # whether classifiers are initialised with the orthogonal rows
     second_models: tuple[str, ...] = ()  # second models, named as in clients.pair
@@ -133,7 +133,7 @@ class ServerSpec:
 class Exchange:
     """What clients and server send in every round, and what a client keeps."""
 
-    # a word of SENDS, or of PERSONAL_SENDS for personal models; empty: all but a frozen head
+    # a word of SENDS or HETEROGENEOUS_SENDS; empty: all but a frozen head
     sends: str = ""
     also_sends: str = ""  # what clients and server send in addition
     keeps: str = ""  # what a client keeps in its state between rounds
@@ -151,7 +151,9 @@ class Method:
     client: ClientSpec = ClientSpec()
     server: ServerSpec = ServerSpec()
     exchange: Exchange = Exchange()
-    personal: PersonalModels | None = None  # set where clients have architectures of their own
+    heterogeneous: HeterogeneousModels | None = (
+        None  # set where clients have architectures of their own
+    )
     fine_tuning: FineTuning = FineTuning()
     accuracy: str = GLOBAL  # what the run's accuracy measures
     needs: BackboneProperty = ""  # what the backbones that it can train have; empty: any
@@ -172,7 +174,7 @@ class Method:
     @property
     def family(self) -> str:
         """Whose models it trains: a word of `FAMILIES`."""
-        if self.personal is not None:
+        if self.heterogeneous is not None:
             return "heterogeneous"
         return "global" if self.accuracy == GLOBAL else "personalised"
 
@@ -197,7 +199,7 @@ class Method:
         """Return the keys that set up its head, client and server, and the style of other heads."""
         options = (self.head.options, self.client.options, self.server.options)
         keys = [key for option in options for key in option.values()]
-        style = self.personal.style_key if self.personal is not None else ""
+        style = self.heterogeneous.style_key if self.heterogeneous is not None else ""
         return keys + [key for key in (self.head.scale_key, style) if key]
 
     def kept(self, regulariser: str | None, values: Mapping[str, Any]) -> str:

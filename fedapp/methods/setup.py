@@ -39,7 +39,7 @@ class MethodSetup:
         """Return an integer value of the configuration."""
         return int(self.values[key])
 
-    def personal(self) -> OwnModels:
+    def heterogeneous(self) -> OwnModels:
         """Return the clients' own models; raises ValueError if all clients have the same model."""
         if self.own_models is None:
             raise ValueError("the clients of this method have no models of their own")

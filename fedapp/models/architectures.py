@@ -33,7 +33,7 @@ class Architecture:
     smallest: int = 8  # side in pixels of the smallest images that the layers leave a pixel of
 
 
-def build_personal_extractor(
+def build_heterogeneous_extractor(
     name: str, channels: int, image_size: int, feature_dim: int, feature_map: FeatureMap = "pool"
 ) -> nn.Module:
     """Build an extractor, initialised from torch's global generator.

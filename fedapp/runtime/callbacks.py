@@ -201,7 +201,9 @@ class FinalModel(Callback):
         """
         process = run.process
         load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
-        tensors = process.model.state_dict() if process.personal is None else _server_tensors(run)
+        tensors = (
+            process.model.state_dict() if process.heterogeneous is None else _server_tensors(run)
+        )
         run.directory.save_model(tensors, process.metadata())
 
 

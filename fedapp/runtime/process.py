@@ -34,7 +34,7 @@ from fedapp.runtime.client_roles import local_epochs, mislabelled
 from fedapp.runtime.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.fine_tuning import tuning_of
 from fedapp.runtime.global_model import build_global_model
-from fedapp.runtime.personal_models import PersonalModelSlots
+from fedapp.runtime.heterogeneous_models import HeterogeneousSlots
 from fedapp.runtime.run_data import draw_partition, load_run_dataset
 from strategies.rounds.quantised import Codec
 
@@ -60,7 +60,7 @@ class ProcessContext:
         self.initial = find_initial(config.initial_model, folder, config.download)
         dataset = load_run_dataset(config, data_dir)
         partition = draw_partition(config, dataset, own, data_dir)
-        one_model = self.method.personal is None
+        one_model = self.method.heterogeneous is None
         if one_model:
             check_single_image_batches(config, dataset.image_size)
         self.data = FederatedData(
@@ -119,8 +119,8 @@ class ProcessContext:
     @cached_property
     def slot(self) -> ModelSlot:
         """The first client's models, and all clients' unless they have different architectures."""
-        if self.personal is not None:
-            return self.personal.slot(0)
+        if self.heterogeneous is not None:
+            return self.heterogeneous.slot(0)
         model = self.new_model()
         shared = shared_tensors(model, self.method.exchange.sends)
         tuning = tuning_of(self.config, self.method, self.objective, self.settings)
@@ -134,14 +134,14 @@ class ProcessContext:
 
     def slot_of(self, client: int) -> ModelSlot:
         """Return the models of one client's architecture."""
-        return self.slot if self.personal is None else self.personal.slot(client)
+        return self.slot if self.heterogeneous is None else self.heterogeneous.slot(client)
 
     @cached_property
-    def personal(self) -> PersonalModelSlots | None:
+    def heterogeneous(self) -> HeterogeneousSlots | None:
         """The models of clients with different architectures; None if the method has one model."""
-        if self.method.personal is None:
+        if self.method.heterogeneous is None:
             return None
-        return PersonalModelSlots(
+        return HeterogeneousSlots(
             self.config, self.method, self.data.dataset.image_format, self.device, self.settings
         )
 
@@ -149,7 +149,7 @@ class ProcessContext:
     def setup(self) -> MethodSetup:
         """What the method's row uses to build strategy and clients."""
         classes = self.data.dataset.num_classes
-        return MethodSetup(self._values, classes, self.model, self.personal)
+        return MethodSetup(self._values, classes, self.model, self.heterogeneous)
 
     def client(
         self,
@@ -188,7 +188,9 @@ class ProcessContext:
         root = state_folder(state_dir or config.state_dir)
         header = {
             "method": config.method,
-            "model": config.model if self.personal is None else self.personal.name(client),
+            "model": config.model
+            if self.heterogeneous is None
+            else self.heterogeneous.name(client),
             "classes": f"{dataset.num_classes} ({dataset.classes_hash()})",
             "seed": str(config.seed),
         }
@@ -200,8 +202,8 @@ class ProcessContext:
 
         There are two versions of each then. A process takes one more while it writes.
         """
-        if self.personal is not None:
-            return 2 * self.personal.bytes_of_all()
+        if self.heterogeneous is not None:
+            return 2 * self.heterogeneous.bytes_of_all()
         return 2 * self.config.num_clients * self.client(0).state_bytes()
 
     def head_hash(self) -> str:
@@ -211,8 +213,8 @@ class ProcessContext:
         clients with their own models. Empty if there are none. With so few features that rows are
         found by descent, processors differ in the last bits, which an initial value may.
         """
-        if self.personal is not None:
-            rows = self.personal.rows if self.personal.kind.orthogonal else None
+        if self.heterogeneous is not None:
+            rows = self.heterogeneous.rows if self.heterogeneous.kind.orthogonal else None
             if rows is not None and rows.shape[1] < rows.shape[0] - 1:
                 rows = None
         else:

@@ -43,6 +43,6 @@ def measure_methods(project: Path, plan: Plan) -> dict[str, Any]:
 
 
 def _seconds(project: Path, plan: Plan, method: str) -> float:
-    model = {} if METHODS[method].personal else {"model": plan.backbone}
+    model = {} if METHODS[method].heterogeneous else {"model": plan.backbone}
     changes = {**model, "method": method, "device": "cpu"}
     return measured_in_process(project, plan.cost, resources("cpu"), **changes).speed().seconds

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedapp.core.hardware import cores, keep_memory, set_float32_precision
 from fedapp.experiments.bench.machine import CHANNELS, CLASSES, SIDE
-from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.architectures import build_heterogeneous_extractor
 from fedapp.models.groups import MODEL_GROUPS
 from fedapp.models.heads import build_head
 from fedapp.models.model import Model, build_model
@@ -96,7 +96,7 @@ def _model(name: str) -> nn.Module:
     _, in_group, architecture = name.partition("/")
     if not in_group:
         return build_model(name, "linear", CHANNELS, SIDE, CLASSES, seed=0)
-    extractor = build_personal_extractor(architecture, CHANNELS, SIDE, _FEATURES)
+    extractor = build_heterogeneous_extractor(architecture, CHANNELS, SIDE, _FEATURES)
     model = Model(extractor, build_head("linear", _FEATURES, CLASSES, seed=0))
     return model.to(memory_format=torch.channels_last)
 

@@ -169,7 +169,7 @@ def _draw_methods(axes: Axes, cost: Mapping[str, float]) -> None:
 def _with_models(method: str) -> str:
     """Return a method's name; for clients with own models, which are other networks, say so."""
     row = METHODS.get(method)
-    return f"{method} (own models)" if row is not None and row.personal else method
+    return f"{method} (own models)" if row is not None and row.heterogeneous else method
 
 
 def _draw_messages(axes: Axes, messages: Mapping[str, Mapping[str, float]]) -> None:

@@ -71,7 +71,7 @@ def measure_tax(project: Path, plan: Plan, methods: Sequence[str], device: str) 
     }  # fmt: skip
     for model in plan.models:
         suitable = [
-            m for m in methods if (METHODS[m].personal is not None) == (model in MODEL_GROUPS)
+            m for m in methods if (METHODS[m].heterogeneous is not None) == (model in MODEL_GROUPS)
         ]
         if suitable:
             row = _measure_model(project, plan, model, suitable, device)

@@ -156,8 +156,8 @@ def data_keys(published: Published) -> Keys:
 
 def _check_heads(published: Published, group: str) -> None:
     """Raise `CannotRunError` if a method averages different heads: "-" in the papers."""
-    personal = METHODS[method_of(published)[0]].personal
-    if personal is not None and personal.same_heads and not MODEL_GROUPS[group].same_heads:
+    models = METHODS[method_of(published)[0]].heterogeneous
+    if models is not None and models.same_heads and not MODEL_GROUPS[group].same_heads:
         raise CannotRunError(Reason.SETTING, "heads of different shapes cannot be averaged")
 
 

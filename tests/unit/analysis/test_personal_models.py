@@ -27,7 +27,7 @@ KEPT = ["local-dr", "fedper", "fedrep", "ditto", "apfl", "pfedme", "fedrod", "fe
 
 def run_of(folder: Path, method: str, **keys):
     """Train two rounds of four clients, which keep their models."""
-    small = {"feature_dim": 16} if METHODS[method].personal else {}
+    small = {"feature_dim": 16} if METHODS[method].heterogeneous else {}
     return train_one(folder, method=method, keep_state=True, lr=0.05, **small, **keys)
 
 

@@ -10,7 +10,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.keys import Key, Weight
 from fedapp.methods import METHODS, ClientSpec, HeadSpec, LossSpec, Method, ServerSpec, find_method
-from fedapp.methods.row import Exchange, FineTuning, PersonalModels
+from fedapp.methods.row import Exchange, FineTuning, HeterogeneousModels
 from fedapp.models.model import build_model, shared_tensors
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
@@ -101,10 +101,19 @@ def test_a_class_that_cannot_be_built_or_resumed_is_one_sentence(refused, messag
         ({"head": HeadSpec(options={"frozn": "lr"})}, "field of a head 'frozn' .* 'frozen'"),
         ({"fine_tuning": FineTuning(protocol="zz")}, "fine-tuning protocol 'zz' does not exist"),
         ({"fine_tuning": FineTuning(part="bdy")}, "fine-tuned part 'bdy' .* 'body'"),
-        ({"personal": PersonalModels(style="zz"), "exchange": NOTHING}, "style of heads 'zz'"),
-        ({"personal": PersonalModels(style_key="zz"), "exchange": NOTHING}, "key 'zz' does not"),
+        (
+            {"heterogeneous": HeterogeneousModels(style="zz"), "exchange": NOTHING},
+            "style of heads 'zz'",
+        ),
+        (
+            {"heterogeneous": HeterogeneousModels(style_key="zz"), "exchange": NOTHING},
+            "key 'zz' does not",
+        ),
         ({"exchange": replace(NOTHING, keeps_if=("zz", 1.0))}, "key 'zz' does not exist"),
-        ({"personal": PersonalModels(), "exchange": Exchange(sends="body")}, "is sent 'body'"),
+        (
+            {"heterogeneous": HeterogeneousModels(), "exchange": Exchange(sends="body")},
+            "is sent 'body'",
+        ),
         ({"accuracy": "x"}, "accuracy 'x' does not exist"),
         ({"needs": "has_layers"}, "needed property of a model 'has_layers' does not exist"),
         ({"fixed": {"weights": "Size"}}, "'weights' is 'Size' but must be 'size' or 'uniform'"),

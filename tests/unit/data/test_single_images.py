@@ -1,7 +1,7 @@
 """One image alone, as a batch, in training or as a test, where BatchNorm needs two."""
 
 import pytest
-from personal_runs import run
+from heterogeneous_runs import run
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError

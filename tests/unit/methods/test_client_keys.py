@@ -7,8 +7,8 @@ expected numbers are computed image by image from the papers' formulas, in NumPy
 import numpy as np
 import pytest
 import torch
+from heterogeneous_runs import run
 from in_process import work
-from personal_runs import run
 from torch.nn import functional as F
 
 from clients.training.objective import Step
@@ -136,8 +136,8 @@ def test_feddors_head_is_the_chosen_one_and_starts_at_the_orthogonal_rows(kind):
         parse_config(run(method="feddor", feddor_classifier=kind, feddor_scale_init=4.0))
     )
     head = process.client(0).model.head
-    rows, bias = 3.0 * process.personal.rows, np.linspace(-1, 1, C)
-    np.testing.assert_array_equal(head.weight.detach().numpy(), process.personal.rows)
+    rows, bias = 3.0 * process.heterogeneous.rows, np.linspace(-1, 1, C)
+    np.testing.assert_array_equal(head.weight.detach().numpy(), process.heterogeneous.rows)
     with torch.no_grad():
         head.weight.mul_(3.0)
         if head.bias is not None:
@@ -150,7 +150,7 @@ def test_feddors_head_is_the_chosen_one_and_starts_at_the_orthogonal_rows(kind):
 def lines(**keys):
     """Return the cosines of the rows of different classes that FedDOR starts from."""
     process = ProcessContext(parse_config(run(method="feddor", **keys)))
-    rows = process.personal.rows.astype(float)
+    rows = process.heterogeneous.rows.astype(float)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
     return (rows @ rows.T)[~np.eye(C, dtype=bool)]
 

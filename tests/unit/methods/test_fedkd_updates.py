@@ -3,8 +3,8 @@
 import shutil
 
 import numpy as np
+from heterogeneous_runs import outcome, run
 from in_process import assert_same, federate, train_one
-from personal_runs import outcome, run
 
 from clients.fedkd import UPDATE, FedKDClient
 from fedapp.config.resolve import parse_config

@@ -5,8 +5,8 @@ import uuid
 import numpy as np
 import pytest
 from flwr.app import RecordDict
+from heterogeneous_runs import HETEROGENEOUS, outcome, run, strategy_of
 from in_process import ROOT, InProcessGrid, assert_same, federate
-from personal_runs import PERSONAL, outcome, run, strategy_of
 
 from clients.training.arrays import to_arrays
 from fedapp.config.resolve import parse_config
@@ -30,7 +30,7 @@ from strategies.rounds.records import (
 from strategies.rounds.report import RoundDiverged, RoundFailed, RoundReport
 
 
-@pytest.mark.parametrize("method", PERSONAL)
+@pytest.mark.parametrize("method", HETEROGENEOUS)
 def test_one_or_many_nodes_give_the_same_bits(method):
     config = run(method=method)
     one, strategy = outcome(config, nodes=1, seed=1)
@@ -41,7 +41,7 @@ def test_one_or_many_nodes_give_the_same_bits(method):
     assert np.isfinite(strategy.report.train_loss)
 
 
-@pytest.mark.parametrize("method", PERSONAL)
+@pytest.mark.parametrize("method", HETEROGENEOUS)
 def test_a_resumed_federation_ends_with_the_same_bits_and_has_learnt(method):
     run_config = run(method=method, num_rounds=3, participation=0.5)
     whole, strategy = outcome(run_config, nodes=2)
@@ -194,7 +194,7 @@ def test_a_run_ends_when_no_node_answers():
 def test_feddors_first_prototypes_are_the_rows_its_heads_start_at():
     config = parse_config(run(method="feddor"))
     process = ProcessContext(config)
-    rows = process.personal.rows
+    rows = process.heterogeneous.rows
     np.testing.assert_allclose(rows @ rows.T, np.eye(10), atol=1e-5)
     for client in (0, 1):
         head = process.slot_of(client).model.head
@@ -207,7 +207,7 @@ def test_feddors_prototypes_start_at_the_orthogonal_rows_and_stay_apart(tmp_path
         method="feddor", num_rounds=3, batch_size="auto", output_dir=str(tmp_path), run_name="apart"
     )
     strategy, process = strategy_of(config)
-    np.testing.assert_allclose(strategy.made(), process.personal.rows, atol=1e-5)
+    np.testing.assert_allclose(strategy.made(), process.heterogeneous.rows, atol=1e-5)
     assert run_in_process(ROOT, config, Resources()) == 0
     rows = RunDirectory.load(tmp_path / "apart").rounds()
     assert all(row["prototype_cosine_mean"] < 0.2 for row in rows)
@@ -251,7 +251,7 @@ def test_the_size_of_all_models_is_known_before_they_are_built():
         sum(t.numel() * t.element_size() for t in process.slot_of(c).model.state_dict().values())
         for c in range(4)
     ]
-    assert process.personal.bytes_of_all() == sum(real)
+    assert process.heterogeneous.bytes_of_all() == sum(real)
 
 
 def sent(method):
@@ -281,7 +281,7 @@ def test_what_clients_send_and_are_sent_does_not_depend_on_how_many_share_a_node
 def test_heads_of_four_shapes_run_where_heads_are_not_averaged():
     config = run(method="fedgh", model_group="Res34-HtC4", num_rounds=1)
     process = ProcessContext(parse_config({**config, "num-clients": 4}))
-    assert [process.personal.group.hidden_of(c) for c in range(4)] == [0, 512, 256, 128]
+    assert [process.heterogeneous.group.hidden_of(c) for c in range(4)] == [0, 512, 256, 128]
     strategy = build_strategy(
         process.config, process, Federation({c: c for c in range(4)}, dict.fromkeys(range(4), 1))
     )

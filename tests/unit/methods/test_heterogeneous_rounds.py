@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import RecordDict
+from heterogeneous_runs import HETEROGENEOUS, outcome, run
 from in_process import InProcessGrid, assert_same
-from personal_runs import PERSONAL, outcome, run
 from small_clients import strategy_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,7 +30,7 @@ from strategies.rounds.records import ARRAYS, ClientResult, Task, to_array_recor
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
-ANY_HEADS = [name for name in PERSONAL if name not in ("fedgen", "lg-fedavg")]
+ANY_HEADS = [name for name in HETEROGENEOUS if name not in ("fedgen", "lg-fedavg")]
 
 
 @pytest.mark.parametrize("method", ["fedgen", "fedproto"])
@@ -59,7 +59,7 @@ def test_fedgen_sends_no_generator_in_the_rounds_that_do_not_use_it(monkeypatch)
     assert "label-distribution" in sent[2]
 
 
-@pytest.mark.parametrize("method", PERSONAL)
+@pytest.mark.parametrize("method", HETEROGENEOUS)
 def test_a_repeated_training_request_changes_no_bit(method, monkeypatch):
     """As after a lost reply: the client has stored a new model but starts from the previous one."""
     config = run(method=method, participation=0.5)

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from personal_runs import run
+from heterogeneous_runs import run
 from reference import HETEROGENEOUS, tensor
 from torch import nn
 from torch.nn import functional as F

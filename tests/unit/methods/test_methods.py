@@ -17,7 +17,7 @@ from fedapp.runtime.process import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
-ONE_MODEL = [name for name, row in METHODS.items() if row.personal is None]
+ONE_MODEL = [name for name, row in METHODS.items() if row.heterogeneous is None]
 
 
 def shortened(method, **changes):

@@ -7,8 +7,8 @@ formulas in a loop of plain PyTorch or NumPy.
 import numpy as np
 import pytest
 import torch
+from heterogeneous_runs import strategy_of
 from in_process import settings
-from personal_runs import strategy_of
 from test_personal_mixtures import LR, ce, process_of, sgd
 from torch.nn import functional as F
 

@@ -257,7 +257,7 @@ def test_personal_accuracies_are_those_of_all_clients_for_any_number_of_nodes():
     ],
 )  # fmt: skip
 def test_a_regulariser_never_looks_at_another_clients_private_part(method, regulariser):
-    more = {"feature_dim": 16} if METHODS[method].personal else {}
+    more = {"feature_dim": 16} if METHODS[method].heterogeneous else {}
     run = settings(method=method, regulariser=regulariser, beta=0.5, lr=0.05, **more)
     (one, a, _), (other, b, _) = (federate(run, nodes=n) for n in (1, 10))
     assert_same(one, other)

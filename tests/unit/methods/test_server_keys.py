@@ -7,7 +7,7 @@ as a loop in plain PyTorch, from the papers' formulas.
 import numpy as np
 import pytest
 import torch
-from personal_runs import run, strategy_of
+from heterogeneous_runs import run, strategy_of
 from torch.nn import functional as F
 
 from strategies.prototypes.uploads import Upload
@@ -164,7 +164,7 @@ def test_feddors_first_prototypes_are_the_chosen_ones(target):
     strategy, process = strategy_of(run(method="feddor", **keys))
     sent = strategy.extras([0])
     generated = F.normalize(made(copies(strategy.maker)).detach(), dim=1)
-    expected = {"oi": process.personal.rows, "generator": generated.numpy()}
+    expected = {"oi": process.heterogeneous.rows, "generator": generated.numpy()}
     assert set(sent) == ({"prototypes"} if target in expected else set())
     if target in expected:
         rows = sent["prototypes"]["proto"]

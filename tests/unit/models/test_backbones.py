@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedapp.core.errors import UserError
-from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.architectures import build_heterogeneous_extractor
 from fedapp.models.backbones import BACKBONES, build_extractor
 
 
@@ -278,8 +278,8 @@ def before_pooling(network: nn.Sequential) -> nn.Sequential:
 
 @pytest.mark.parametrize("build", [
     lambda: build_extractor("cnn", 3, 32), lambda: build_extractor("vgg11", 3, 32),
-    lambda: build_personal_extractor("fedavgcnn", 3, 32, 64, "linear")[0],
-    lambda: build_personal_extractor("resnet4", 3, 32, 64, "linear")[0],
+    lambda: build_heterogeneous_extractor("fedavgcnn", 3, 32, 64, "linear")[0],
+    lambda: build_heterogeneous_extractor("resnet4", 3, 32, 64, "linear")[0],
 ])  # fmt: skip
 def test_relu_after_pooling_changes_no_bit_of_outputs_and_gradients(build):
     torch.manual_seed(0)

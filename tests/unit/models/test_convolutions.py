@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedapp.models import convolutions
-from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.architectures import build_heterogeneous_extractor
 from fedapp.models.backbones import build_extractor
 from fedapp.models.convolutions import DenseConv2d, DepthwiseConv2d
 from fedapp.models.quick_layers import use_plain_layers, use_quick_layers
@@ -69,7 +69,7 @@ def test_without_autocast_it_is_the_convolution_of_pytorch():
     [
         (lambda: build_extractor("mobilenet", 3, 32), 13),
         (lambda: build_extractor("mobilenetv2", 3, 32), 17),
-        (lambda: build_personal_extractor("mobilenetv2", 3, 32, 512), 17),
+        (lambda: build_heterogeneous_extractor("mobilenetv2", 3, 32, 512), 17),
     ],
     ids=["mobilenet", "mobilenetv2", "personal mobilenetv2"],
 )

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Error, Message, MessageType
+from heterogeneous_runs import HETEROGENEOUS
+from heterogeneous_runs import run as personal_run
 from in_process import ROOT, assert_same, differ, federate, settings, work
-from personal_runs import PERSONAL
-from personal_runs import run as personal_run
 
 from clients.state.listing import UnknownRun
 from clients.state.store import ClientState, StateError
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("few_images")
 KEEPS = [
     {"method": name}
     for name, row in METHODS.items()
-    if kept_by_clients({"method": name}) and not row.personal
+    if kept_by_clients({"method": name}) and not row.heterogeneous
 ]
 KEEPS += [
     {"method": "fednova", "fednova_correction": "own"},
@@ -159,7 +159,7 @@ def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method):
     assert_same(whole, resumed(run, 1, 2, nodes=10))
 
 
-@pytest.mark.parametrize("keys", [*SENDS, *PERSONAL], ids=str)
+@pytest.mark.parametrize("keys", [*SENDS, *HETEROGENEOUS], ids=str)
 def test_a_training_whose_reply_was_lost_leaves_no_trace(keys, monkeypatch):
     """The client's state must belong to what the server has, which knows nothing of this training.
 

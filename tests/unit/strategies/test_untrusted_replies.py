@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from heterogeneous_runs import run as personal_run
 from in_process import federate, settings
-from personal_runs import run as personal_run
 from small_clients import strategy_of
 
 from strategies.aggregate import UpdateRefused

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import RecordDict
+from heterogeneous_runs import outcome, run, strategy_of
 from in_process import assert_same, differ, federate
-from personal_runs import outcome, run, strategy_of
 from torch import nn
 
 from clients.fd import FDClient
@@ -160,7 +160,7 @@ def test_the_orthogonal_rows_of_all_clients_are_computed_once(monkeypatch):
         drawn.append(width)
         return torch.eye(num_classes, width)
 
-    monkeypatch.setattr("fedapp.runtime.personal_models.orthogonal_initialisation", rows)
+    monkeypatch.setattr("fedapp.runtime.heterogeneous_models.orthogonal_initialisation", rows)
     process = ProcessContext(parse_config(run(method="feddor", init_per_client=True)))
     slot = process.slot_of(0)
     heads = [slot.initial(client).get_submodule("head").weight for client in (0, 2)]
@@ -276,10 +276,10 @@ def test_fedorgp_can_add_its_losses_up():
 def test_feddors_embedding_starts_at_the_rows_of_all_or_at_orthogonal_ones_of_its_own(shared):
     strategy, process = strategy_of(run(method="feddor", feddor_oi_shared_seed=shared))
     embedding = strategy.maker.embedding.detach().numpy()
-    np.testing.assert_array_equal(strategy.table.rows, process.personal.rows)
+    np.testing.assert_array_equal(strategy.table.rows, process.heterogeneous.rows)
     np.testing.assert_allclose(embedding @ embedding.T, 16 * np.eye(10), atol=1e-4)
     np.testing.assert_allclose(strategy.made(), embedding / 4, atol=1e-5)
-    assert np.array_equal(embedding, 4 * process.personal.rows) == shared
+    assert np.array_equal(embedding, 4 * process.heterogeneous.rows) == shared
 
 
 def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():
@@ -290,4 +290,4 @@ def test_a_relu_after_the_logits_is_for_heads_of_four_shapes():
     pair, features = process.slot_of(0).model, torch.randn(20, 16)
     assert float(pair.head(features).detach().min()) == 0.0
     assert float(pair.mentee.head(features).detach().min()) < 0.0
-    assert float(process.personal.header(0)(features).detach().min()) == 0.0
+    assert float(process.heterogeneous.header(0)(features).detach().min()) == 0.0

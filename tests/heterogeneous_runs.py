@@ -11,7 +11,7 @@ from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import build_strategy
 from strategies.rounds.federation import Federation
 
-PERSONAL = [name for name, row in METHODS.items() if row.personal is not None]
+HETEROGENEOUS = [name for name, row in METHODS.items() if row.heterogeneous is not None]
 
 
 def run(**changes: Any) -> dict[str, Any]:

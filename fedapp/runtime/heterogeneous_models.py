@@ -24,18 +24,18 @@ from fedapp.core.rng import Stream, seeded, torch_seed
 from fedapp.data.image_format import ImageFormat
 from fedapp.methods.row import Method
 from fedapp.methods.table import find_method
-from fedapp.models.architectures import build_personal_extractor
+from fedapp.models.architectures import build_heterogeneous_extractor
 from fedapp.models.groups import find_group
+from fedapp.models.heterogeneous_heads import HeterogeneousHead, build_heterogeneous_head
 from fedapp.models.model import Model
 from fedapp.models.orthogonal import orthogonal_initialisation
-from fedapp.models.personal_heads import PersonalHead, build_personal_head
 from fedapp.results.final_model import read_arrays, read_metadata
 from fedapp.runtime.global_model import build_global_model, load_arrays_of
 
 _REMEDY = "`fedapp personalise RUN --export FOLDER` writes them"
 
 
-class PersonalModelSlots:
+class HeterogeneousSlots:
     """The model slots of a process, one per pair of architecture and head."""
 
     def __init__(
@@ -47,9 +47,9 @@ class PersonalModelSlots:
         settings: LocalSettings,
     ) -> None:
         """Keep the settings; a model is built when the first client needs it."""
-        if method.personal is None:
+        if method.heterogeneous is None:
             raise ValueError("the method has one model for all clients")
-        self.config, self.method, self.kind = config, method, method.personal
+        self.config, self.method, self.kind = config, method, method.heterogeneous
         self.images, self.device, self.settings = images, device, settings
         self.group = find_group(config.model_group)
         self._slots: dict[tuple[str, int], ModelSlot] = {}
@@ -146,20 +146,22 @@ class PersonalModelSlots:
             map_ = nn.Linear(width, width, bias=False) if "map" in self.kind.second_models else None
         return Pair(own, mentee, map_)
 
-    def _assembled(self, architecture: str, head: PersonalHead, draw: int, role: str = "") -> Model:
+    def _assembled(
+        self, architecture: str, head: HeterogeneousHead, draw: int, role: str = ""
+    ) -> Model:
         """Build an extractor for a head; its weights depend on role, architecture and draw."""
         config, images = self.config, self.images
         with seeded(self._seed_of(f"{role}{architecture}", draw)):
-            extractor = build_personal_extractor(
+            extractor = build_heterogeneous_extractor(
                 architecture, images.channels, images.side, int(config.feature_dim),
                 config.feature_map,
             )  # fmt: skip
         return Model(extractor, head).to(memory_format=torch.channels_last)
 
-    def _head(self, hidden: int, seed: int, final_relu: bool = False) -> PersonalHead:
+    def _head(self, hidden: int, seed: int, final_relu: bool = False) -> HeterogeneousHead:
         config = self.config
         style = self.kind.chosen_style(config.flat())
-        return build_personal_head(
+        return build_heterogeneous_head(
             style, int(config.feature_dim), len(self.images.classes), seed, hidden=hidden,
             scale=config.feddor_scale_init, final_relu=final_relu,
         )  # fmt: skip
@@ -185,11 +187,11 @@ def load_personal_model(
     if not client.isdecimal() or trained != config.method:
         raise UserError(f"{file} is not a client's model of method '{config.method}'; {_REMEDY}")
     images = ImageFormat.of_metadata(metadata, file)
-    if method.personal is None:
+    if method.heterogeneous is None:
         model = build_global_model(config, images, device)
     else:
         settings = LocalSettings(epochs=0)
-        model = PersonalModelSlots(config, method, images, device, settings).to_load(int(client))
+        model = HeterogeneousSlots(config, method, images, device, settings).to_load(int(client))
     load_arrays_of(model, read_arrays(file), file)
     return model, images
 

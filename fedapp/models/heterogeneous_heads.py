@@ -1,4 +1,4 @@
-"""Heads of personal models: linear or cosine classifiers, some behind a hidden layer (HtC4).
+"""Heads of heterogeneous models: linear or cosine, some behind a hidden layer (HtC4).
 
 Prototype methods send no heads, so clients may have different ones. They share only the
 classifier's initial rows: FedDOR initialises it with the orthogonal rows that are also the first
@@ -22,7 +22,7 @@ STYLES: dict[str, HeadKind] = {
 }
 
 
-class PersonalHead(Head):
+class HeterogeneousHead(Head):
     """A classifier [C, h] behind an optional hidden layer K -> h with ReLU.
 
     `final_relu` adds a ReLU after the logits, as HtFLlib's code of HtC4 does.
@@ -40,7 +40,7 @@ class PersonalHead(Head):
         return F.relu(logits) if self.final_relu else logits
 
 
-def build_personal_head(
+def build_heterogeneous_head(
     style: str,
     feature_dim: int,
     num_classes: int,
@@ -49,7 +49,7 @@ def build_personal_head(
     hidden: int = 0,
     scale: float = 10.0,
     final_relu: bool = False,
-) -> PersonalHead:
+) -> HeterogeneousHead:
     """Build a head [K] -> [C] whose initial values depend only on its sizes and the seed.
 
     Args:
@@ -66,4 +66,4 @@ def build_personal_head(
     kind = STYLES[style]
     factor = scale if kind.learn_scale else 1.0
     classifier = head_arguments(kind, hidden or feature_dim, num_classes, seed, factor)
-    return PersonalHead(layer, final_relu, **classifier)
+    return HeterogeneousHead(layer, final_relu, **classifier)
