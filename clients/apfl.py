@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
-from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
+from clients.keeping import KeepingClient
+from clients.training.arrays import floating
 from clients.training.local_training import Forward, TrainingResult, step_of
 from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
@@ -24,7 +24,7 @@ _SHARE = "alpha"  # the name of the share in a client's state
 _OWN = "own."  # before the names of the own model's tensors there
 
 
-class APFLClient(LocalClient):
+class APFLClient(KeepingClient):
     """w as in FedAvg; v <- v - lr grad_v f(m) at m = alpha v + (1 - alpha) w, for each batch.
 
     So v moves along alpha grad f(m). With `adaptive`, alpha <- alpha - lr <v - w, grad f(m)> at the
@@ -34,6 +34,7 @@ class APFLClient(LocalClient):
     """
 
     takes_regulariser = False
+    kept = "the client's own model"
 
     def __init__(self, *args: Any, share: float, adaptive: bool, **kwargs: Any) -> None:
         """Prepare a client; `share` is the first alpha. Other arguments as `LocalClient`."""
@@ -80,12 +81,12 @@ class APFLClient(LocalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the own model, its share and the mixture's normalisation statistics."""
-        update.state = {**to_arrays(self._kept()), _SHARE: np.array([self.share])}
-        check_finite(update.state, "the client's own model", update.training.steps)
+        super().finish(received, update, lr)
+        update.state[_SHARE] = np.array([self.share])
 
     def state_bytes(self) -> int:
         """Return the size of the own model, its statistics and its share."""
-        return super().state_bytes() + nbytes(self._kept().values()) + 8
+        return super().state_bytes() + 8
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Mix the received model with the client's own."""
@@ -110,8 +111,8 @@ class APFLClient(LocalClient):
         torch._foreach_lerp_(mixed, own, self.share)
         torch.clear_autocast_cache()
 
-    def _kept(self) -> dict[str, Tensor]:
-        """Return the tensors of the state: v, and the mixture's buffers."""
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Return v, and the mixture's buffers."""
         own = {_OWN + name: tensor for name, tensor in self.own.named_parameters()}
         parameters = dict(self.mixture.named_parameters())
         statistics = floating(self.mixture).items()
@@ -119,8 +120,7 @@ class APFLClient(LocalClient):
 
     def _recall(self) -> bool:
         """Load what the client keeps; return False for a new client."""
-        if not self.stored_state:
-            return False
-        load_arrays(self._kept(), self.stored_state)
-        self.share = float(self.stored_state[_SHARE][0])
-        return True
+        known = self.recall_own()
+        if known:
+            self.share = float(self.stored_state[_SHARE][0])
+        return known

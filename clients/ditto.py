@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
-from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
+from clients.keeping import KeepingClient
+from clients.training.arrays import floating
 from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
 from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
@@ -22,13 +22,15 @@ from clients.training.parts import ALL, training_only
 from clients.update import Update
 
 
-class DittoClient(LocalClient):
+class DittoClient(KeepingClient):
     """v <- v - lr (grad of the loss at v + lambda (v - w_g)) for the local epochs; v is kept.
 
     The pull to w_g does not enter the momentum. The global model is trained as in FedAvg. A client
     that has never trained personalises the initial model when it is evaluated.
     Source: Ditto (Li T. et al. 2021, ICML), algorithm 1.
     """
+
+    kept = "the personal model"
 
     def __init__(
         self, *args: Any, pull: float, reference: bool, first_lr: float, **kwargs: Any
@@ -60,14 +62,13 @@ class DittoClient(LocalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
-        update.state = to_arrays(floating(self.slot.spare("own")))
-        check_finite(update.state, "the personal model", update.training.steps)
+        super().finish(received, update, lr)
         if self.reference:
             update.shared = {name: update.state[name] for name in update.shared}
 
-    def state_bytes(self) -> int:
-        """Return the size of the personal model."""
-        return super().state_bytes() + nbytes(floating(self.model).values())
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the personal model, the process's model "own"."""
+        return floating(self.slot.spare("own"))
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Load the personal model; train it first if the client has never trained."""
@@ -78,13 +79,11 @@ class DittoClient(LocalClient):
         self.model = self.slot.spare("own")
 
     def _recall(self) -> bool:
-        """Load the personal model into the process's model "own"; return False for a new client."""
-        own = self.slot.spare("own")
-        if not self.stored_state:
-            copy_weights(self.slot.spare("initial"), own)
-            return False
-        load_arrays(floating(own), self.stored_state)
-        return True
+        """Load the personal model, the initial one for a new client; return False for that."""
+        known = self.recall_own()
+        if not known:
+            copy_weights(self.slot.spare("initial"), self.slot.spare("own"))
+        return known
 
     def _train_own(
         self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from clients.arrays import Arrays
-from clients.base import LocalClient
-from clients.training.arrays import load_arrays, nbytes, to_arrays
+from clients.keeping import KeepingClient
+from clients.training.arrays import load_arrays
 from clients.training.local_training import Batches, TrainingResult, in_bfloat16, step_of
 from clients.training.model_slot import copy_weights
 from clients.update import Update
@@ -20,7 +20,7 @@ _STEADY, _LOSSES = 0.1, 10  # the first learning ends when so many losses deviat
 _MOST_EPOCHS = 100  # of the first learning
 
 
-class FedALAClient(LocalClient):
+class FedALAClient(KeepingClient):
     """Starts from w_i + (w_g - w_i) * s in the top layers, and from w_g below; trains all of it.
 
     w_i are these layers of the client's last model, and s holds a share in 0..1 for each of their
@@ -32,6 +32,7 @@ class FedALAClient(LocalClient):
     """
 
     takes_regulariser = False
+    kept = "the client's last top layers"
 
     def __init__(self, *args: Any, eta: float, part: float, layers: int, **kwargs: Any) -> None:
         """Prepare a client.
@@ -55,13 +56,16 @@ class FedALAClient(LocalClient):
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the trained top layers and their shares."""
-        shares = {_SHARES + name: share for name, share in self._shares.items()}
-        update.state = to_arrays({name: self.trained[name] for name in self.top} | shares)
+        super().finish(received, update, lr)
         update.state[_LEARNED] = np.array([self._learned])
 
     def state_bytes(self) -> int:
         """Return the size of the top layers, their shares and the mark."""
-        return super().state_bytes() + 2 * nbytes(self._shares.values()) + 1
+        return super().state_bytes() + 1
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Return the top layers of the model as it is now, and their shares."""
+        return {name: self.trained[name] for name in self.top} | self._named_shares()
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Mix the received and the last model as before a training."""
@@ -75,15 +79,16 @@ class FedALAClient(LocalClient):
         last = [torch.empty_like(tensor) for tensor in received]
         load_arrays(dict(zip(self.top, last, strict=True)), self.stored_state)
         ways = [new - old for new, old in zip(received, last, strict=True)]
-        load_arrays(
-            {_SHARES + name: share for name, share in self._shares.items()}, self.stored_state
-        )
+        load_arrays(self._named_shares(), self.stored_state)
         first = not self.stored_state[_LEARNED].item()
         mixed = self._learn(list(self._shares.values()), last, ways, epoch, first)
         self._learned = True
         with torch.no_grad():
             for name, tensor in zip(self.top, mixed, strict=True):
                 self.trained[name].copy_(tensor)
+
+    def _named_shares(self) -> dict[str, Tensor]:
+        return {_SHARES + name: share for name, share in self._shares.items()}
 
     def _learn(
         self,

@@ -5,17 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
-from clients.training.arrays import load_arrays, nbytes, to_arrays
+from clients.keeping import KeepingClient
 from clients.training.local_training import Forward, TrainingResult
 from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
 from clients.training.sgd import FusedSGD
-from clients.update import Update
 
 
-class FedRoDClient(LocalClient):
+class FedRoDClient(KeepingClient):
     """The model learns the balanced softmax, and the own head CE of the sum of both heads' logits.
 
     No gradient of the own head's loss reaches the model. The own head is linear in the model's
@@ -26,6 +23,7 @@ class FedRoDClient(LocalClient):
     """
 
     takes_regulariser = False
+    kept = "the client's own head"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,7 +35,7 @@ class FedRoDClient(LocalClient):
 
     def prepare(self, server_round: int) -> None:
         """Load the client's own head."""
-        self._recall()
+        self.recall_own()
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Train the model and the client's head on the same batches."""
@@ -58,25 +56,16 @@ class FedRoDClient(LocalClient):
         self._sgd.step()
         return loss.detach()
 
-    def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Keep the own head; raises `LossDiverged` if it is not finite."""
-        update.state = to_arrays(self.head)
-        check_finite(update.state, "the client's own head", update.training.steps)
-
-    def state_bytes(self) -> int:
-        """Return the size of the own head."""
-        return super().state_bytes() + nbytes(self.head.values())
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Return weight and bias of the own head."""
+        return dict(self.head)
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Add the client's own head to the head of the received model."""
-        self._recall()
+        self.recall_own()
         own = self.slot.spare("own")
         copy_weights(self.model, own)
         with torch.no_grad():
             for name, tensor in self.head.items():
                 own.get_parameter(f"head.{name}").add_(tensor)
         self.model = own
-
-    def _recall(self) -> None:
-        if self.stored_state:
-            load_arrays(self.head, self.stored_state)

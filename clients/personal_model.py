@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
-from clients.training.arrays import load_arrays, nbytes, to_arrays
+from clients.keeping import KeepingClient
+from clients.training.arrays import load_arrays
 from clients.update import Update
 
 AFTER_DOWNLOAD = "after-download"
 
 
-class PersonalClient(LocalClient):
+class PersonalClient(KeepingClient):
     """Local training of a personal model, whose shared tensors, if any, start as received."""
-
-    kept = "its model"  # what the state has, for errors
 
     def __init__(self, *args: Any, evaluate_when: str = "round-end", **kwargs: Any) -> None:
         """Prepare a client; `evaluate_when` selects the shared tensors for an evaluation.
@@ -39,12 +37,7 @@ class PersonalClient(LocalClient):
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the personal model; raises `LossDiverged` if it is not finite."""
         self.model.zero_grad(set_to_none=True)  # other clients' models need the memory
-        update.state = to_arrays(self.own_tensors())
-        check_finite(update.state, self.kept, update.training.steps)
-
-    def state_bytes(self) -> int:
-        """Return the size of the personal model and of the objective's state."""
-        return super().state_bytes() + nbytes(self.own_tensors().values())
+        super().finish(received, update, lr)
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Load the personal model as it is after the round."""

@@ -6,17 +6,15 @@ from typing import Any
 
 import torch
 
-from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
 from clients.ditto import move_towards
-from clients.training.arrays import floating, load_arrays, nbytes, to_arrays
+from clients.keeping import KeepingClient
+from clients.training.arrays import floating
 from clients.training.local_training import Batches, FrozenModels, TrainingResult, train
 from clients.training.model_slot import copy_weights
 from clients.training.parts import ALL, training_only
-from clients.update import Update
 
 
-class PFedMeClient(LocalClient):
+class PFedMeClient(KeepingClient):
     """For each batch: `steps` steps of theta on f(theta) + lambda / 2 |theta - w|^2, then one of w.
 
     w <- w - eta lambda (w - theta). Theta starts as w at the beginning of a round, moves at the
@@ -28,6 +26,7 @@ class PFedMeClient(LocalClient):
     """
 
     takes_regulariser = False
+    kept = "the personal model"
     unread_settings = ("momentum", "weight-decay")
 
     def __init__(
@@ -51,20 +50,13 @@ class PFedMeClient(LocalClient):
         """Train theta in the process's model "own", and w in the model that is sent."""
         return self._update(self.data.training(server_round), lr)
 
-    def finish(self, received: Arrays, update: Update, lr: float) -> None:
-        """Keep theta; raises `LossDiverged` if it is not finite."""
-        update.state = to_arrays(floating(self.own))
-        check_finite(update.state, "the personal model", update.training.steps)
-
-    def state_bytes(self) -> int:
-        """Return the size of the personal model."""
-        return super().state_bytes() + nbytes(floating(self.own).values())
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of theta, the process's model "own"."""
+        return floating(self.own)
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Load theta, or train it if the client never has."""
-        if self.stored_state:
-            load_arrays(floating(self.own), self.stored_state)
-        else:
+        if not self.recall_own():
             self._update(self.data.tuning(server_round), lr)
         self.model = self.own
 
