@@ -13,6 +13,7 @@ import typer
 from fedapp.cli.options import AsJson, say, show, write_png
 from fedapp.core.errors import UserError
 from fedapp.results.comparison_text import sentences, tables
+from fedapp.results.latex import latex_table
 
 if TYPE_CHECKING:
     from fedapp.results.run_directory import RunDirectory
@@ -36,6 +37,7 @@ def compare(
     html: Annotated[
         Path | None, typer.Option("--html", help="HTML file for the comparison.")
     ] = None,
+    latex: Annotated[Path | None, typer.Option(help="File for a LaTeX table of the means.")] = None,
     target: Annotated[
         float | None,
         typer.Option(help="Also when each group reached this accuracy, in percent: 60."),
@@ -54,13 +56,14 @@ def compare(
     goal = None if target is None else target / 100
     opened = list({run.path: run for run in map(RunDirectory.load, runs)}.values())
     with readable(*runs):
-        _compare(opened, plot, html, goal, as_json)
+        _compare(opened, plot, html, latex, goal, as_json)
 
 
 def _compare(
     opened: "list[RunDirectory]",
     plot: Path | None,
     html: Path | None,
+    latex: Path | None,
     target: float | None,
     as_json: bool,
 ) -> None:
@@ -79,6 +82,11 @@ def _compare(
         names = comparison.run_labels(opened)
         lines = [(name, run.rounds()) for name, run in zip(names, opened, strict=True)]
         write_png(plots.compare_curves(lines), plot)
+    if latex is not None:
+        from fedapp.core.files import write_named  # imports NumPy
+
+        write_named(latex, latex_table(compared["groups"]).encode(), "a file with a LaTeX table")
+        print(f"wrote {latex.absolute()}", file=sys.stderr)
     if html is not None:
         from fedapp.results.comparison_page import write_comparison
 

@@ -248,11 +248,13 @@ def test_compare_and_report_read_run_directories(tmp_path):
             )
         run.write_summary({"method": name, "seed": 0, "rounds": 2, "accuracy_final": accuracy})
         paths.append(str(run.path))
-    plot = tmp_path / "new" / "curves.png"
-    done = runner.invoke(cli.app, ["compare", *paths, "--plot", str(plot), "--json"])
+    plot, table = tmp_path / "new" / "curves.png", tmp_path / "new" / "table.tex"
+    files = ["--plot", str(plot), "--latex", str(table)]
+    done = runner.invoke(cli.app, ["compare", *paths, *files, "--json"])
     assert done.exit_code == 0, done.output
     assert "0.7" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
+    assert table.read_text().count("\\\\\n") == 3  # heads and two groups
     named_twice = rows("compare", *paths, paths[0])
     assert named_twice == json.loads(done.stdout)
     assert runner.invoke(cli.app, ["report", paths[0]]).exit_code == 0
