@@ -133,7 +133,7 @@ def _gaussians(run: RunDirectory, process: ProcessContext) -> ClassGaussians:
             "or resume the completed run with it, if it has checkpoints"
         )
     merged = ClassGaussians(*form)
-    for client in tracked(range(process.config.num_clients), "features of clients"):
+    for client in tracked(range(process.config.training_clients), "features of clients"):
         merged.add(feature_statistics(process.model, process.data.own_images(client)))
     return merged
 

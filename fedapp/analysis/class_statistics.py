@@ -84,7 +84,9 @@ def _gather(grid: Grid, run: ActiveRun) -> None:
     model = to_array_record(to_arrays(process.slot.shared))
     merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
     problems: dict[int, str] = {}
-    for clients in tracked(_groups(sorted(federation.node_of), merged), "statistics of clients"):
+    for clients in tracked(
+        _groups(list(range(federation.num_clients)), merged), "statistics of clients"
+    ):
         answers = _answers(grid, federation, clients, model, config.round_timeout)
         for client in clients:
             try:
@@ -94,7 +96,7 @@ def _gather(grid: Grid, run: ActiveRun) -> None:
     _report(problems, config, federation)
     _save(merged, run.directory)
     text = "class statistics of %d clients: %.1f s; `fedapp calibrate %s` retrains the head"
-    count = config.num_clients - len(problems)
+    count = config.training_clients - len(problems)
     log.info(text, count, time.monotonic() - started, run.directory.path)
 
 
@@ -226,9 +228,9 @@ def _report(problems: Mapping[int, str], config: RunConfig, federation: Federati
         return
     first = min(problems)
     sentence = (
-        f"class-statistics: {len(problems)} of {config.num_clients} clients gave none "
+        f"class-statistics: {len(problems)} of {config.training_clients} clients gave none "
         f"(client {first}{federation.place(first)}: {problems[first]})"
     )
-    if len(problems) == config.num_clients or not config.tolerate_failures:
+    if len(problems) == config.training_clients or not config.tolerate_failures:
         raise UserError(f"{sentence}. {_REPEAT}")
     log.warning(sentence)

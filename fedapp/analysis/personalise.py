@@ -91,8 +91,8 @@ def personalise(
         rows = _test_clients(process, sent, chosen, folder)
         if not rows:
             raise _no_model(run, client)
-    results = {**(_settings(config) if fine_tunes else {}), **summarise_clients(rows)}
-    results["clients"] = rows
+    results = _settings(config) if fine_tunes else {}
+    results |= {**summarise_clients(rows, config.training_clients), "clients": rows}
     if client is None:
         with writing(run.path):
             write_atomically(run.path / "personal.json", json_text(results, 2).encode())

@@ -84,10 +84,10 @@ def check_attack(config: RunConfig, row: Method) -> None:
     """Raise UserError if all clients would be malicious, or there is no update to change."""
     if not config.attackers:
         return
-    if config.attackers >= config.num_clients:
+    if config.attackers >= config.training_clients:
         raise UserError(
             f"run-config key 'attackers' is {config.attackers} but must be less than num-clients "
-            f"({config.num_clients})"
+            f"- new-clients ({config.training_clients})"
         )
     if config.attack != LABELS and not row.averages_models:
         raise UserError(
@@ -106,7 +106,7 @@ def _check_secure(config: RunConfig, row: Method) -> None:
             f"aggregation '{config.aggregation}' needs every client's own model, which "
             "secure-aggregation hides: choose one"
         )
-    cohort = cohort_size(config.num_clients, config.participation)
+    cohort = cohort_size(config.training_clients, config.participation)
     deviation, most = float(config.dp_noise) * config.dp_clip, largest_noise(cohort)
     if deviation > most:
         raise UserError(
@@ -133,7 +133,7 @@ def _check_rule(config: RunConfig) -> None:
             f"{rule} averages all models: set robust-malicious to the number of clients that may "
             "be malicious"
         )
-    cohort = cohort_size(config.num_clients, config.participation)
+    cohort = cohort_size(config.training_clients, config.participation)
     if cohort < rule.fewest:
         raise UserError(
             f"{rule} needs at least {rule.fewest} clients per round, but {cohort} are sampled"

@@ -59,6 +59,7 @@ def check_config(config: RunConfig) -> None:
     check_initial(config)
     check_fine_tuning(config, row)
     check_group(config, row)
+    _check_roles(config)
     _check_sampling(config)
     _check_device(config)
     _check_run_name(config)
@@ -199,16 +200,25 @@ def _check_sampling(config: RunConfig) -> None:
             f"multiple of {classes // gcd(classes, config.shards)}, shards to a multiple of "
             f"{classes // gcd(classes, config.num_clients)}, or partition to 'iid' or 'lda'"
         )
+    cohort = cohort_size(config.training_clients, config.participation)
+    if config.min_replies > cohort:
+        raise UserError(
+            f"min-replies is {config.min_replies} but only {cohort} clients are sampled in a round "
+            f"(participation {config.participation:g} of {config.training_clients} clients)"
+        )
+
+
+def _check_roles(config: RunConfig) -> None:
+    """Raise UserError for numbers of slow or new clients that do not fit the others."""
+    if config.new_clients >= config.num_clients:
+        raise UserError(
+            f"run-config key 'new-clients' is {config.new_clients} but must be less than "
+            f"num-clients ({config.num_clients})"
+        )
     if config.straggler_share and config.straggler_epochs > int(config.local_epochs):
         raise UserError(
             f"run-config key 'straggler-epochs' is {config.straggler_epochs} but must be at most "
             f"local-epochs ({config.local_epochs})"
-        )
-    cohort = cohort_size(config.num_clients, config.participation)
-    if config.min_replies > cohort:
-        raise UserError(
-            f"min-replies is {config.min_replies} but only {cohort} clients are sampled in a round "
-            f"(participation {config.participation:g} of {config.num_clients} clients)"
         )
 
 

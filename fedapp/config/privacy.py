@@ -45,8 +45,8 @@ class Budget:
         if not float(config.dp_noise) or config.aggregation != "mean":
             return None
         return cls(
-            float(config.dp_noise), config.num_clients, _counted_cohort(config), config.dp_delta,
-            config.dp_epsilon,
+            float(config.dp_noise), config.training_clients, _counted_cohort(config),
+            config.dp_delta, config.dp_epsilon,
         )  # fmt: skip
 
     def terms(self) -> dict[str, float]:
@@ -88,10 +88,11 @@ def check_privacy(config: RunConfig) -> None:
             f"dp-epsilon counts the noise of the mean, but aggregation is '{config.aggregation}': "
             "set it to 'mean', or leave dp-epsilon out"
         )
-    if noise and config.dp_delta * config.num_clients >= 1:
+    if noise and config.dp_delta * config.training_clients >= 1:
         raise UserError(
             f"dp-delta is {config.dp_delta:g} but must be below 1/num-clients = "
-            f"{1 / config.num_clients:g}: otherwise a method that publishes one client's data fits"
+            f"{1 / config.training_clients:g}: otherwise a method that publishes one client's data "
+            "fits"
         )
     if noise and (words := measures_of_models(config.analyses)):
         raise UserError(
@@ -116,7 +117,7 @@ def privacy_settings(config: RunConfig) -> dict[str, Any]:
         return {"dp_noise": 0.0}
     return {
         "dp_noise": _noise_for(
-            config.dp_epsilon, config.dp_delta, config.num_rounds, config.num_clients,
+            config.dp_epsilon, config.dp_delta, config.num_rounds, config.training_clients,
             _counted_cohort(config),
         )
     }  # fmt: skip
@@ -125,8 +126,8 @@ def privacy_settings(config: RunConfig) -> dict[str, Any]:
 def _counted_cohort(config: RunConfig) -> int:
     """Return the size of a round's cohort, or the number of clients if cohorts are known."""
     if config.secure_aggregation != "off":
-        return config.num_clients
-    return cohort_size(config.num_clients, config.participation)
+        return config.training_clients
+    return cohort_size(config.training_clients, config.participation)
 
 
 def _epsilon(divergences: Sequence[float], delta: float) -> float:

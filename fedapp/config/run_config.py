@@ -42,6 +42,11 @@ class RunConfig(_AllKeys):
         """Return the configuration as a flat dictionary with kebab-case keys."""
         return self.model_dump(by_alias=True)
 
+    @property
+    def training_clients(self) -> int:
+        """The number of clients that may train: the first ones."""
+        return self.num_clients - self.new_clients
+
     def recorded(self) -> dict[str, Any]:
         """Return `flat` without the keys of other methods of the user's or of packages.
 

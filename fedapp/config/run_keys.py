@@ -93,6 +93,10 @@ class PartitionKeys(Keys):
     """How the images are divided among the clients."""
 
     num_clients: Count = Field(20, description="number of clients (not of nodes)")
+    new_clients: Unsigned = Field(
+        0,
+        description="number of clients, the last ones, that never train; their accuracy is apart",
+    )
     partition: str = Field(
         "shards",
         description="how the images are divided among the clients: shards, lda, iid, stratified, "

@@ -34,7 +34,7 @@ _PROTOCOL = (
     *_IMAGES, "model", "partition", "shards", "alpha", "lda-cap", "classes-per-client",
     "unbalanced-sigma", "partition-file", "partition-seed", "stochastic-every", "stochastic-from",
     "num-clients", "participation", "num-rounds", "straggler-share", "straggler-epochs",
-    "attackers", "attack", "attack-scale",
+    "new-clients", "attackers", "attack", "attack-scale",
 )  # fmt: skip
 # Settings that follow from data set and model, and name a group where these do not explain them.
 _OF_DATA = (

@@ -108,7 +108,17 @@ def clients_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         (_own_splits(summary), f"{percent(mean)} ± {100 * std:.1f} over clients"),
         ("Worst client", worst),
         ("Quartiles of the clients", f"{low}, {middle}, {high}"),
+        *_new_clients(summary),
     ]
+
+
+def _new_clients(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the accuracy of the clients that have never trained, if there are any."""
+    if not summary.get("client_new_count"):
+        return []
+    mean, std = summary["client_new_accuracy_mean"], summary["client_new_accuracy_std"]
+    label = f"{summary['client_new_count']} clients that never trained"
+    return [(label, f"{percent(mean)} ± {100 * std:.1f} over clients")]
 
 
 def _own_splits(summary: Mapping[str, Any]) -> str:

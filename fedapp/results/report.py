@@ -57,7 +57,7 @@ _COMMON = (
     "eval_bytes_up", "late", "global_accuracy", "global_loss", "client_worst", "client_count",
     "client_reinitialised",
 )  # fmt: skip
-_OF_CLIENTS = ("client_accuracy", "client_loss")  # beginnings of the clients' scores
+_OF_CLIENTS = ("client_accuracy", "client_new", "client_loss")  # beginnings of the clients' scores
 
 
 def write_report(run_dir: str | Path) -> Path:

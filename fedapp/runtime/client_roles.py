@@ -38,7 +38,7 @@ def mean_epochs(config: RunConfig) -> float:
 def attackers(config: RunConfig) -> frozenset[int]:
     """Return the malicious clients, the same in all rounds."""
     rng = numpy_rng(config.seed, Stream.ATTACKERS)
-    chosen = rng.choice(config.num_clients, config.attackers, replace=False)
+    chosen = rng.choice(config.training_clients, config.attackers, replace=False)
     return frozenset(chosen.tolist())
 
 

@@ -53,7 +53,7 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
             f"partition is '{config.partition}': the training images are on the clients' hosts, so "
             "the cost of a run cannot be estimated here; the configuration itself is valid"
         )
-    cohort = cohort_size(config.num_clients, config.participation)
+    cohort = cohort_size(config.training_clients, config.participation)
     images = round(sum(sizes) / len(sizes) * cohort * mean_epochs(config))
     speed = _training_speed(process, max(range(len(sizes)), key=sizes.__getitem__))
     test = _test_seconds(process) / config.eval_every

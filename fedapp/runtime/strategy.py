@@ -22,6 +22,7 @@ def build_strategy(
 ) -> ClientStrategy:
     """Build the method's strategy; its clients store their states under `state_key`."""
     values = config.flat()
+    federation.newcomers = config.new_clients
     return process.method.server.kind(
         federation,
         cohort=_cohorts(config),
@@ -86,7 +87,7 @@ def _cohorts(config: RunConfig) -> Callable[[int], list[int]]:
     about it from the noisy mean than the privacy budget counts. With secure aggregation the nodes
     of a round know each other, and the budget counts no sampling.
     """
-    clients, share = config.num_clients, config.participation
+    clients, share = config.training_clients, config.participation
     if float(config.dp_noise) and config.secure_aggregation == "off":
         return lambda server_round: sample_secretly(clients, share)
     return lambda server_round: sample_clients(config.seed, server_round, clients, share)
@@ -94,5 +95,6 @@ def _cohorts(config: RunConfig) -> Callable[[int], list[int]]:
 
 def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
     """Return the first `limit` clients of a round's cohort; 0: all of them."""
-    cohort = sample_clients(config.seed, server_round, config.num_clients, config.participation)
+    clients, share = config.training_clients, config.participation
+    cohort = sample_clients(config.seed, server_round, clients, share)
     return cohort[: limit or None]

@@ -233,12 +233,11 @@ class ClientStrategy(RoundLoop):
             if task is not None:
                 self._use(reply, task, read, self.report.evaluation_failures)
         for task in waiting.values():
-            self.report.evaluation_failures += failures_of(
-                task.clients, "its node did not answer the evaluation in time", LATE
-            )
+            self.report.evaluation_failures += failures_of(task.clients, LATE_REASON, LATE)
         self.report.sort(self.federation.place)
         self.report.scores, self.report.unevaluated = rows, sorted(expected - rows.keys())
-        return MetricRecord(summary) if (summary := summarise_clients(rows)) else None
+        summary = summarise_clients(rows, self.federation.num_clients)
+        return MetricRecord(summary) if summary else None
 
     def summary(self) -> None:
         """Print nothing, because the ServerApp prints the configuration itself."""

@@ -18,6 +18,7 @@ Scores = dict[str, float]
 
 _CLIENT, _EXAMPLES, _ACCURACY, _LOSS = "client", "examples", "accuracy", "loss"
 REINITIALISED = "reinitialised"  # 1: the client's state was lost; its initial model was evaluated
+_OF_NEW = ("count", "accuracy_mean", "accuracy_std")  # figures of clients that never train
 _ALWAYS = {_EXAMPLES, _ACCURACY, _LOSS}
 
 
@@ -40,14 +41,24 @@ def read_scores(
     return {client: scores for client, scores in rows if _is_valid(scores)}, failures
 
 
-def summarise_clients(rows: Mapping[int, Scores]) -> dict[str, Any]:
+def summarise_clients(rows: Mapping[int, Scores], training: int | None = None) -> dict[str, Any]:
     """Return mean, population std, worst and quartiles of the clients' accuracies, as fractions.
 
     "client_accuracy_total" weights clients by their test examples. Every further score that all
     clients report also has a mean over clients and a total, over its finite values. A client
     without test examples has no accuracy and is left out; "client_count" is the number of the
     others. The result is empty if there are none.
+
+    Clients whose number is not below `training` never train. They count in "client_new_count",
+    "client_new_accuracy_mean" and "client_new_accuracy_std" only.
     """
+    new = {c: scores for c, scores in rows.items() if training is not None and c >= training}
+    summary = _summary({c: scores for c, scores in rows.items() if c not in new})
+    of_new = _summary(new) if summary else {}
+    return summary | {f"client_new_{key}": of_new[f"client_{key}"] for key in _OF_NEW if of_new}
+
+
+def _summary(rows: Mapping[int, Scores]) -> dict[str, Any]:
     clients = sorted(client for client, scores in rows.items() if scores[_EXAMPLES] > 0)
     if not clients:
         return {}

@@ -18,7 +18,7 @@ class Federation:
     Every node of a `pool` can host any client. With a pool, only the keys of `node_of` are used.
     `architectures` names each client's, if they differ. `rounds_left` has the number of rounds in
     which a node takes part at most, for the nodes that have set a limit. `names` are those of the
-    nodes for the user, if they are on several hosts.
+    nodes for the user, if they are on several hosts. The last `newcomers` clients never train.
     """
 
     node_of: Mapping[int, int]  # by client
@@ -27,14 +27,15 @@ class Federation:
     architectures: Mapping[int, str] = field(default_factory=dict)
     rounds_left: Mapping[int, int] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
+    newcomers: int = 0
     _asked: dict[int, int] = field(default_factory=dict)  # the last node of each client
     _pace: dict[str, float] = field(default_factory=dict)  # least seconds per image
     _connected: frozenset[int] = frozenset()  # nodes, at the start of a training or evaluation
 
     @property
     def num_clients(self) -> int:
-        """The number of all clients of the run."""
-        return len(self.node_of)
+        """The number of clients that may train: those from 0 to this number - 1."""
+        return len(self.node_of) - self.newcomers
 
     def set_connected(self, nodes: Iterable[int]) -> None:
         """Store which nodes are connected; the others of a pool get no clients."""
