@@ -13,6 +13,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.hardware import choose_device, set_float32_precision
+from fedapp.core.paths import folder_name
 from fedapp.core.rng import Stream, torch_seed
 from fedapp.data.batches.in_memory import Normaliser, batch_bounds, mixed_order
 from fedapp.data.datasets import find_dataset
@@ -183,6 +184,13 @@ class TrainedModel:
             return read_images(Path(), names, side, stretched)[0][..., :channels]
         mode = "L" if channels == 1 else "RGB"
         return np.stack([read_central_square(file, side, mode) for file in chosen])
+
+
+def model_name(calibrated: bool, personal: Path | None) -> tuple[str, str]:
+    """Return the name of a run's or a client's model in those of files, and in words."""
+    if personal is not None:
+        return folder_name(personal.stem), f"the model in {personal.name}"
+    return ("calibrated", "the calibrated model") if calibrated else ("", "the global model")
 
 
 def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:

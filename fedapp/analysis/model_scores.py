@@ -16,14 +16,13 @@ import torch
 
 from clients.training.evaluation import Score, joined, predict
 from clients.training.local_training import Batches
-from fedapp.analysis.classify import TrainedModel
+from fedapp.analysis.classify import TrainedModel, model_name
 from fedapp.analysis.formulas.confusion import confusion_matrix, largest_confusions, rates
 from fedapp.analysis.global_run import run_values
 from fedapp.analysis.other_images import FOLDERS, LabelledImages, other_images
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, write_atomically
-from fedapp.core.paths import folder_name
 from fedapp.core.progress import tracked
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.formatting import percent
@@ -146,7 +145,7 @@ def score_model(
     check_writable(run.path, "run directory")
     values = run_values(run, changes, CHANGEABLE)
     trained = TrainedModel.of(run, str(values["device"]), calibrated, personal)
-    name, words = _model_name(calibrated, personal)
+    name, words = model_name(calibrated, personal)
     own = dataset in ("", trained.config.dataset) and dataset != FOLDERS
     images = _own(run, trained, values, changes) if own else _other(trained, dataset, changes)
     with threads(trained.config.threads):
@@ -156,13 +155,6 @@ def score_model(
     title = f"{trained.config.method} on {dataset or trained.config.dataset}"
     _write(run, scores, trained.images.classes, title)
     return scores
-
-
-def _model_name(calibrated: bool, personal: Path | None) -> tuple[str, str]:
-    """Return the model's name in those of files, and in words."""
-    if personal is not None:
-        return folder_name(personal.stem), f"the model in {personal.name}"
-    return ("calibrated", "the calibrated model") if calibrated else ("", "the global model")
 
 
 def _own(

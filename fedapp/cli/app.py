@@ -41,6 +41,7 @@ PANELS = {  # the groups of `fedapp --help`
         models.calibrate,
         models.classify,
         models.test,
+        models.export,
         analysis.traffic,
         analysis.features,
     ),

@@ -1,4 +1,4 @@
-"""The commands that make and use models of finished runs: personal, calibrated; classify, test.
+"""The commands that make models of finished runs (personal, calibrated), and use them.
 
 They work in this process, without Flower, so they need no federation, but the clients' data or what
 the run has asked their hosts for. Slow imports are inside the commands, so that `--help` is fast.
@@ -185,6 +185,34 @@ def test(
         _show_scores(run, scores)
     for file in (scores.file, scores.figure):
         print(f"wrote {printable(file)}", file=sys.stderr)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="New file: .pt2 for PyTorch, or .onnx.", show_default="RUN/model.pt2, replaced"
+        ),
+    ] = None,
+    calibrated: Calibrated = False,
+    personal: Personal = None,
+) -> None:
+    """Write the final global model of a run, or a client's own, as a program without fedapp.
+
+    A .pt2 file needs PyTorch alone. It takes images as bytes (n x side x side x channels),
+    normalises them, and gives the scores of all classes, as `fedapp classify` computes them.
+
+    Example: fedapp export runs/NAME model.pt2
+    """
+    check_run_directories(run)
+    from fedapp.analysis.classify import BATCH_NOTE
+    from fedapp.analysis.export import export_model
+
+    made = export_model(run, file, calibrated, personal)
+    if made.depends_on_batch:
+        print(f"note: {BATCH_NOTE}", file=sys.stderr)
+    print(f"wrote {printable(made.file)}", file=sys.stderr)
 
 
 def _show_scores(run: Path, scores: "ModelScores") -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.classify import Given, Guess, TrainedModel
+from fedapp.analysis.export import export_model
 from fedapp.analysis.model_scores import ModelScores, score_model
 from fedapp.analysis.personalise import personalise
 from fedapp.config.key_groups import field_name
@@ -162,6 +163,20 @@ class Run:
         """
         clear_data_cache()
         return score_model(self.path, dataset, by_key(keys), calibrated, _path(personal))
+
+    def export(
+        self,
+        file: str | Path | None = None,
+        calibrated: bool = False,
+        personal: str | Path | None = None,
+    ) -> Path:
+        """Write the final global model as a program that needs PyTorch alone; return its file.
+
+        It maps images uint8 [n, side, side, channels] to the scores of `classify`, [n, C]. `file`
+        ends in .pt2 or .onnx; None: RUN/model.pt2. Raises UserError as `model`, and if the file
+        exists, has another ending or cannot be written, or the packages for ONNX are missing.
+        """
+        return export_model(self.path, _path(file), calibrated, _path(personal)).file
 
     def personalise(
         self, export: str | Path | None = None, client: int | None = None, **keys: Any

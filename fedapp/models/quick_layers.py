@@ -27,7 +27,7 @@ def use_quick_layers(network: nn.Module) -> None:
 
 
 def use_plain_layers(network: nn.Module) -> None:
-    """Undo `use_quick_layers`: for comparisons with PyTorch's own layers."""
+    """Undo `use_quick_layers`: for programs of PyTorch's own layers, and comparisons with them."""
     for module in network.modules():
         if type(module) in _PLAIN:
             module.__class__ = _PLAIN[type(module)]

@@ -33,8 +33,8 @@ def check_global_model(method: str) -> None:
         kept = "train with keep-state=true, " if row.exchange.keeps else ""
         raise UserError(
             f"the clients of method '{method}' have models of their own: {kept}write them with "
-            "`fedapp personalise RUN --export FOLDER`, and use one with "
-            "`fedapp classify --personal` or `fedapp test --personal`"
+            "`fedapp personalise RUN --export FOLDER`, and use one with --personal of "
+            "`fedapp classify`, `fedapp test` or `fedapp export`"
         )
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "features": [NAME],
     "classify": [NAME, "x.png"],
     "test": [NAME],
+    "export": [NAME],
     "sweep": ["--app", str(ROOT), "--name", "x", "--vary", f"method={NAME}"],
     "papers": [NAME],
     "reproduce": ["fedntd", NAME],
