@@ -139,6 +139,7 @@ def _description(run: RunDirectory, trained: TrainedModel) -> str:
             "method": trained.config.method,
             "run": run.name,
             "fedapp": fedapp.__version__,
+            "torch": torch.__version__,
         }
     )
 

@@ -200,8 +200,8 @@ def export(
 ) -> None:
     """Write the final global model of a run, or a client's own, as a program without fedapp.
 
-    A .pt2 file needs PyTorch alone. It takes images as bytes (n x side x side x channels),
-    normalises them, and gives the scores of all classes, as `fedapp classify` computes them.
+    A .pt2 file needs PyTorch alone. It takes images as bytes and normalises
+    them; it gives the score of each class as `fedapp classify` computes it.
 
     Example: fedapp export runs/NAME model.pt2
     """

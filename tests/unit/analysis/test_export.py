@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from clients.training.local_training import LocalSettings
+from fedapp import __version__
 from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.analysis.personalise import personalise
 from fedapp.cli.app import app
@@ -170,7 +171,8 @@ def test_the_file_says_what_the_program_takes(trained, tmp_path):
     torch.export.load(trained.export(tmp_path / "new" / "m.pt2"), extra_files=texts)
     assert json.loads(texts["fedapp.json"]) == {
         "classes": [*"0123456789"], "side": 8, "channels": 1, "depends_on_batch": False,
-        "method": "fedavg", "run": "one", "fedapp": "0.1.0",
+        "method": "fedavg", "run": "one", "fedapp": __version__,
+        "torch": torch.__version__,
     }  # fmt: skip
 
 
