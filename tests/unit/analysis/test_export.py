@@ -33,7 +33,7 @@ from fedapp.models.heads import HEADS
 from fedapp.models.model import Model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.global_model import build_global_model
-from fedapp.runtime.personal_models import PersonalModelSlots
+from fedapp.runtime.heterogeneous_models import HeterogeneousSlots
 
 CPU = torch.device("cpu")
 SMALL = ImageFormat(("ant", "bee", "cat"), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4), 8, 3)
@@ -87,7 +87,7 @@ def of_client(run: Run, form: ImageFormat, file: Path) -> Path:
     config = parse_config(run.directory.config())
     parts = config, METHODS[config.method], form, CPU, LocalSettings(epochs=0)
     metadata = {**form.as_metadata(), "client": "0", "method": config.method}
-    tensors = stirred(PersonalModelSlots(*parts).to_load(0), form)
+    tensors = stirred(HeterogeneousSlots(*parts).to_load(0), form)
     file.write_bytes(safetensors_bytes(tensors, metadata))
     return file
 
