@@ -33,21 +33,23 @@ def noise(step: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 ATTACKS: dict[str, Attack] = {"sign-flip": sign_flip, "noise": noise}
 
 
+def flipped(batches: Batches, num_classes: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches with label C - 1 - y instead of y."""
+    for images, labels in batches:
+        yield images, num_classes - 1 - labels
+
+
 def wrongly_labelled(data: ClientData) -> ClientData:
     """Return a client's data with label C - 1 - y instead of y for all training examples.
 
     Its class counts are those of the wrong labels. The test split keeps its labels.
     """
-    last = len(data.class_counts) - 1
-
-    def flipped(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in batches:
-            yield images, last - labels
+    num_classes = len(data.class_counts)
 
     def epochs(source: Epochs) -> Epochs:
         def of_round(server_round: int) -> Callable[[], Batches]:
             epoch = source(server_round)
-            return lambda: flipped(epoch())
+            return lambda: flipped(epoch(), num_classes)
 
         return of_round
 
@@ -55,7 +57,7 @@ def wrongly_labelled(data: ClientData) -> ClientData:
         data,
         training=epochs(data.training),
         tuning=epochs(data.tuning),
-        examples=lambda server_round: flipped(data.examples(server_round)),
+        examples=lambda server_round: flipped(data.examples(server_round), num_classes),
         class_counts=data.class_counts.flip(0),
         all_counts=data.all_counts.flip(0),
     )

@@ -32,7 +32,7 @@ class FedALAClient(KeepingClient):
     """
 
     takes_regulariser = False
-    kept = "the client's last top layers"
+    kept = "the top of its model"
 
     def __init__(self, *args: Any, eta: float, part: float, layers: int, **kwargs: Any) -> None:
         """Prepare a client.

@@ -24,7 +24,7 @@ class FedDyn(StatefulFedAvg):
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Update h and return the corrected mean."""
-        share = self.alpha * len(self.report.results) / self.federation.num_clients
+        share = self.alpha * len(self.report.results) / self.federation.training_clients
         moved, h = {}, self.kept
         for name in self.trained:
             drift = mean[name].astype(np.float64) - received[name]

@@ -95,7 +95,7 @@ class FedExP(StatefulFedAvg):
         results = self.report.results
         weights = [weight_of(self.weights, result.examples) for result in results]
         squares = np.array([result.squared_distance for result in results])
-        square, clients = squared_norm(update), self.federation.num_clients
+        square, clients = squared_norm(update), self.federation.training_clients
         eta = self.step_rule(squares, np.array(weights), square, self.epsilon, clients)
         self.report.metrics["step_length"] = eta
         averages = self.averages and self.server_round > 1  # the first was initial, not trained

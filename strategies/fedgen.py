@@ -58,7 +58,7 @@ class FedGen(FedAvg):
     def before_rounds(self, grid: Grid, timeout: float) -> None:
         """Query the label counts; a client without a valid answer sends them with its upload."""
         super().before_rounds(grid, timeout)
-        missing = sorted(set(range(self.federation.num_clients)) - self._label_counts.keys())
+        missing = sorted(set(range(self.federation.training_clients)) - self._label_counts.keys())
         if not self.label_query or not missing:
             return
         clients_by_node = self.federation.by_node(missing)

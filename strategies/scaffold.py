@@ -28,7 +28,7 @@ class Scaffold(StatefulFedAvg):
 
     def use_means(self, means: dict[str, Arrays]) -> None:
         """Update c; the factor is M / N because other clients' control variates do not change."""
-        share = len(self.report.results) / self.federation.num_clients
+        share = len(self.report.results) / self.federation.training_clients
         self.kept = {
             name: self.kept.get(name, np.float32(0)) + np.float32(share) * mean
             for name, mean in means[CONTROL].items()

@@ -8,6 +8,7 @@ import random
 import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def federate(
         context.node_config.update(added)
     expected = {"configuration": config.fingerprint(), "head": process.head_hash()}
     federation = wait_for_nodes(grid, config.num_clients, expected, 5)
+    federation = replace(federation, newcomers=config.new_clients)
     key = state_key or uuid.uuid4().hex
     strategy = build_strategy(config, process, federation, key)
     history: list[dict[str, np.ndarray]] = []

@@ -85,7 +85,7 @@ def _gather(grid: Grid, run: ActiveRun) -> None:
     merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
     problems: dict[int, str] = {}
     for clients in tracked(
-        _groups(list(range(federation.num_clients)), merged), "statistics of clients"
+        _groups(list(range(federation.training_clients)), merged), "statistics of clients"
     ):
         answers = _answers(grid, federation, clients, model, config.round_timeout)
         for client in clients:

@@ -73,7 +73,7 @@ def features_of(run: RunDirectory) -> Features:
     last = rounds[-1]["round"] if rounds else 0
     by_client = {
         client: features
-        for client in tracked(range(config.num_clients), "reading clients' models")
+        for client in tracked(range(config.training_clients), "reading clients' models")
         if (features := _of_client(process, client, last, run.state_key())) is not None
     }
     if not by_client:

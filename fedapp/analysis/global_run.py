@@ -46,12 +46,14 @@ def client_after(
 ) -> LocalClient | None:
     """Return a client as it was after a round, with the state that it has kept under a key.
 
-    None if it should have a state and has none on this machine. With an empty key it needs none.
+    None if it should have a state and has none on this machine. With an empty key it needs none; a
+    client that never trains has none.
     Raises UserError if the state cannot be read.
     """
     memory = process.memory(client, state_key, server_round + 1)
     own = process.client(client, memory, extras, server_round)
     try:
-        return None if memory is not None and not own.stored_state else own
+        lacks = memory is not None and not own.stored_state
+        return None if lacks and client < process.config.training_clients else own
     except StateError as error:
         raise UserError(f"client {client}'s model cannot be read: {error}") from None

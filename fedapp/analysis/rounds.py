@@ -23,6 +23,7 @@ from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, view_of
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
+from fedapp.runtime.client_roles import attack, slow_down
 from fedapp.runtime.process import ProcessContext
 from fedapp.runtime.strategy import cohort_of
 from strategies.rounds.base import ClientStrategy
@@ -131,6 +132,7 @@ def _locals(
         erased = process.data.dropped_class(client, models.server_round)
         view = view_of(process)
         path += [stop_of(view, process)] if follow else []
+        path += path[-1:] * (int(process.config.local_epochs) + 1 - len(path))  # of a slow client
         present = _counts(process, client, models.server_round)
         yield Local(client, view, received, present, erased, path)
 
@@ -159,12 +161,16 @@ def _train(process: ProcessContext, client: int, models: RoundModels, path: list
         memory = process.memory(client, start.state_key, server_round, accepted)
         memory = memory and replace(memory, missing="error")  # a new state would give another model
         numpy_client = process.client(client, memory, start.extras, server_round)
+        slow_down(process.config, numpy_client, server_round)
         if path:
             see = partial(_see, process, path)
             epochs = numpy_client.settings.epochs
             numpy_client.data = watched(numpy_client.data, epochs, see)
         received = {name: np.asarray(start.arrays[name]) for name in numpy_client.shared}
-        numpy_client.work(received, server_round, models.lr)
+        update = numpy_client.work(received, server_round, models.lr)
+        malicious = process.attackers
+        if attack(process.config, malicious, numpy_client, received, update, server_round):
+            load(process, update.shared)
     except StateError as error:
         raise UserError(
             f"client {client} cannot train round {server_round} again: {error} (local models of "

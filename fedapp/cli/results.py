@@ -70,7 +70,8 @@ def _compare(
     from fedapp.results import comparison
     from fedapp.results.plots import curves as plots
 
-    compared = comparison.compare(opened, target=target)
+    groups = comparison.group_runs(opened)
+    compared = comparison.compare(opened, groups, target)
     if as_json:
         print(json.dumps(compared, indent=2))
     else:
@@ -85,7 +86,8 @@ def _compare(
     if latex is not None:
         from fedapp.core.files import write_named  # imports NumPy
 
-        write_named(latex, latex_table(compared["groups"]).encode(), "a file with a LaTeX table")
+        table = latex_table(compared["groups"], comparison.all_comparable(groups))
+        write_named(latex, table.encode(), "a file with a LaTeX table")
         print(f"wrote {latex.absolute()}", file=sys.stderr)
     if html is not None:
         from fedapp.results.comparison_page import write_comparison

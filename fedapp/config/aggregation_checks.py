@@ -14,6 +14,7 @@ from fedapp.models.backbones import BACKBONES
 from fedapp.models.model import ALL_BUT_NORMS
 from strategies.fedavg import FedAvg
 from strategies.fedavgm import FedAvgM
+from strategies.fednova import FedNova
 from strategies.fedopt import FedOpt
 from strategies.rounds.private import largest_noise
 from strategies.rounds.quantised import WHOLE
@@ -89,11 +90,18 @@ def check_attack(config: RunConfig, row: Method) -> None:
             f"run-config key 'attackers' is {config.attackers} but must be less than num-clients "
             f"- new-clients ({config.training_clients})"
         )
-    if config.attack != LABELS and not row.averages_models:
+    if config.attack == LABELS:
+        return
+    if row.exchange.sends == "nothing" or issubclass(row.server.kind, FedNova):
         raise UserError(
-            f"run-config key 'attack' is '{config.attack}', which changes a model that the server "
-            f"just averages, and method '{config.method}' sends or does something else "
-            f"({row.server.kind.__name__}): set it to '{LABELS}'"
+            f"run-config key 'attack' is '{config.attack}', which changes the model that a client "
+            f"sends, and clients of method '{config.method}' send none: set it to '{LABELS}'"
+        )
+    if config.secure_aggregation != "off":
+        raise UserError(
+            f"run-config key 'attack' is '{config.attack}', but who knows what all but one client "
+            "send can read that client's update in the sum that secure-aggregation opens: set "
+            f"attack to '{LABELS}', or secure-aggregation to 'off'"
         )
 
 

@@ -174,6 +174,7 @@ APPLIES: dict[str, Test] = {
     "analysis-clients": lambda config, _: bool(config.analyses),
     "checkpoint-keep": lambda config, _: config.checkpoint_every > 0,
     "robust-malicious": _with("aggregation", "krum", "multi-krum"),
+    "straggler-share": lambda config, _: config.straggler_epochs < int(config.local_epochs),
     "straggler-epochs": lambda config, _: config.straggler_share > 0,
     "attack": lambda config, _: config.attackers > 0,
     "attack-scale": lambda config, _: config.attackers > 0 and config.attack != LABELS,

@@ -90,7 +90,7 @@ def check_privacy(config: RunConfig) -> None:
         )
     if noise and config.dp_delta * config.training_clients >= 1:
         raise UserError(
-            f"dp-delta is {config.dp_delta:g} but must be below 1/num-clients = "
+            f"dp-delta is {config.dp_delta:g} but must be below 1/(num-clients - new-clients) = "
             f"{1 / config.training_clients:g}: otherwise a method that publishes one client's data "
             "fits"
         )

@@ -85,7 +85,8 @@ class Resources:
 
     def resolve_for(self, values: Mapping[str, Any]) -> "Resources":
         """Set automatic values for a run configuration, whose nodes host any client if they can."""
-        clients, share = int(values["num-clients"]), float(values["participation"])
+        clients = int(values["num-clients"]) - int(values.get("new-clients", 0))
+        share = float(values["participation"])
         return self.resolve(clients, share, bool(node_config(values)), str(values["device"]))
 
     def options(self) -> str:

@@ -249,6 +249,11 @@ def _comparable(one: Group, other: Group) -> bool:
     return len(images) == 1 and len({one.accuracy_of, other.accuracy_of} - {""}) <= 1
 
 
+def all_comparable(groups: Sequence[Group]) -> bool:
+    """Return whether the accuracies of all groups are of the same images and kind of model."""
+    return all(_comparable(one, other) for one, other in combinations(groups, 2))
+
+
 def _group_row(name: str, group: Group) -> dict[str, Any]:
     final = group.by_seed("accuracy_final")
     row = {"group": name, "runs": len(group.runs), "accuracy_of": group.accuracy_of}

@@ -14,16 +14,20 @@ _SPECIAL = str.maketrans(
 )
 
 
-def latex_table(groups: Sequence[Mapping[str, Any]]) -> str:
+def latex_table(groups: Sequence[Mapping[str, Any]], comparable: bool = True) -> str:
     """Return a tabular of the "groups" of `comparison.compare`; it needs the package booktabs.
 
-    A column in which no group has a number is left out.
+    A column in which no group has a number is left out. Nothing is bold without `comparable`: the
+    accuracies are not of the same images or kind of model.
     """
     keys = [key for key in ACCURACIES if any(row[key] is not None for row in groups)]
-    best = {key: max(round(row[key], 4) for row in groups if row[key] is not None) for key in keys}
-    heads = ["group", "seeds", *(ACCURACIES[key] for key in keys)]
+    best = {key: max(_shown(row[key]) for row in groups) for key in keys if comparable}
+    models = ["accuracy_of"] if len({row["accuracy_of"] for row in groups}) > 1 else []
+    heads = ["group", *(name.replace("_", " ") for name in models), "seeds"]
+    heads += [ACCURACIES[key] for key in keys]
     lines = [
-        [_text(row["group"]), str(len(row["seeds"])), *(_cell(row, key, best[key]) for key in keys)]
+        [_text(row[name]) for name in ("group", *models)]
+        + [str(len(row["seeds"])), *(_cell(row, key, best.get(key)) for key in keys)]
         for row in groups
     ]
     body = [" & ".join(cells) + r" \\" for cells in (heads, *lines)]
@@ -36,12 +40,17 @@ def latex_table(groups: Sequence[Mapping[str, Any]]) -> str:
     ])  # fmt: skip
 
 
-def _cell(row: Mapping[str, Any], key: str, best: float) -> str:
+def _shown(fraction: float | None) -> float:
+    """Return the percentage that the table shows for a fraction; -1 for None."""
+    return -1.0 if fraction is None else float(f"{100 * fraction:.2f}")
+
+
+def _cell(row: Mapping[str, Any], key: str, best: float | None) -> str:
     """Return "81.23 $\\pm$ 0.45", the mean in bold if no other group's is larger; "--" if none."""
     if row[key] is None:
         return "--"
     mean, std = f"{100 * row[key]:.2f}", row[f"{key}_std"]
-    shown = rf"\textbf{{{mean}}}" if round(row[key], 4) == best else mean
+    shown = rf"\textbf{{{mean}}}" if _shown(row[key]) == best else mean
     return shown if std is None else rf"{shown} $\pm$ {100 * std:.2f}"
 
 

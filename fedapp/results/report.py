@@ -7,6 +7,7 @@ out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -97,7 +98,10 @@ def report_html(run: RunDirectory) -> str:
             page.side_by_side(
                 page.section("Accuracy of each class", sections.classes(rows, class_names)),
                 page.section("Data of the clients", sections.labels(partition)),
-                page.section("Accuracy of the clients", sections.clients(run.client_scores())),
+                page.section(
+                    "Accuracy of the clients",
+                    sections.clients(run.client_scores(), _training_clients(config)),
+                ),
                 page.section("Failures", sections.failures(rows)),
             ),
             page.section("Further metrics", _metric_curves(rows)),
@@ -221,6 +225,11 @@ def _number(value: float) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _training_clients(config: Mapping[str, Any]) -> float:
+    """Return the number of clients that may train; without limit in runs of earlier versions."""
+    return config["num-clients"] - config["new-clients"] if "new-clients" in config else math.inf
 
 
 def _configuration(config: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:

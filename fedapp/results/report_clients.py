@@ -53,9 +53,13 @@ def labels(partition: Mapping[str, Any]) -> str:
     return page.paragraph(description) + drawn
 
 
-def clients(scores: Mapping[str, Any]) -> str:
-    """Draw the distribution of the clients' newest accuracies, each on its own test images."""
-    known = [each["accuracy"] for each in scores.get("clients", {}).values() if each["examples"]]
+def clients(scores: Mapping[str, Any], training: float = np.inf) -> str:
+    """Draw the distribution of the clients' newest accuracies, each on its own test images.
+
+    Clients whose number is not below `training` never train and are left out.
+    """
+    tested = scores.get("clients", {}).items()
+    known = [each["accuracy"] for c, each in tested if each["examples"] and int(c) < training]
     if not known:
         return ""
     low, middle, high = (float(q) for q in np.quantile(known, [0, 0.5, 1]))

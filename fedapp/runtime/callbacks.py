@@ -21,7 +21,6 @@ from fedapp.results.plots.rendering import png
 from fedapp.results.report import write_report
 from fedapp.results.trackers import Tracker
 from fedapp.runtime.callback import ActiveRun, Callback
-from fedapp.runtime.client_roles import attackers
 from fedapp.runtime.evaluation import Evaluation, evaluate_classes
 from strategies.rounds.interruption import uninterrupted
 from strategies.rounds.records import PRIVATE
@@ -131,7 +130,7 @@ class Console(Callback):
                 f"{' and '.join(words)}: of the tests of every {config.eval_every} rounds only, "
                 "and smaller than with eval-every=1"
             )
-        if malicious := sorted(attackers(config)):
+        if malicious := sorted(process.attackers):
             numbers = ", ".join(map(str, malicious))
             log.warning(f"clients that are malicious, to test the run: {numbers} ({config.attack})")
         if process.keeps:

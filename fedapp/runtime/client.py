@@ -19,9 +19,10 @@ from clients.state.memory import Memory
 from clients.state.store import StateError
 from clients.training.local_training import LossDiverged
 from clients.training.objective import NotScalarError
+from clients.update import Update
 from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
 from fedapp.core.extension_files import own_mistake
-from fedapp.runtime.client_roles import attack
+from fedapp.runtime.client_roles import attack, slow_down
 from fedapp.runtime.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
 from fedapp.runtime.node_reply import NodeReply, Privacy, privacy_of
 from fedapp.runtime.process import ProcessContext, open_process
@@ -68,10 +69,7 @@ def train(message: Message, context: Context) -> Message:
             memory = _memory(process, task, client, task.server_round, context)
             with memory.state.locked() if memory else nullcontext():
                 numpy_client = process.client(client, memory, extras, task.server_round)
-                update = numpy_client.work(
-                    _ordered(received, numpy_client), task.server_round, task.lr
-                )
-                attack(process.config, numpy_client, received, update, task.server_round)
+                update = _trained(process, task, numpy_client, _ordered(received, numpy_client))
                 node_reply.add_update(numpy_client, update)
         except Exception as error:
             examples = len(process.data.partition.train[client])
@@ -112,6 +110,14 @@ def evaluate(message: Message, context: Context) -> Message:
     if rows:
         content[REPORT] = MetricRecord({name: [row[name] for row in rows] for name in rows[0]})
     return Message(content, reply_to=message)
+
+
+def _trained(process: ProcessContext, task: Task, client: LocalClient, received: Arrays) -> Update:
+    """Return the update of a client, which may be slow or malicious."""
+    slow_down(process.config, client, task.server_round)
+    update = client.work(received, task.server_round, task.lr)
+    attack(process.config, process.attackers, client, received, update, task.server_round)
+    return update
 
 
 def _hide(

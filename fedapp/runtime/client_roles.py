@@ -1,15 +1,18 @@
 """Which clients of a test federation are slow in a round, and which are malicious.
 
 Real federations have both. Here they are drawn from the run's seed, so that methods and rules are
-compared on the same clients, with the same bits in a simulation and on real hosts.
+compared on the same clients, with the same bits in a simulation and on real hosts. New clients, the
+last ones, need no drawing: `RunConfig.training_clients` is the number of the others.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from clients.attacks import ATTACKS, LABELS
 from clients.base import LocalClient
+from clients.training.arrays import squared_distance
 from clients.update import Update
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
@@ -29,6 +32,13 @@ def local_epochs(config: RunConfig, client: int, server_round: int) -> int:
     return int(rng.integers(config.straggler_epochs, most + 1)) if slow else most
 
 
+def slow_down(config: RunConfig, client: LocalClient, server_round: int) -> None:
+    """Let a slow client train fewer epochs in this round; its tests keep all epochs."""
+    epochs = local_epochs(config, client.client, server_round)
+    if epochs < client.settings.epochs:
+        client.settings = replace(client.settings, epochs=epochs)
+
+
 def mean_epochs(config: RunConfig) -> float:
     """Return the expected number of epochs of a client in a round."""
     most, fewest = int(config.local_epochs), config.straggler_epochs
@@ -42,24 +52,26 @@ def attackers(config: RunConfig) -> frozenset[int]:
     return frozenset(chosen.tolist())
 
 
-def mislabelled(config: RunConfig) -> frozenset[int]:
-    """Return the clients that train on wrong labels."""
-    return attackers(config) if config.attack == LABELS else frozenset()
-
-
 def attack(
     config: RunConfig,
+    malicious: frozenset[int],
     client: LocalClient,
     received: Mapping[str, np.ndarray],
     update: Update,
     server_round: int,
-) -> None:
-    """Replace the trained tensors in the update of a malicious client; buffers stay."""
-    if config.attack == LABELS or client.client not in attackers(config):
-        return
+) -> bool:
+    """Replace the trained tensors in the update of a malicious client; buffers and groups stay.
+
+    Returns False, with nothing replaced, for an honest client, and for one with wrong labels.
+    """
+    if config.attack == LABELS or client.client not in malicious:
+        return False
     rng = numpy_rng(config.seed, Stream.ATTACK, server_round, client.client)
     change = ATTACKS[config.attack]
     for name in client.trained:
         step = update.shared[name] - received[name]
         sent = received[name] + np.float32(config.attack_scale) * change(step, rng)
         update.shared[name] = sent.astype(step.dtype)
+    distances = (squared_distance(update.shared[n], received[n]) for n in client.trained)
+    update.squared_distance = sum(distances)
+    return True

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from clients.attacks import wrongly_labelled
+from clients.attacks import flipped, wrongly_labelled
 from clients.training.local_training import Batches
 from clients.training.model_slot import ClientData
 from fedapp.core.errors import UserError
@@ -100,7 +100,9 @@ class FederatedData:
         Where BatchNorm normalises by the batch, its classes are thus mixed in every batch.
         """
         self._check_pair(client, len(self.partition.train[client]))
-        return self._as_tested("train", self.partition.train[client])
+        batches = self._as_tested("train", self.partition.train[client])
+        wrong = client in self.settings.mislabelled
+        return flipped(batches, self.dataset.num_classes) if wrong else batches
 
     def test_batches(self, members: np.ndarray | None = None) -> Batches:
         """Return batches of the global test set, or of its `members`, on the device."""

@@ -54,7 +54,8 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
             "the cost of a run cannot be estimated here; the configuration itself is valid"
         )
     cohort = cohort_size(config.training_clients, config.participation)
-    images = round(sum(sizes) / len(sizes) * cohort * mean_epochs(config))
+    training = sizes[: config.training_clients]
+    images = round(sum(training) / len(training) * cohort * mean_epochs(config))
     speed = _training_speed(process, max(range(len(sizes)), key=sizes.__getitem__))
     test = _test_seconds(process) / config.eval_every
     per_round = images / (speed * min(workers, cohort)) + test

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import fedapp
+from clients.attacks import LABELS
 from clients.base import LocalClient
 from clients.state.memory import Memory
 from clients.state.store import ClientState
@@ -30,7 +31,7 @@ from fedapp.methods.table import find_method, kept_by_clients
 from fedapp.models.backbones import needs_two, normalises_by_batch
 from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import Model, shared_tensors
-from fedapp.runtime.client_roles import local_epochs, mislabelled
+from fedapp.runtime.client_roles import attackers
 from fedapp.runtime.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.fine_tuning import tuning_of
 from fedapp.runtime.global_model import build_global_model
@@ -90,6 +91,11 @@ class ProcessContext:
     def initial_hash(self) -> str:
         """A hash of the initial model's file, as of its first use; "none" without a file."""
         return digest(self.initial)
+
+    @cached_property
+    def attackers(self) -> frozenset[int]:
+        """The malicious clients."""
+        return attackers(self.config)
 
     @property
     def files_text(self) -> str:
@@ -160,14 +166,11 @@ class ProcessContext:
     ) -> LocalClient:
         """Return the NumPyClient of one client for a round, with its state and received extras."""
         data = self.data.client(client, server_round)
-        numpy_client = self.method.client.kind(
+        return self.method.client.kind(
             self.slot_of(client), client, data,
             replace(self.objective, class_counts=data.class_counts),
             memory, extras, **self._options, **self.method.client.parts(self.setup),
         )  # fmt: skip
-        epochs = local_epochs(self.config, client, server_round)
-        numpy_client.settings = replace(self.settings, epochs=epochs)
-        return numpy_client
 
     def memory(
         self,
@@ -238,7 +241,7 @@ def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> Batch
         test_size=int(config.test_batch_size) if own_statistics else 0,
         dropped_every=config.stochastic_every,
         dropped_from=config.stochastic_from,
-        mislabelled=mislabelled(config),
+        mislabelled=attackers(config) if config.attack == LABELS else frozenset(),
         batchnorm_model=config.model if needs_pairs else "",
     )
 

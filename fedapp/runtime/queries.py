@@ -51,7 +51,7 @@ def labels(message: Message, context: Context) -> Message:
     check_masked(context.node_config, False)
     process = open_process(context.run_config, context.node_config)
     clients: Any = message.content.config_records[TASK]["clients"]
-    counts, _, _ = process.data.class_counts()
+    counts = {client: process.data.client(client).all_counts.cpu().numpy() for client in clients}
     uploads = pack_uploads({client: {COUNTS: counts[client]} for client in clients})
     return Message(RecordDict({UPLOADS: uploads}), reply_to=message)
 

@@ -87,7 +87,8 @@ def _federation(grid: Grid, recorder: Recorder) -> Federation:
     """Wait for the nodes; return the clients that each of them hosts."""
     config, expected = recorder.config, shared_properties(recorder.process)
     federation = wait_for_nodes(grid, config.num_clients, expected, config.round_timeout)
-    return replace(federation, architectures=_architectures(config))
+    newcomers = config.new_clients
+    return replace(federation, architectures=_architectures(config), newcomers=newcomers)
 
 
 def _forget_secrets(grid: Grid, federation: Federation) -> None:

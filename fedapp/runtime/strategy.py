@@ -22,7 +22,6 @@ def build_strategy(
 ) -> ClientStrategy:
     """Build the method's strategy; its clients store their states under `state_key`."""
     values = config.flat()
-    federation.newcomers = config.new_clients
     return process.method.server.kind(
         federation,
         cohort=_cohorts(config),

@@ -67,7 +67,10 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "accuracy_best": best.get("accuracy"),
         "best_round": best.get("round"),
         "status": status,
-        "reason": reason or (_CHANCE if chance else _incomplete(evaluated) if ok else ""),
+        "reason": reason
+        or (
+            _CHANCE if chance else _incomplete(evaluated, run.config.training_clients) if ok else ""
+        ),
         "at_chance": chance,
         "seconds": seconds,
         "seconds_total": seconds + _overhead(run, rows),
@@ -92,12 +95,12 @@ def _at_chance(process: ProcessContext, evaluated: list[dict[str, Any]]) -> bool
     return is_global and bool(evaluated) and at_chance(evaluated[-1]["accuracy"], labels)
 
 
-def _incomplete(evaluated: list[dict[str, Any]]) -> str:
-    """Return a sentence if the final accuracy is not of all clients."""
+def _incomplete(evaluated: list[dict[str, Any]], training: int) -> str:
+    """Return a sentence if the final accuracy is not of all clients that may train."""
     last = evaluated[-1] if evaluated else {}
-    if not last.get("unevaluated"):
+    lacking = sum(client < training for client in last.get("unevaluated", []))
+    if not lacking:
         return ""
-    lacking = len(last["unevaluated"])
     every = lacking + last.get("client_count", 0)
     return f"the final accuracy is that of {every - lacking} of {every} clients"
 

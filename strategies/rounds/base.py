@@ -236,7 +236,7 @@ class ClientStrategy(RoundLoop):
             self.report.evaluation_failures += failures_of(task.clients, LATE_REASON, LATE)
         self.report.sort(self.federation.place)
         self.report.scores, self.report.unevaluated = rows, sorted(expected - rows.keys())
-        summary = summarise_clients(rows, self.federation.num_clients)
+        summary = summarise_clients(rows, self.federation.training_clients)
         return MetricRecord(summary) if summary else None
 
     def summary(self) -> None:

@@ -33,7 +33,7 @@ class Federation:
     _connected: frozenset[int] = frozenset()  # nodes, at the start of a training or evaluation
 
     @property
-    def num_clients(self) -> int:
+    def training_clients(self) -> int:
         """The number of clients that may train: those from 0 to this number - 1."""
         return len(self.node_of) - self.newcomers
 

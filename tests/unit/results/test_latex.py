@@ -3,17 +3,17 @@
 from fedapp.results.latex import latex_table
 
 
-def group(name, final, std=None, seeds=(0, 1), last10=None, best=0.9):
+def group(name, final, std=None, seeds=(0, 1), last10=None, best=0.9, of="one model"):
     return {
-        "group": name, "seeds": list(seeds),
+        "group": name, "accuracy_of": of, "seeds": list(seeds),
         "accuracy_final": final, "accuracy_final_std": std,
         "accuracy_last10": last10, "accuracy_last10_std": None,
         "accuracy_best": best, "accuracy_best_std": None,
     }  # fmt: skip
 
 
-def rows(*groups):
-    lines = latex_table(groups).splitlines()
+def rows(*groups, comparable=True):
+    lines = latex_table(groups, comparable).splitlines()
     assert lines[1].startswith(r"\begin{tabular}{")
     assert lines[-1] == r"\end{tabular}"
     return [line for line in lines if line.endswith(r"\\")]
@@ -26,6 +26,14 @@ def test_the_best_mean_of_each_column_is_bold():
         r"feddr+ & 2 & \textbf{81.23} $\pm$ 0.45 & 90.00 \\",
         r"fedavg & 2 & 80.00 $\pm$ 1.00 & \textbf{95.00} \\",
     ]
+
+
+def test_accuracies_of_different_things_are_named_and_not_bold():
+    pair = group("fedavg", 0.5, of="the global model"), group("local", 0.9, of="personal models")
+    heads, one, other = rows(*pair, comparable=False)
+    assert heads == r"group & accuracy of & seeds & final & best \\"
+    assert one == r"fedavg & the global model & 2 & 50.00 & 90.00 \\"
+    assert "textbf" not in other
 
 
 def test_means_that_read_equal_are_both_bold():

@@ -1,19 +1,22 @@
 """Slow and malicious clients: how many epochs they train, and what they send."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Message
-from in_process import assert_same, differ, federate, settings, work
+from in_process import assert_same, differ, federate, settings, train_one, work
 
 from clients.attacks import wrongly_labelled
+from clients.base import LocalClient
 from clients.update import Update
 from fedapp.config.effect import without_effect
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime.client_roles import attack, attackers, local_epochs, mean_epochs
+from fedapp.results import measures_file
+from fedapp.runtime.client_roles import attack, attackers, local_epochs, mean_epochs, slow_down
 from fedapp.runtime.process import ProcessContext
 from strategies.rounds.records import UPLOADS, from_array_record
 
@@ -76,9 +79,59 @@ def test_slow_clients_take_fewer_steps_with_the_same_bits_on_any_number_of_nodes
     assert_same(final, federate(run, nodes=10, seed=3)[0])
 
 
+@pytest.mark.parametrize("method", ["pfedme", "ditto", "apfl", "fedrep", "fedkd", "centralised"])
+def test_clients_with_loops_of_their_own_are_slow_in_training_only(method, monkeypatch):
+    run = settings(method=method, local_epochs=3, straggler_share=1.0, participation=1.0)
+    seen: dict[str, set[int]] = {"work": set(), "evaluate": set()}
+    for name in seen:
+        original = getattr(LocalClient, name)
+
+        def watched(self, *args, name=name, original=original):
+            seen[name].add(self.settings.epochs)
+            return original(self, *args)
+
+        monkeypatch.setattr(LocalClient, name, watched)
+    some, (_, strategy, _) = parse_config({**run, "client-eval-every": 1}), federate(run)
+    drawn = {local_epochs(some, c, r) for c in range(some.num_clients) for r in (1, 2)}
+    assert seen["work"] == drawn
+    assert seen["evaluate"] <= {3}
+    if method == "pfedme":
+        for result in strategy.report.results:
+            batches = -(-result.examples // 50)
+            epochs = local_epochs(some, result.client, 2)
+            assert result.steps == batches * epochs * run["pfedme-steps"]
+
+
+def test_a_client_class_may_have_settings_of_its_own(monkeypatch):
+    process = ProcessContext(parse_config({**RUN, "straggler-share": 1.0, "local-epochs": 3}))
+    client = process.client(0, server_round=1)
+    client.settings = replace(client.settings, momentum=0.25, epochs=1)
+    slow_down(process.config, client, 1)
+    assert (client.settings.momentum, client.settings.epochs) == (0.25, 1)
+
+
+def test_measures_follow_slow_and_malicious_clients_as_they_were_in_the_run(tmp_path):
+    run = train_one(
+        tmp_path, num_rounds=1, partition="iid", local_epochs=3, straggler_share=1.0, attackers=1,
+        analyses="local-training drift", checkpoint_every=0,
+    )  # fmt: skip
+    found = measures_file.read(run)[0]["measures"]
+    local, drift = found["local-training"], found["drift"]
+    some = parse_config(run.config())
+    epochs = [local_epochs(some, client, 1) for client in range(4)]
+    assert len(set(epochs)) > 1
+    assert [each["client"] for each in local["clients"]] == [0, 1, 2, 3]
+    for each, count in zip(local["clients"], epochs, strict=True):
+        assert {each[f"test_{e}"] for e in range(count, 4)} == {each["test_3"]}
+    accuracy = run.rounds()[-1]["accuracy"]
+    assert local["model"]["mean_3"] == pytest.approx(accuracy, abs=0.01)
+    assert drift
+
+
 def test_slow_clients_cannot_train_more_epochs_than_the_others():
     with pytest.raises(UserError, match="'straggler-epochs' is 3 but must be at most local-epochs"):
         config(straggler_share=0.5, straggler_epochs=3, local_epochs=2)
+    assert "straggler-share has" in without_effect(["straggler-share"], config(local_epochs=1))
     assert "straggler-epochs has no effect" in without_effect(["straggler-epochs"], config())
 
 
@@ -114,7 +167,7 @@ def test_an_attacker_sends_noise_as_large_as_its_update():
     for server_round in (1, 2):
         shared = {"large": received["large"] + step, "count": np.full(3, 7, np.float32)}
         update = Update(shared, None, 10)
-        attack(some, bad, received, update, server_round)
+        assert attack(some, attackers(some), bad, received, update, server_round)
         rounds.append(update.shared["large"] - received["large"])
         np.testing.assert_array_equal(update.shared["count"], 7)  # a buffer
         assert update.shared["large"].dtype == np.float32
@@ -136,6 +189,8 @@ def test_an_attacker_trains_on_labels_in_reverse_order():
                 assert torch.equal(images, same)
                 assert torch.equal(labels, 9 - right if bad else right)
         counts = torch.bincount(torch.cat([y for _, y in ours.examples(1)]), minlength=10)
+        own = torch.cat([y for _, y in process.data.own_images(client)])
+        assert torch.equal(counts, torch.bincount(own, minlength=10))
         assert torch.equal(counts, ours.class_counts.long())
         assert torch.equal(counts, ours.all_counts.long())
         test, tested = (torch.cat([y for _, y in d.test()]) for d in (ours, true))
@@ -179,6 +234,7 @@ def test_a_median_withstands_what_ruins_the_mean():
         ({"attackers": 10}, "'attackers' is 10 but must be less than num-clients"),
         ({"attackers": 1, "method": "fedproto"}, "set it to 'label-flip'"),
         ({"attackers": 1, "method": "fednova"}, "set it to 'label-flip'"),
+        ({"attackers": 9, "secure-aggregation": "pairwise"}, "can read that client's update"),
         ({"attackers": 1, "attack": "backdoor"}, "attack"),
     ],
 )
@@ -192,7 +248,10 @@ def test_every_kind_of_method_trains_with_wrong_labels(method):
     run = settings(method=method, attackers=2, attack="label-flip", participation=1.0)
     process = ProcessContext(parse_config(run))
     assert np.isfinite(work(process.client(0)).training.loss)
-    assert len(federate(run)[1].report.results) == 10
+    attacked, honest = federate(run)[1].report, federate({**run, "attackers": 0})[1].report
+    losses = [[result.loss for result in report.results] for report in (attacked, honest)]
+    assert len(losses[0]) == 10
+    assert losses[0] != losses[1]
 
 
 def test_keys_of_attacks_have_an_effect_only_with_attackers():

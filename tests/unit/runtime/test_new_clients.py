@@ -15,6 +15,7 @@ from fedapp.results.report import report_html
 from fedapp.results.run_directory import RunDirectory
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.client_evaluation import summarise_clients
+from strategies.scaffold import CONTROL, Scaffold
 
 RUN = settings(method="fedavg", participation=1.0, new_clients=3, client_eval_every=1)
 
@@ -74,8 +75,39 @@ def test_a_run_and_its_personal_models_report_new_clients(tmp_path):
 def test_a_server_counts_the_clients_that_train(method):
     run = {**RUN, "method": method, "num-rounds": 2}
     _, strategy, _ = federate(run)
-    assert strategy.federation.num_clients == 7
-    assert len(strategy.report.results) == 7
+    assert strategy.federation.training_clients == 7
+    losses = [result.loss for result in strategy.report.results]
+    assert len(losses) == 7
+    all_train = federate({**run, "new-clients": 0})[1].report.results
+    assert losses != [result.loss for result in all_train[:7]]
+
+
+def test_scaffold_divides_by_the_clients_that_train(monkeypatch):
+    """With all of them in its first round, c is the mean of their changes."""
+    seen: list[dict[str, np.ndarray]] = []
+    original = Scaffold.use_means
+
+    def use_means(self, means):
+        seen.append(means[CONTROL])
+        original(self, means)
+
+    monkeypatch.setattr(Scaffold, "use_means", use_means)
+    _, strategy, _ = federate({**RUN, "method": "scaffold", "num-rounds": 1})
+    for name, array in strategy.kept.items():
+        np.testing.assert_array_equal(array, seen[0][name])
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedper"])
+def test_new_clients_of_methods_that_keep_models_are_tested_afterwards_too(method, tmp_path):
+    values = {**RUN, "method": method, "output-dir": str(tmp_path), "run-name": "run"}
+    values |= {"state-dir": str(tmp_path / "states"), "keep-state": True}
+    server_app.run(InProcessGrid(values), values, "", 0.0)
+    summary = RunDirectory.load(tmp_path / "run").summary()
+    again = personalise(tmp_path / "run", {})
+    assert again["client_new_count"] == 3
+    for name in ("client_accuracy_mean", "client_new_accuracy_mean"):
+        assert again[name] == summary[name]
+    assert list(personalise(tmp_path / "run", {}, client=9)["clients"]) == [9]
 
 
 def test_new_clients_do_not_hide_the_others_in_the_privacy_budget():

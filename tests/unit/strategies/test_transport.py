@@ -221,7 +221,7 @@ def test_a_spare_node_that_does_not_answer_delays_nothing():
 
     started = time.monotonic()
     federation = wait_for_nodes(Spare(), 10, {}, 30)
-    assert federation.num_clients == 10
+    assert federation.training_clients == 10
     assert time.monotonic() - started < 15
 
 
