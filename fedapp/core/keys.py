@@ -24,7 +24,8 @@ def must_be(error: ErrorDetails) -> str:
     """Return what a refused value must be, for a sentence: "greater than 0"."""
     if (limit := error.get("ctx", {}).get("le")) is not None:
         return f"less than or equal to {limit:g}"  # pydantic prints all digits of 1e30
-    return error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    must = error["msg"].removeprefix("Input should be ")
+    return must.replace("a valid integer", "an integer", 1).replace("a valid ", "a ", 1)
 
 
 @dataclass(frozen=True)

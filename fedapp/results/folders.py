@@ -34,7 +34,9 @@ def existing(path: str | Path) -> Path:
     """
     folder = expanded(path, "the run directory").resolve()
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give the path of a run directory.")
+        usual = Path("runs") / path
+        hint = f"; did you mean {usual}?" if (usual / "config.toml").is_file() else "."
+        raise UserError(f"{folder} is not a folder; give the path of a run directory{hint}")
     if not (folder / "config.toml").is_file():
         inside = any(folder.glob("*/config.toml"))
         hint = f"; to name each run in it, write {folder}/*/" if inside else ""

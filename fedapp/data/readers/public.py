@@ -43,6 +43,8 @@ class PublicFiles:
         paths, folder = locate(root, self.file_format), self.file_format.folder
         if not paths:
             note = f" (there is no {root})" if data_dir and not root.exists() else ""
+            if (root / "train").is_dir():
+                note = f" (for the class folders in {root / 'train'} set dataset='images')"
             raise UserError(
                 f"dataset '{self.name}' is not in {root / folder}{note}; set data-dir to the "
                 f"folder that holds {folder}, {self._other_way()}"
@@ -73,8 +75,10 @@ class PublicFiles:
                 )
                 shutil.rmtree(scratch, ignore_errors=True)
             except Exception as error:  # network, disk and checksum errors of many types
+                reason = " ".join(str(error).split())
                 raise UserError(
-                    f"could not download dataset '{self.name}' to {root}: {error}"
+                    f"could not download dataset '{self.name}' to {root}: {reason}; without a "
+                    f"network copy its folder {folder} there, or name its place as data-dir"
                 ) from error
 
     def _decode(self, paths: dict[str, Path]) -> Arrays:

@@ -47,3 +47,20 @@ def test_a_copy_that_comes_after_a_failed_download_is_used(tmp_path, monkeypatch
     write_cifar(tmp_path)
     for download in (False, True):
         assert load_dataset("cifar10", str(tmp_path), download=download).num_classes == 10
+
+
+def test_a_failed_download_is_one_line_that_says_what_else_to_do(tmp_path, monkeypatch):
+    def failing(folder: str, download: bool) -> None:
+        raise RuntimeError("Error downloading a:\nTried https://b, got:\nno network\n")
+
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", failing)
+    words = "a: Tried https://b, got: no network; without a network copy its folder cifar-10-batch"
+    with pytest.raises(UserError, match=words) as refused:
+        load_dataset("cifar10", str(tmp_path), download=True)
+    assert "\n" not in str(refused.value)
+
+
+def test_class_folders_are_named_as_the_data_set_that_reads_them(tmp_path):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"\(for the class folders in .*train set dataset='images'"):
+        load_dataset("cifar10", str(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 
 from clients.state.store import client_folder
 from fedapp.core.errors import UserError
-from fedapp.results.folders import LOCK, lock_run
+from fedapp.results.folders import LOCK, existing, lock_run
 from fedapp.results.run_directory import RunDirectory
 
 CONFIG = {"method": "fedavg", "dataset": "digits", "lr": 0.05}
@@ -143,3 +143,13 @@ def test_a_taken_name_says_whether_its_run_can_go_on(run, tmp_path, name, conten
     (run.path / name).write_text(content)
     with pytest.raises(UserError, match=f"choose another run-name.*{words}"):
         RunDirectory.create(tmp_path, "one", CONFIG)
+
+
+def test_a_name_without_its_folder_is_answered_with_the_path(run, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "runs").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(UserError, match=r"is not a folder; .*; did you mean runs/one\?$"):
+        existing("one")
+    with pytest.raises(UserError, match=r"is not a folder; give the path of a run directory\.$"):
+        existing("two")
