@@ -7,6 +7,7 @@ names one of each. `Step` has everything that a loss needs of a batch; the formu
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ class LossOptions:
     margin: float = 1.0  # of "calibrated-ce"
     absent: float = 0.5  # factor of the logits of classes that a client lacks in "restricted-ce"
     decorr_authors: bool = True  # whether "decorr" has the scale of its authors' code
+    arguments: tuple[tuple[str, str, Any], ...] = ()  # base loss, its own argument, the value
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Step:
     images: Tensor = _ABSENT  # [B, channels, H, W], normalised and augmented
 
 
-LossFunction = Callable[[Step], Tensor]
+LossFunction = Callable[..., Tensor]  # of a Step, and of the arguments that a row names
 
 BASE_LOSSES: dict[str, LossFunction] = {
     "ce": lambda step: losses.cross_entropy(step.logits, step.labels),
@@ -182,7 +184,8 @@ class Objective:
 
     def base_loss(self, step: Step) -> Tensor:
         """Return the base loss alone, without its weight."""
-        return BASE_LOSSES[self.base](step)
+        own = {name: value for loss, name, value in self.options.arguments if loss == self.base}
+        return BASE_LOSSES[self.base](step, **own)
 
     def regularisation(self, step: Step) -> Tensor:
         """Return the regulariser alone, without its weight; ValueError if there is none."""

@@ -14,7 +14,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.extension_files import SOURCE, ExtensionFile, import_file, read_files
 from fedapp.core.plugins import extend, warn_left_out
 from fedapp.data.datasets import DATASETS, DatasetInfo
-from fedapp.methods.row import Method
+from fedapp.methods.row import LossSpec, Method
 from fedapp.methods.table import METHODS, method_keys
 from fedapp.models.backbones import BACKBONES, BackboneInfo
 
@@ -118,12 +118,16 @@ def _check_rows(before: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check_loss(kind: str, name: str, function: Callable[..., Any]) -> None:
-    """Raise UserError for a loss that cannot be called with one argument."""
+    """Raise UserError for a loss that cannot be called with a step and its rows' options."""
+    losses = [row.loss for row in METHODS.values() if isinstance(row.loss, LossSpec)]
+    named = [loss.options for loss in losses if kind == "loss" and loss.base == name]
     try:
-        inspect.signature(function).bind(None)
+        signature = inspect.signature(function)
+        signature.bind(None, **{argument: None for options in named for argument in options})
     except (TypeError, ValueError):
+        more = f", and what LossSpec('{name}', options=...) names" if kind == "loss" else ""
         raise UserError(
-            f"{SOURCE}: the {kind} '{name}' must take one argument, the `Step` of a batch"
+            f"{SOURCE}: the {kind} '{name}' must take one argument, the `Step` of a batch{more}"
         ) from None
 
 

@@ -66,6 +66,8 @@ def check_method(row: Method) -> None:
                 f"the defaults name the key '{kebab(name)}', which is never 'auto', so that they "
                 "would have no effect; name it in fixed instead"
             )
+    _check_loss(row)
+    _check_read(row)
     _check_class("client", row.client, LocalClient)
     _check_class("server", row.server, ClientStrategy)
     _check_fitting(row)
@@ -147,6 +149,36 @@ def _check_class(part: str, spec: ClientSpec | ServerSpec, base: type) -> None:
             raise UserError(
                 f"the {part} {kind.__name__} needs an argument '{name}'; name its key in the "
                 f"options, as {{'{name}': 'KEY'}}"
+            )
+
+
+def _check_loss(row: Method) -> None:
+    """Raise UserError if the options of a base loss are not its arguments."""
+    _, *needed = inspect.signature(BASE_LOSSES[row.loss.base]).parameters.values()
+    takes = [each.name for each in needed]
+    for name in row.loss.options:
+        if name not in takes:
+            raise UserError(
+                f"the options name an argument '{name}' of the loss '{row.loss.base}', which takes "
+                f"{', '.join(takes) or 'none but the step'}"
+            )
+    for each in needed:
+        if each.default is each.empty and each.name not in row.loss.options:
+            raise UserError(
+                f"the loss '{row.loss.base}' needs an argument '{each.name}'; name its key: "
+                f"LossSpec('{row.loss.base}', options={{'{each.name}': 'KEY'}})"
+            )
+
+
+def _check_read(row: Method) -> None:
+    """Raise UserError if nothing in a row reads a key that it adds."""
+    if row.client.parts is not no_parts or row.server.parts is not no_parts:
+        return  # they may read any key
+    for name in row.keys:
+        if name not in _named_keys(row):
+            raise UserError(
+                f"nothing reads the key '{name}': name it in the options of the loss, the client "
+                "or the server, as {'argument': '" + name + "'}"
             )
 
 

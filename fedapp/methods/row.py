@@ -104,6 +104,7 @@ class LossSpec:
     regulariser: str | None = None  # a name in clients.training.objective.REGULARISERS
     combine: str = BLEND  # how the two are combined: ADD, PERTURB or BLEND
     weight: str = "beta"  # key of the regulariser's weight
+    options: dict[str, str] = field(default_factory=dict)  # argument of the base loss -> key
 
 
 def no_parts(setup: MethodSetup) -> dict[str, Any]:
@@ -196,9 +197,9 @@ class Method:
         return sends and issubclass(kind, FedAvg) and kind.rounds_updates
 
     def named_keys(self) -> list[str]:
-        """Return the keys that set up its head, client and server, and the style of other heads."""
-        options = (self.head.options, self.client.options, self.server.options)
-        keys = [key for option in options for key in option.values()]
+        """Return the keys of its head, loss, client and server, and of the style of other heads."""
+        parts = (self.head, self.loss, self.client, self.server)
+        keys = [key for part in parts for key in part.options.values()]
         style = self.heterogeneous.style_key if self.heterogeneous is not None else ""
         return keys + [key for key in (self.head.scale_key, style) if key]
 
@@ -220,7 +221,12 @@ class Method:
         + (1 - beta) * regulariser (FedDr+ table 2). A row's own regulariser is combined as in its
         paper. If tau scales the logits, the regulariser has its usual temperature.
         """
-        options = LossOptions(**{name: values[key] for name, key in LOSS_OPTIONS.items()})
+        options = LossOptions(
+            **{name: values[key] for name, key in LOSS_OPTIONS.items()},
+            arguments=tuple(
+                (self.loss.base, name, values[key]) for name, key in self.loss.options.items()
+            ),
+        )
         name, beta, tau = values["regulariser"], float(values["beta"]), float(values["tau"])
         if name == "none":
             return Objective(self.loss.base, options=options)

@@ -28,9 +28,12 @@ from fedapp.server_app import run as train
 
 OWN_LOSS = ROOT / "examples" / "own_loss.py"
 PAGE = (ROOT / "docs" / "own_loss.md").read_text()
-PAGE_FILES = ["focal.py", "far.py", "half.py", "smooth.py", "wide.py"]
+PAGE_FILES = ["focal.py", "adjusted.py", "far.py", "half.py", "smooth.py", "wide.py"]
 ROW = """from fedapp.core.keys import Key
 from fedapp.methods import METHODS, LossSpec, Method, ServerSpec
+"""
+OWN = """from clients.training.objective import BASE_LOSSES
+BASE_LOSSES["own"] = lambda step, a: a * step.logits.mean()
 """
 
 
@@ -122,6 +125,8 @@ def row(arguments):
         (row("keys={'extension': Key(float, 1.0, '')}"), "must be words with hyphens"),
         (row("keys={'num-rounds': Key(int, 1, '')}"), "the key 'num-rounds' exists; choose"),
         (row("keys={'model-dump': Key(int, 1, '')}"), "the key 'model-dump' exists; choose"),
+        (OWN + row("loss=LossSpec('own')"), r"what LossSpec\('own', options=\.\.\.\) names$"),
+        (OWN + row("loss=LossSpec('own', options={'b': 'lr'})"), "'own' must take one argument"),
         (row("loss=None"), "method 'x': a part of its row has another type than in"),
         (row("defaults=[1]"), "method 'x': a part of its row has another type than in"),
         (row("keys={'feddyn-alpha': Key(float, 1.0, '')}"), "two methods declare the key 'feddyn-"),
@@ -175,7 +180,7 @@ def test_a_file_cannot_replace_a_row_of_the_file_before_it(named, tmp_path):
 
 
 def test_a_run_of_another_method_is_read_without_the_file(named, tmp_path):
-    named(row("keys={'half-step': Key(float, 1.0, '')}"))
+    named(row("loss=LossSpec(weight='half-step'), keys={'half-step': Key(float, 1.0, '')}"))
     extensions._add_files()
     assert "half-step" in foreign_keys("fedavg") - foreign_keys("x")
 

@@ -119,6 +119,8 @@ def test_a_class_that_cannot_be_built_or_resumed_is_one_sentence(refused, messag
         ({"fixed": {"weights": "Size"}}, "'weights' is 'Size' but must be 'size' or 'uniform'"),
         ({"fixed": {"num-clients": "5"}}, "'num-clients' is '5' but must be an integer"),
         ({"fixed": {"momentum": 1.5}}, "'momentum' is 1.5 but must be less than"),
+        ({"keys": {"own-w": Key(Weight, 1.0, "")}}, "nothing reads the key 'own-w': name it in"),
+        ({"loss": LossSpec(options={"tau": "lr"})}, "'tau' of the loss 'ce', which takes none but"),
         ({"keys": {"own-w": Key(Weight, -1.0, "")}}, "default of the key 'own-w' is -1.0 but must"),
     ],
 )
