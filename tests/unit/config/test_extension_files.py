@@ -28,7 +28,7 @@ from fedapp.server_app import run as train
 
 OWN_LOSS = ROOT / "examples" / "own_loss.py"
 PAGE = (ROOT / "docs" / "own_loss.md").read_text()
-PAGE_FILES = ["focal.py", "adjusted.py", "far.py", "half.py", "smooth.py", "wide.py"]
+PAGE_FILES = ["focal.py", "adjusted.py", "far.py", "half.py", "smooth.py", "wide.py", "noise.py"]
 ROW = """from fedapp.core.keys import Key
 from fedapp.methods import METHODS, LossSpec, Method, ServerSpec
 """
