@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 VARIABLE, OPTION = "FEDAPP_EXTENSIONS", "--extension"
 SOURCE = f"{OPTION} ({VARIABLE})"  # in errors: a user may have used either
 _PREFIX = "fedapp_extension_"  # of the modules' names: a file may be called torch.py
+_MIXED = re.compile(
+    r"implemented for NumPy arrays|'numpy\.ndarray' and '(Tensor|Parameter)'|Can't call numpy\(\)"
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,18 @@ def own_mistake(error: BaseException) -> str | None:
     """Return the file and line where code of an extension file failed; None if none took part."""
     for text in _texts():
         if line := _line(text, error):
-            return f"{text} line {line}: {type(error).__name__}: {error}"
+            return f"{text} line {line}: {type(error).__name__}: {error}{_hint(error)}"
     return None
+
+
+def _hint(error: BaseException) -> str:
+    """Return what helps with an error that mixes arrays and tensors; "" for others."""
+    if _MIXED.search(str(error)) is None:
+        return ""
+    return (
+        " (arrays that are received, stored or sent are NumPy's, those of the model are tensors: "
+        "torch.from_numpy(array), tensor.detach().cpu().numpy())"
+    )
 
 
 @contextmanager

@@ -200,6 +200,11 @@ class Mine(LocalClient):
         if self.server_round > 1:
             update.state = {"mine": np.zeros(2)}
 """,
+    "TypeError: .* \\(arrays that are received, stored or sent are NumPy's": """
+class Mine(LocalClient):
+    def finish(self, received, update, lr):
+        update.shared = {n: update.shared[n] - t for n, t in self.trained.items()}
+""",
     "client Mine has gradients\\(self, step\\) .*, but must have .*\\(self, forward, objective": """
 class Mine(LocalClient):
     def gradients(self, step):
