@@ -269,7 +269,7 @@ def test_a_node_that_comes_while_another_one_is_slow_is_queried_at_once():
                 return InProcessGrid.pull_messages(self, message_ids)
             return super().pull_messages(message_ids)
 
-    assert wait_for_nodes(Late(), 10, {}, 5).num_clients == 10
+    assert wait_for_nodes(Late(), 10, {}, 5).training_clients == 10
 
 
 def test_an_error_of_the_app_itself_keeps_its_text():
