@@ -225,7 +225,9 @@ def _new_folder(export: Path | None) -> Iterator[Path | None]:
     try:
         export.mkdir(mode=0o700, parents=True)  # models reveal information about data
     except FileExistsError:
-        raise UserError(f"{export.absolute()} exists already; name a new folder for the models") from None
+        raise UserError(
+            f"{export.absolute()} exists already; name a new folder for the models"
+        ) from None
     except OSError as error:
         raise UserError(f"{export} cannot be made: {error.strerror}") from None
     try:

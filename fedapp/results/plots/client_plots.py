@@ -93,7 +93,8 @@ def confusion(matrix: npt.ArrayLike, class_names: Sequence[str], title: str) -> 
     _draw_cells(axes, shares, 100, "Share of the class's images (%)")
     if len(names) <= MAX_NUMBERS:
         _number_cells(axes, shares)
-    _label_cells(axes.set_xticks, names, limit=MAX_NAMES, fontsize=size, rotation=90)
+    turned = 90 if max(map(len, names)) > 3 else 0
+    _label_cells(axes.set_xticks, names, limit=MAX_NAMES, fontsize=size, rotation=turned)
     _label_cells(axes.set_yticks, names, limit=MAX_NAMES, fontsize=size)
     axes.invert_yaxis()
     axes.grid(visible=False)
