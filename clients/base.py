@@ -139,7 +139,7 @@ class LocalClient(NumPyClient):
         self.copy_to_teacher()
         result = self.run(server_round, lr)
         update = Update(to_arrays(self.shared), result, self.data.num_examples)
-        update.squared_distance = self._squared_distance(received, update.shared)
+        update.squared_distance = self.squared_distance(received, update.shared)
         self._check_finite(update, result.steps)
         keeps_previous = self.objective.needs_previous
         previous = previous_model.taken_from(self.model) if keeps_previous else {}
@@ -285,7 +285,7 @@ class LocalClient(NumPyClient):
         others = {name: array for name, array in update.shared.items() if name not in known}
         check_finite(others, "the model", steps)
 
-    def _squared_distance(self, received: Arrays, trained: Arrays) -> float:
+    def squared_distance(self, received: Arrays, trained: Arrays) -> float:
         """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
         with np.errstate(over="ignore", invalid="ignore"):  # of a model that is not finite
             return sum(squared_distance(trained[name], received[name]) for name in self.trained)

@@ -5,14 +5,13 @@ compared on the same clients, with the same bits in a simulation and on real hos
 last ones, need no drawing: `RunConfig.training_clients` is the number of the others.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from clients.arrays import Arrays
 from clients.attacks import ATTACKS, LABELS
 from clients.base import LocalClient
-from clients.training.arrays import squared_distance
 from clients.update import Update
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
@@ -56,7 +55,7 @@ def attack(
     config: RunConfig,
     malicious: frozenset[int],
     client: LocalClient,
-    received: Mapping[str, np.ndarray],
+    received: Arrays,
     update: Update,
     server_round: int,
 ) -> bool:
@@ -72,6 +71,5 @@ def attack(
         step = update.shared[name] - received[name]
         sent = received[name] + np.float32(config.attack_scale) * change(step, rng)
         update.shared[name] = sent.astype(step.dtype)
-    distances = (squared_distance(update.shared[n], received[n]) for n in client.trained)
-    update.squared_distance = sum(distances)
+    update.squared_distance = client.squared_distance(received, update.shared)
     return True
