@@ -24,8 +24,8 @@ from fedapp.data.dataset import Dataset
 from fedapp.results import checkpoint
 from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.global_model import load_weights
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.process.global_model import load_weights
 
 PASSES = 5
 

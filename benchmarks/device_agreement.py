@@ -28,7 +28,7 @@ from clients import losses, prototype_losses
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.methods.table import METHODS
-from fedapp.runtime.process import close_process
+from fedapp.runtime.process.context import close_process
 
 ROOT = Path(__file__).parents[1]
 LOSS_TOLERANCE, ROUND_TOLERANCE = 1e-5, 1e-3

@@ -22,7 +22,7 @@ from torch import nn
 from fedapp.config.resolve import parse_config
 from fedapp.data.dataset import Dataset
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 MIXED = (50, 128, 500)
 OWN = 50

@@ -5,7 +5,7 @@ PYTHONPATH=examples fedapp run -c "callbacks='own_callback:WorstClass'"
 
 from typing import Any
 
-from fedapp.runtime.callback import ActiveRun, Callback
+from fedapp.runtime.callbacks import ActiveRun, Callback
 
 
 class WorstClass(Callback):

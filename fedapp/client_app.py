@@ -27,7 +27,7 @@ _STEPS = [f"{MessageType.QUERY}.{kind}" for kind in (KEYS, SHARES, CONFIRM, UNMA
 
 
 class MessageApp(ClientApp):
-    """A ClientApp that calls the handlers of `fedapp.runtime.client` here or in the warm worker.
+    """A ClientApp that calls the handlers of `runtime/node/messages.py`, or the warm worker.
 
     It tells the operator of a SuperNode, in its log, what it has answered. In a simulation the
     server's log says it: only a SuperNode starts the program `flwr-clientapp`.
@@ -57,9 +57,9 @@ def _answer(message: Message, context: Context) -> Message:
         except WorkerLost as reason:
             log.warning("the warm worker did not answer (%s): answering without it", reason)
     if message.metadata.message_type in _STEPS:
-        from fedapp.runtime.secure import app as handlers
+        from fedapp.runtime.node.secure import app as handlers
     else:
-        from fedapp.runtime.client import app as handlers  # imports PyTorch
+        from fedapp.runtime.node.messages import app as handlers  # imports PyTorch
     return handlers(message, context)
 
 

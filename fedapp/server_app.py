@@ -29,15 +29,15 @@ from fedapp.core.plugins import plugin
 from fedapp.data.datasets import incomplete
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import open_tracker
-from fedapp.runtime import callbacks
-from fedapp.runtime.callback import Callback
-from fedapp.runtime.checkpoints import Checkpoints
-from fedapp.runtime.opening import check_name, opened_run
-from fedapp.runtime.privacy import PrivacyBudget
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.recorder import Recorder
-from fedapp.runtime.safe_callback import SafeCallback
-from fedapp.runtime.server import train
+from fedapp.runtime.callbacks import standard as callbacks
+from fedapp.runtime.callbacks.base import Callback
+from fedapp.runtime.callbacks.checkpoints import Checkpoints
+from fedapp.runtime.callbacks.recorder import Recorder
+from fedapp.runtime.callbacks.safe import SafeCallback
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.opening import check_name, opened_run
+from fedapp.runtime.server.privacy import PrivacyBudget
+from fedapp.runtime.server.training import train
 
 log = logging.getLogger(__name__)
 app = ServerApp()

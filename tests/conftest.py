@@ -68,7 +68,7 @@ def pictures():
 
     Drawing takes four times as long as a quick run, and most tests do not look at it.
     """
-    from fedapp.runtime import callbacks
+    from fedapp.runtime.callbacks import standard as callbacks
 
     with pytest.MonkeyPatch.context() as patch:
 
@@ -98,8 +98,8 @@ def few_images():
     from in_process import QUICK
 
     from fedapp.data.datasets import DATASETS
-    from fedapp.runtime.process import close_process
-    from fedapp.runtime.run_data import clear_data_cache
+    from fedapp.runtime.process.context import close_process
+    from fedapp.runtime.process.run_data import clear_data_cache
 
     def third(origin):
         arrays = dict(digits.read(origin))

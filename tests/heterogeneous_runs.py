@@ -7,8 +7,8 @@ from in_process import federate, settings
 
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import build_strategy
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.strategy import build_strategy
 from strategies.rounds.federation import Federation
 
 HETEROGENEOUS = [name for name, row in METHODS.items() if row.heterogeneous is not None]

@@ -21,9 +21,9 @@ from fedapp import server_app
 from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.preflight import wait_for_nodes
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import build_strategy
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.preflight import wait_for_nodes
+from fedapp.runtime.server.strategy import build_strategy
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.records import from_array_record, to_array_record
 

@@ -14,8 +14,8 @@ from fedapp.core.errors import UserError
 from fedapp.core.files import try_write
 from fedapp.results import measures_file
 from fedapp.results.trackers import Tracker
-from fedapp.runtime.callback import ActiveRun, Callback
-from fedapp.runtime.strategy import cohort_of
+from fedapp.runtime.callbacks.base import ActiveRun, Callback
+from fedapp.runtime.server.strategy import cohort_of
 
 log = logging.getLogger(__name__)
 

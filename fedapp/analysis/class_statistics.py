@@ -26,7 +26,7 @@ from fedapp.core.progress import tracked
 from fedapp.results.final_model import check_made_from, made_from, not_its_model, statistics_file
 from fedapp.results.folders import writing
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.callback import ActiveRun, Callback
+from fedapp.runtime.callbacks.base import ActiveRun, Callback
 from strategies.aggregate import Arrays
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import (

@@ -23,9 +23,9 @@ from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, view_of
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.runtime.client_roles import attack, slow_down
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import cohort_of
+from fedapp.runtime.process.client_roles import attack, slow_down
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.strategy import cohort_of
 from strategies.rounds.base import ClientStrategy
 
 

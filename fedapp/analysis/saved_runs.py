@@ -19,9 +19,9 @@ from fedapp.results import checkpoint
 from fedapp.results import measures_file as store
 from fedapp.results.final_model import has_model, read_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.opening import reopened
-from fedapp.runtime.strategy import build_strategy, cohort_of, restore
-from fedapp.runtime.used_files import check_extension
+from fedapp.runtime.process.used_files import check_extension
+from fedapp.runtime.server.opening import reopened
+from fedapp.runtime.server.strategy import build_strategy, cohort_of, restore
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 

@@ -18,12 +18,12 @@ from fedapp.core.errors import UserError, unknown
 from fedapp.core.progress import tracked
 from fedapp.results import measures_file as store
 from fedapp.results.class_accuracy import class_accuracy_measures
-from fedapp.results.comparison import run_labels
+from fedapp.results.comparison.groups import run_labels
 from fedapp.results.folders import check_writable
 from fedapp.results.plots.measure_plots import write_plots
-from fedapp.results.report import write_report
+from fedapp.results.report.report import write_report
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.used_files import check_extension
+from fedapp.runtime.process.used_files import check_extension
 
 
 @dataclass(frozen=True)

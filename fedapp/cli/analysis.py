@@ -148,8 +148,8 @@ def features(
     Example: fedapp features runs/feddor
     """
     check_run_directories(run)
-    from fedapp.analysis.feature_map import draw, features_of
     from fedapp.results.run_directory import RunDirectory
+    from fedapp.trained_models.feature_map import draw, features_of
 
     opened = RunDirectory.load(run)
     config = opened.config()

@@ -16,7 +16,7 @@ from fedapp.core.errors import printable
 from fedapp.results.formatting import clients_headline, decimal, percent
 
 if TYPE_CHECKING:
-    from fedapp.analysis.model_scores import ModelScores
+    from fedapp.trained_models.model_scores import ModelScores
 
 Calibrated = Annotated[
     bool, typer.Option("--calibrated", help="With the head of `fedapp calibrate`.")
@@ -53,8 +53,8 @@ def personalise(
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """
     check_run_directories(run)
-    from fedapp.analysis.personalise import personalise as test_personal_models
     from fedapp.core.files import json_text
+    from fedapp.trained_models.personalise import personalise as test_personal_models
 
     found = test_personal_models(run, read_overrides(config or []), export, client)
     if as_json:
@@ -104,9 +104,9 @@ def calibrate(
     Example: fedapp calibrate runs/NAME
     """
     check_run_directories(run)
-    from fedapp.analysis.calibrate import Retraining
-    from fedapp.analysis.calibrate import calibrate as retrain
     from fedapp.core.files import json_text
+    from fedapp.trained_models.calibrate import Retraining
+    from fedapp.trained_models.calibrate import calibrate as retrain
 
     found = retrain(run, read_overrides(config or []), Retraining(features, epochs, lr))
     if as_json:
@@ -132,8 +132,8 @@ def classify(
     Example: fedapp classify runs/NAME photos/*.jpg
     """
     check_run_directories(run)
-    from fedapp.analysis.classify import BATCH_NOTE, TrainedModel
     from fedapp.results.run_directory import RunDirectory
+    from fedapp.trained_models.classify import BATCH_NOTE, TrainedModel
 
     trained = TrainedModel.of(RunDirectory.load(run), device, calibrated, personal)
     guesses = trained.classify(files)
@@ -170,9 +170,9 @@ def test(
     Example: fedapp test runs/NAME --dataset images --data-dir photos
     """
     check_run_directories(run)
-    from fedapp.analysis.classify import BATCH_NOTE
-    from fedapp.analysis.model_scores import score_model
     from fedapp.core.files import json_text
+    from fedapp.trained_models.classify import BATCH_NOTE
+    from fedapp.trained_models.model_scores import score_model
 
     keys = {"data-dir": data_dir, "download": download, "device": device}
     given = {key: value for key, value in keys.items() if value}
@@ -206,8 +206,8 @@ def export(
     Example: fedapp export runs/NAME model.pt2
     """
     check_run_directories(run)
-    from fedapp.analysis.classify import BATCH_NOTE
-    from fedapp.analysis.export import export_model
+    from fedapp.trained_models.classify import BATCH_NOTE
+    from fedapp.trained_models.export import export_model
 
     made = export_model(run, file, calibrated, personal)
     if made.depends_on_batch:

@@ -12,8 +12,8 @@ import typer
 
 from fedapp.cli.options import AsJson, say, show, write_png
 from fedapp.core.errors import UserError
-from fedapp.results.comparison_text import sentences, tables
-from fedapp.results.latex import latex_table
+from fedapp.results.comparison.latex import latex_table
+from fedapp.results.comparison.text import sentences, tables
 
 if TYPE_CHECKING:
     from fedapp.results.run_directory import RunDirectory
@@ -25,7 +25,7 @@ def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> Non
     Example: fedapp report runs/feddr+-digits-20260101-120000
     """
     from fedapp.results.folders import readable, writing
-    from fedapp.results.report import write_report  # imports NumPy
+    from fedapp.results.report.report import write_report  # imports NumPy
 
     with writing(run), readable(run):
         print(write_report(run))
@@ -67,7 +67,7 @@ def _compare(
     target: float | None,
     as_json: bool,
 ) -> None:
-    from fedapp.results import comparison
+    from fedapp.results.comparison import groups as comparison
     from fedapp.results.plots import curves as plots
 
     groups = comparison.group_runs(opened)
@@ -90,7 +90,7 @@ def _compare(
         write_named(latex, table.encode(), "a file with a LaTeX table")
         print(f"wrote {latex.absolute()}", file=sys.stderr)
     if html is not None:
-        from fedapp.results.comparison_page import write_comparison
+        from fedapp.results.comparison.page import write_comparison
 
         print(f"wrote {write_comparison(opened, html.absolute(), target)}", file=sys.stderr)
 
@@ -123,7 +123,7 @@ def watch(
 
     Example: fedapp watch runs/feddr+-digits-20260101-120000
     """
-    from fedapp.results.live import report_server  # imports NumPy
+    from fedapp.results.report.live import report_server  # imports NumPy
     from fedapp.results.run_directory import RunDirectory
 
     with report_server(RunDirectory.load(run), port) as server:

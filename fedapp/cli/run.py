@@ -19,7 +19,7 @@ from fedapp.results.formatting import clock, megabytes, stored_size
 
 if TYPE_CHECKING:
     from fedapp.config.run_config import RunConfig
-    from fedapp.runtime.forecast import Forecast
+    from fedapp.runtime.server.forecast import Forecast
 
 
 def run(
@@ -70,8 +70,12 @@ def _check(
     """Print what a configuration resolves to and what the run will cost; start nothing."""
     from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
-    from fedapp.runtime.forecast import forecast, own_steps_note, time_note  # imports PyTorch
-    from fedapp.runtime.opening import check_place  # imports PyTorch
+    from fedapp.runtime.server.forecast import (  # imports PyTorch
+        forecast,
+        own_steps_note,
+        time_note,
+    )
+    from fedapp.runtime.server.opening import check_place  # imports PyTorch
     from fedapp.server_app import user_callbacks  # imports PyTorch
 
     values = load_run_config(project, overrides)
@@ -169,7 +173,7 @@ def partition(
     from fedapp.cli.listing import client_rows, kind_rows  # imports PyTorch
     from fedapp.config.resolve import parse_config  # imports PyTorch
     from fedapp.data.partition.split_file import write_split
-    from fedapp.runtime.run_data import load_partition  # imports PyTorch
+    from fedapp.runtime.process.run_data import load_partition  # imports PyTorch
 
     if only_kinds:
         show("Partitions", kind_rows(), as_json)

@@ -17,6 +17,7 @@ from fedapp.config.key_groups import LOCAL, RECORDING, field_name, kebab, marked
 from fedapp.config.overrides import AUTO, DEFAULT, FIXED
 from fedapp.config.run_keys import KEY_GROUPS, RunKeys
 from fedapp.core.extension_files import ExtensionFile
+from fedapp.methods.row import GLOBAL
 from fedapp.methods.table import find_method, method_keys
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ class RunConfig(_AllKeys):
     def training_clients(self) -> int:
         """The number of clients that may train: the first ones."""
         return self.num_clients - self.new_clients
+
+    @property
+    def client_evaluation_every(self) -> int:
+        """The number of rounds between evaluations on clients; 0: never."""
+        every = self.eval_every if find_method(self.method).accuracy != GLOBAL else 0
+        every = self.num_rounds if self.finetune_epochs else every  # once, after the last round
+        return self.client_eval_every or every
 
     def recorded(self) -> dict[str, Any]:
         """Return `flat` without the keys of other methods of the user's or of packages.

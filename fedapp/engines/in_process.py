@@ -20,9 +20,9 @@ from fedapp.core.errors import UserError
 from fedapp.core.log import configure
 from fedapp.engines.local_grid import LocalGrid, answer
 from fedapp.engines.resources import Resources, check_in_process, check_simulated
-from fedapp.runtime.client import app as client_app
-from fedapp.runtime.process import close_process
-from fedapp.runtime.run_data import clear_data_cache
+from fedapp.runtime.node.messages import app as client_app
+from fedapp.runtime.process.context import close_process
+from fedapp.runtime.process.run_data import clear_data_cache
 from fedapp.server_app import run as train
 
 log = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ def _simulate_on_workers(
 ) -> None:
     """Run on the app's worker processes, forked from this one before it has threads."""
     _check(server.run_config, typed)
-    import fedapp.runtime.client  # noqa: F401  (what the workers need; imports PyTorch)
+    import fedapp.runtime.node.messages  # noqa: F401  (what the workers need; imports PyTorch)
     from fedapp.engines.workers import run_on_workers  # imports Flower
 
     fork_template(os.getcwd())  # the run's temporary folder

@@ -31,14 +31,14 @@ from fedapp.experiments.jobs import (
     runner_for,
 )
 from fedapp.experiments.sweep_options import Vary
-from fedapp.results.comparison import variable_keys
-from fedapp.results.figures import figures_of
+from fedapp.results.comparison.groups import variable_keys
+from fedapp.results.comparison.result_numbers import result_numbers
+from fedapp.results.comparison.spread import LAST10, RESULT_NUMBERS, accuracy_texts, spread_columns
 from fedapp.results.folders import check_writable, is_free
 from fedapp.results.formatting import short_reason
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory, Scalar
-from fedapp.results.spread import FIGURES, LAST10, accuracy_texts, spread_columns
-from fedapp.runtime.used_files import changed_file
+from fedapp.runtime.process.used_files import changed_file
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def execute(
 
 def result_row(each: SweepRun) -> dict[str, Any]:
     """Return a run's results from its directory."""
-    summary = figures_of(each.directory)
+    summary = result_numbers(each.directory)
     row = {"run": each.directory.name, "combination": each.combination, **each.varied}
     row |= {"seed": each.seed, "status": summary.get("status", "to run")}
     return {**row, **{key: summary.get(key) for key in _SHOWN}}
@@ -276,7 +276,7 @@ def _combination_row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         "completed": len(done),
         "accuracy_of": next((row["accuracy_of"] for row in done if row.get("accuracy_of")), ""),
     }
-    known = {name: [r[name] for r in done if r.get(name) is not None] for name in FIGURES}
+    known = {name: [r[name] for r in done if r.get(name) is not None] for name in RESULT_NUMBERS}
     return result | spread_columns(known)
 
 

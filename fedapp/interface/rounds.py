@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from fedapp.core.errors import UserError
-from fedapp.results import page, report
+from fedapp.results.report import page, report
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,11 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapp.analysis.calibrate import Retraining, calibrate
-from fedapp.analysis.classify import Given, Guess, TrainedModel
-from fedapp.analysis.export import export_model
-from fedapp.analysis.model_scores import ModelScores, score_model
-from fedapp.analysis.personalise import personalise
 from fedapp.config.key_groups import field_name
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
@@ -23,14 +18,19 @@ from fedapp.interface.keys import by_key
 from fedapp.interface.notebook import displayable, relative
 from fedapp.interface.rounds import Round, Rounds
 from fedapp.models.model import Model
-from fedapp.results import page, report
-from fedapp.results.comparison import run_labels
+from fedapp.results.comparison.groups import run_labels
 from fedapp.results.final_model import read_image_format
 from fedapp.results.formatting import headline, percent, status
 from fedapp.results.plots import curves
+from fedapp.results.report import page, report
 from fedapp.results.run_directory import RunDirectory, Scalar
 from fedapp.results.run_list import runs_below
-from fedapp.runtime.run_data import clear_data_cache
+from fedapp.runtime.process.run_data import clear_data_cache
+from fedapp.trained_models.calibrate import Retraining, calibrate
+from fedapp.trained_models.classify import Given, Guess, TrainedModel
+from fedapp.trained_models.export import export_model
+from fedapp.trained_models.model_scores import ModelScores, score_model
+from fedapp.trained_models.personalise import personalise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -28,8 +28,8 @@ from fedapp.interface.training import (
     read_keys,
     train,
 )
-from fedapp.results import page
 from fedapp.results.plots import curves
+from fedapp.results.report import page
 from fedapp.results.run_directory import Scalar
 
 if TYPE_CHECKING:

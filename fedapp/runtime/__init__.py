@@ -1,1 +1,1 @@
-"""One run: its server, its clients, the context of its processes, and its callbacks."""
+"""One run: its server and its nodes, what both need (process/), and what observes it."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from in_process import assert_same, federate, settings
 
-from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.config.resolve import parse_config
 from fedapp.results import checkpoint
+from fedapp.trained_models.calibrate import Retraining, calibrate
 
 METHODS: dict[str, dict] = {
     "feddor": {"model_group": "tiny"},

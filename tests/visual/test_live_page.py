@@ -8,7 +8,7 @@ from browser import NEEDS_BROWSER, browse
 from in_process import settings
 from waiting import wait_until
 
-from fedapp.results import live
+from fedapp.results.report import live
 from fedapp.results.run_directory import RunDirectory
 
 pytestmark = NEEDS_BROWSER

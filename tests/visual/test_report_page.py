@@ -10,8 +10,8 @@ from browser import NEEDS_BROWSER, browse
 
 from fedapp.experiments.papers.results_page import write_results_page
 from fedapp.results import measures_file as store
-from fedapp.results.comparison_page import write_comparison
-from fedapp.results.report import write_report
+from fedapp.results.comparison.page import write_comparison
+from fedapp.results.report.report import write_report
 from fedapp.results.run_directory import RunDirectory
 
 SPLITS = ("observed", "unobserved")

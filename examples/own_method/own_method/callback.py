@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.runtime.callback import ActiveRun, Callback
+from fedapp.runtime.callbacks import ActiveRun, Callback
 
 
 class UpdateSize(Callback):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedapp.analysis.measures.views import Local, View
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 Figures = dict[str, float]
 

@@ -18,7 +18,7 @@ from fedapp.analysis.formulas.features import mean
 from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, view_of
 from fedapp.core.arrays import Arrays
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 
 def watched(data: ClientData, epochs: int, see: Callable[[], None]) -> ClientData:

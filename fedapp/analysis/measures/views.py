@@ -16,8 +16,8 @@ import torch
 from clients.training.arrays import load_arrays, to_arrays
 from clients.training.evaluation import predict
 from fedapp.core.arrays import Arrays
-from fedapp.runtime.evaluation import accuracy_by_class
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.process.evaluation import accuracy_by_class
 from strategies.threads import threads
 
 

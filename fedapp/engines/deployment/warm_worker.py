@@ -1,9 +1,9 @@
 """The warm worker: it answers a SuperNode's messages and keeps model, data and CUDA loaded.
 
 `warm.py` starts it with a listening socket and the id of a parent process. The worker answers one
-message at a time with the handlers of `runtime/client.py`. It ends with the parent process, also in
-the middle of a training, or after half an hour without messages. It finishes a training whose
-sender has ended, and drops the answer.
+message at a time with the handlers of `runtime/node/messages.py`. It ends with the parent process,
+also in the middle of a training, or after half an hour without messages. It finishes a training
+whose sender has ended, and drops the answer.
 """
 
 import logging
@@ -92,9 +92,9 @@ def _handle(message: Message, context: Context) -> tuple[bytes, bytes]:
     """Return the kind of answer and its bytes."""
     from flwr.common.serde import message_to_proto
 
-    from fedapp.runtime.client import app
-    from fedapp.runtime.process import close_process
-    from fedapp.runtime.run_data import clear_data_cache
+    from fedapp.runtime.node.messages import app
+    from fedapp.runtime.process.context import close_process
+    from fedapp.runtime.process.run_data import clear_data_cache
 
     if message.metadata.message_type == MessageType.QUERY:
         close_process()  # a new run begins, and the host's images may have changed

@@ -16,7 +16,7 @@ from fedapp.experiments.bench.federated import measured_in_process, measured_wor
 from fedapp.experiments.bench.plan import Plan
 from fedapp.experiments.bench.precision import measure_precisions
 from fedapp.experiments.bench.tax import measure_tax, say
-from fedapp.runtime.process import close_process
+from fedapp.runtime.process.context import close_process
 
 MEMORY_ROUNDS = 20
 _PAPER_EPOCHS, _PAPER_ROUNDS, _PAPER_SECONDS = 3, 320, 20.4  # CIFAR-100, 10 clients per round

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedapp.core.files import write_atomically
-from fedapp.results import page
 from fedapp.results.formatting import duration
 from fedapp.results.plots.rendering import BLUE, RED, new_figure, styled, svg
+from fedapp.results.report import page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from reference import VECTORS
 
 from fedapp.analysis.formulas import accuracy, features, weights
 from fedapp.results import class_accuracy
-from fedapp.runtime.evaluation import accuracy_by_class
+from fedapp.runtime.process.evaluation import accuracy_by_class
 
 METRICS, FACTORS = VECTORS["metrics"], VECTORS["fedfn_factors"]
 F_LOCAL, F_GLOBAL = (np.array(VECTORS["inputs"][k]) for k in ("f_local", "f_global"))

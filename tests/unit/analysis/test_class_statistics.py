@@ -13,13 +13,13 @@ from safetensors.numpy import load_file, save_file
 from sweep_runs import ROOT
 
 from fedapp import server_app
-from fedapp.analysis.calibrate import Retraining, calibrate
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.files import write_atomically
 from fedapp.engines.resources import Resources
 from fedapp.experiments import sweep
 from fedapp.results.run_directory import RunDirectory
+from fedapp.trained_models.calibrate import Retraining, calibrate
 from strategies.rounds.records import TASK, UPLOADS, pack_uploads, unpack_uploads
 
 FILE, QUICK = "class_statistics.safetensors", Retraining(features=20, epochs=1)

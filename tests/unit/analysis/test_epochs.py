@@ -14,7 +14,7 @@ from fedapp.analysis.rounds import RoundModels, measure_round
 from fedapp.analysis.saved_runs import SavedRun
 from fedapp.results.plots.measure_plots import drawn
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.strategy import cohort_of
+from fedapp.runtime.server.strategy import cohort_of
 
 EPOCHS = 3
 

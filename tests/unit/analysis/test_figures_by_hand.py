@@ -17,7 +17,7 @@ from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.measures.views import Local, View
 from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

@@ -15,13 +15,13 @@ from in_process import settings
 
 from clients.base import LocalClient
 from fedapp import server_app
-from fedapp.analysis.personalise import personalise
 from fedapp.analysis.saved_runs import SavedRun
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import measures_file as store
 from fedapp.results.final_model import read_model
 from fedapp.results.run_directory import RunDirectory
+from fedapp.trained_models.personalise import personalise
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

@@ -6,7 +6,6 @@ import pytest
 from in_process import ROOT, settings
 from typer.testing import CliRunner
 
-from fedapp.analysis.feature_map import features_of
 from fedapp.cli import app as cli
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
@@ -15,6 +14,7 @@ from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.traffic import accuracy_against_traffic, traffic_row
+from fedapp.trained_models.feature_map import features_of
 
 QUICK = {"num_clients": 4, "partition": "dirichlet", "participation": 1.0, "feature_dim": 16}
 

@@ -11,8 +11,8 @@ from clients.training.arrays import squared_distance, to_arrays
 from clients.training.local_training import LossDiverged, TrainingResult
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import build_strategy
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.strategy import build_strategy
 from strategies.rounds.federation import Federation
 
 

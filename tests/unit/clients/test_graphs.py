@@ -12,7 +12,7 @@ from clients.training.local_training import FrozenModels, LocalSettings, train
 from clients.training.objective import Objective
 from fedapp.config.resolve import parse_config
 from fedapp.models.model import build_model
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 
 class Recorder(_Recorder):

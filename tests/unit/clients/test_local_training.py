@@ -182,7 +182,7 @@ print(sorted(heavy & sys.modules.keys()))
 def test_the_data_are_loaded_once_per_process(monkeypatch):
     from in_process import federate, settings
 
-    from fedapp.runtime import run_data
+    from fedapp.runtime.process import run_data
 
     calls = []
     original = run_data.load_dataset

@@ -21,7 +21,7 @@ from clients.training.objective import Objective, Step
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.batches.in_memory import batch_bounds
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 from strategies.rounds.records import UPLOADS, from_array_record, to_array_record
 
 
@@ -160,7 +160,8 @@ def test_the_orthogonal_rows_of_all_clients_are_computed_once(monkeypatch):
         drawn.append(width)
         return torch.eye(num_classes, width)
 
-    monkeypatch.setattr("fedapp.runtime.heterogeneous_models.orthogonal_initialisation", rows)
+    module = "fedapp.runtime.process.heterogeneous_models"
+    monkeypatch.setattr(f"{module}.orthogonal_initialisation", rows)
     process = ProcessContext(parse_config(run(method="feddor", init_per_client=True)))
     slot = process.slot_of(0)
     heads = [slot.initial(client).get_submodule("head").weight for client in (0, 2)]

@@ -19,7 +19,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS, Head, build_head
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 PUBLISHED = VECTORS["losses"]
 

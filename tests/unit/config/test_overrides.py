@@ -12,7 +12,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.opening import opened_run
+from fedapp.runtime.server.opening import opened_run
 
 DEFAULTS = default_config(ROOT)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from in_process import ROOT, settings, train_one
 
-from fedapp.analysis.personalise import personalise
 from fedapp.cli import method_pages
 from fedapp.config import extensions
 from fedapp.config.paper_settings import GUESS
@@ -16,6 +15,7 @@ from fedapp.config.resolve import parse_config, rate_note
 from fedapp.core.errors import UserError
 from fedapp.methods import METHODS
 from fedapp.results.run_directory import RunDirectory
+from fedapp.trained_models.personalise import personalise
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

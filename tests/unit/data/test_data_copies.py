@@ -15,11 +15,11 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import federated_data
-from fedapp.runtime import process as process_module
-from fedapp.runtime.opening import reopened
-from fedapp.runtime.preflight import wait_for_nodes
-from fedapp.runtime.run_data import data_hash, load_partition
+from fedapp.runtime.process import context as process_module
+from fedapp.runtime.process import federated_data
+from fedapp.runtime.process.run_data import data_hash, load_partition
+from fedapp.runtime.server.opening import reopened
+from fedapp.runtime.server.preflight import wait_for_nodes
 
 CLASSES = ("cat", "dog")
 

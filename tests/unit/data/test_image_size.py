@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from fedapp.analysis.classify import TrainedModel
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
 from fedapp.data.readers.own_images import load_named_images
 from fedapp.data.readers.pixels import read_central_square, read_image
 from fedapp.interface.training import run
 from fedapp.results.run_directory import RunDirectory
+from fedapp.trained_models.classify import TrainedModel
 
 pytestmark = pytest.mark.usefixtures("cache")
 SIZES = [(64, 40), (30, 90), (51, 51), (16, 16)]

@@ -17,7 +17,7 @@ from fedapp.data.batches.streamed import AHEAD, StreamedBatches, decoded
 from fedapp.data.dataset import Dataset
 from fedapp.data.datasets import load_dataset
 from fedapp.data.readers.encoded import EncodedImages
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 WNIDS = [f"n{number:08d}" for number in range(102)]
 CPU = torch.device("cpu")

@@ -4,8 +4,8 @@ import torch
 from in_process import settings
 
 from fedapp.config.resolve import parse_config
-from fedapp.runtime import federated_data
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process import federated_data
+from fedapp.runtime.process.context import ProcessContext
 
 
 def batches_of(data, client):

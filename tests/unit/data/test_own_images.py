@@ -11,15 +11,15 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from fedapp import server_app
-from fedapp.analysis.calibrate import Retraining, calibrate
-from fedapp.analysis.personalise import personalise
 from fedapp.analysis.session import AnalysisRequest, analyse_runs
 from fedapp.core.errors import UserError
 from fedapp.data.readers.own_images import class_names, load_named_images
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.identity import describe
+from fedapp.runtime.node.identity import describe
+from fedapp.trained_models.calibrate import Retraining, calibrate
+from fedapp.trained_models.personalise import personalise
 
 CLASSES = "cat dog owl"
 

@@ -13,7 +13,7 @@ from fedapp.core.errors import UserError
 from fedapp.data.partition.assignment import quotas_by_largest_remainder
 from fedapp.data.partition.splits import iid, lda, shards, unbalanced
 from fedapp.data.partition.table import PARTITIONS, PartitionSpec, make_partition
-from fedapp.runtime.run_data import draw_partition, load_run_dataset
+from fedapp.runtime.process.run_data import draw_partition, load_run_dataset
 
 seeds = st.integers(0, 2**32)
 

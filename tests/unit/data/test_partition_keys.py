@@ -5,7 +5,7 @@ import pytest
 from in_process import settings
 
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 
 def process_of(**keys):

@@ -11,7 +11,7 @@ from fedapp.data.datasets import load_dataset
 from fedapp.data.partition import personal_splits
 from fedapp.data.partition.personal_splits import dirichlet, least_size, pathological
 from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 
 def labels_of(class_sizes: list[int]) -> np.ndarray:

@@ -5,7 +5,7 @@ from heterogeneous_runs import run
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from in_process import ROOT, federate, settings
 from typer.testing import CliRunner
 
 from fedapp import server_app
-from fedapp.analysis.personalise import personalise
 from fedapp.analysis.saved_runs import SavedRun
 from fedapp.cli import app as cli
 from fedapp.config.project import merge
@@ -19,13 +18,14 @@ from fedapp.data.partition.split_file import find_split, source, write_split
 from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.models.initial import find_initial
-from fedapp.results.comparison import group_runs
+from fedapp.results.comparison.groups import group_runs
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.identity import shared_properties
-from fedapp.runtime.preflight import wait_for_nodes
-from fedapp.runtime.process import ProcessContext, close_process
-from fedapp.runtime.run_data import load_partition
-from fedapp.runtime.used_files import changed_file
+from fedapp.runtime.node.identity import shared_properties
+from fedapp.runtime.process.context import ProcessContext, close_process
+from fedapp.runtime.process.run_data import load_partition
+from fedapp.runtime.process.used_files import changed_file
+from fedapp.runtime.server.preflight import wait_for_nodes
+from fedapp.trained_models.personalise import personalise
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.report import RoundFailed
 

@@ -10,7 +10,7 @@ from fedapp.analysis.rounds import RoundModels, Start, measure_round
 from fedapp.config.resolve import parse_config
 from fedapp.data.batches.in_memory import ClientBatches
 from fedapp.data.partition.stochastic import dropped_class
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 LABELS = np.repeat([2, 3, 5, 7], 10)
 

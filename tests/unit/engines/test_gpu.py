@@ -18,8 +18,10 @@ from fedapp.engines.deployment import doctor
 from fedapp.engines.launch import environment_for
 from fedapp.engines.resources import Resources
 from fedapp.experiments import jobs
-from fedapp.runtime import client, process, queries
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.node import messages as client
+from fedapp.runtime.node import queries
+from fedapp.runtime.process import context as process
+from fedapp.runtime.process.context import ProcessContext
 
 FULL = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.10 GiB of which 1.00 GiB is "

@@ -15,7 +15,7 @@ from fedapp.engines import in_process
 from fedapp.engines.in_process import InProcessGrid, run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.evaluation import at_chance
+from fedapp.runtime.process.evaluation import at_chance
 
 
 def train(folder: Path, name: str, nodes: int = 1, **changes) -> RunDirectory:

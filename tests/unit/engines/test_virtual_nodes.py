@@ -4,7 +4,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedapp.core.errors import UserError
-from fedapp.runtime.identity import hosted_clients
+from fedapp.runtime.node.identity import hosted_clients
 
 
 def clients_of(partition: str, **node: str) -> list[int]:

@@ -25,7 +25,7 @@ ROOT = TESTS.parent
 
 @pytest.fixture(scope="module")
 def grid():
-    multiprocessing.set_forkserver_preload(["fedapp.runtime.client"])
+    multiprocessing.set_forkserver_preload(["fedapp.runtime.node.messages"])
     made = WorkerGrid(settings(), Resources(4, 2, 0.0), CLIENTAPP)
     yield made
     kill_workers()
@@ -83,7 +83,7 @@ import fedapp.engines.workers as workers
 simulation.fork_template = lambda _: print("torchvision" in sys.modules)
 simulation.watch_parent = workers.run_on_workers = lambda *_: None
 simulation.simulate(settings({changes}), simulation.Resources(), "workers", "", "")
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 from fedapp.config.resolve import parse_config
 ProcessContext(parse_config(settings(device="cpu", {changes})))
 print("torchvision" in sys.modules)

@@ -9,7 +9,7 @@ from torch import nn
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 CENTRALISED = [name for name in METHODS if name.startswith("centralised")]
 RUN = {"num_rounds": 2, "weight_decay": 1e-3, "lr": 0.01, "local_epochs": "auto"}

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from clients.training.objective import Step
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

@@ -15,7 +15,7 @@ from clients.fednova import FedNovaClient
 from clients.training.local_training import LocalSettings
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 from strategies.aggregate import UpdateRefused, weighted_mean
 from strategies.fedcurv import FedCurv
 from strategies.feddyn import FedDyn

@@ -9,7 +9,7 @@ from clients.training.objective import Step
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.backbones import BACKBONES, BackboneInfo, build_extractor
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 RUN = {"model": "resnet10", "lr": 0.05, "num_rounds": 1, "participation": 0.1, "batch_size": 50}
 

@@ -8,7 +8,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import load_dataset
 from fedapp.models.backbones import BACKBONES, BackboneInfo
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 DIGITS = load_dataset("digits")
 HEADER = {"method": "fedbn", "model": "resnet10", "seed": "0"}

@@ -5,10 +5,10 @@ import torch
 from in_process import InProcessGrid, federate, settings
 
 from fedapp import server_app
-from fedapp.analysis.personalise import personalise
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.trained_models.personalise import personalise
 
 ETF = {"method": "fedetf-ft", "finetune_protocol": "fedetf", "bottleneck": 12}
 

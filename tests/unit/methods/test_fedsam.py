@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from clients.training.local_training import FrozenModels
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 
 def test_one_step_is_the_rule_written_in_plain_pytorch():

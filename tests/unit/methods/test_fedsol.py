@@ -12,7 +12,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.row import ADD, LossSpec
 from fedapp.methods.table import METHODS
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 VECTOR = VECTORS["server"]["FedSOL_perturbation"]
 

@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import LossDiverged
 from fedapp import server_app
-from fedapp.analysis.personalise import personalise
 from fedapp.analysis.saved_runs import SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.trained_models.personalise import personalise
 
 TUNED = [name for name, row in METHODS.items() if row.fine_tuned]
 

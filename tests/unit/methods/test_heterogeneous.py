@@ -14,8 +14,8 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import build_strategy
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.strategy import build_strategy
 from strategies.prototypes.uploads import Upload
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import (

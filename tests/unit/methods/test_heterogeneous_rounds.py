@@ -19,7 +19,7 @@ from clients.training.objective import Objective, Step
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import find_method
 from fedapp.models import groups
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 from strategies.fedavg import FedAvg
 from strategies.feddor import FedDORWithoutGenerator
 from strategies.fedkd import FedKD

@@ -19,7 +19,7 @@ from clients.training.model_slot import ClientData, ModelSlot
 from clients.training.objective import Objective, Step
 from fedapp.config.resolve import parse_config
 from fedapp.models.heads import Head
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

@@ -13,7 +13,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.methods.table import METHODS
 from fedapp.models.heads import HEADS
 from fedapp.models.model import ALL_BUT_NORMS
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

@@ -19,7 +19,7 @@ from fedapp.models.backbones import BACKBONES
 from fedapp.models.initial import load_initial
 from fedapp.models.model import build_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 RUN = {"lr": 0.05, "lr_schedule": "constant", "batch_size": 48}
 PROJECTED = {"bottleneck": 16, "bottleneck_layers": 2}

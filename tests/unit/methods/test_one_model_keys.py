@@ -16,7 +16,7 @@ from clients.fedcurv import IMPORTANCE, OF, WEIGHTED
 from clients.state.memory import Memory
 from clients.state.store import ClientState
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 from strategies.rounds.records import ClientResult
 
 pytestmark = pytest.mark.usefixtures("few_images")

@@ -16,7 +16,7 @@ from clients.training.sgd import FusedSGD
 from fedapp.config.resolve import parse_config
 from fedapp.methods.table import METHODS
 from fedapp.models.model import build_model
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

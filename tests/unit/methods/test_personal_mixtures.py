@@ -12,7 +12,7 @@ from clients.fedala import _top_layers
 from clients.state.memory import Memory
 from clients.state.store import ClientState
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

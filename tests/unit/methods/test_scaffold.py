@@ -85,7 +85,7 @@ def test_control_variates_of_a_frozen_head_do_not_exist():
 def test_the_servers_c_is_the_mean_of_all_clients_c_i():
     """After every client has trained, c = 1/N sum c_i: the invariant of the algorithm."""
     from fedapp.config.resolve import parse_config
-    from fedapp.runtime.process import ProcessContext
+    from fedapp.runtime.process.context import ProcessContext
 
     run = settings(method="scaffold", num_rounds=4, lr=0.05, lr_schedule="constant")
     strategy = federate(run, state_key="run")[1]

@@ -9,15 +9,15 @@ import torch
 from in_process import InProcessGrid, assert_same, federate, settings
 
 from fedapp import server_app
-from fedapp.analysis.personalise import personalise
 from fedapp.analysis.saved_runs import SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import build_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.used_files import changed_file
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.process.used_files import changed_file
+from fedapp.trained_models.personalise import personalise
 
 
 @pytest.fixture(scope="module")

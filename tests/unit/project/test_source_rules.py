@@ -230,7 +230,7 @@ def test_nothing_that_runs_inside_flower_asks_whether_it_is_simulated(app):
 
 
 def test_a_worker_starts_without_slow_libraries():
-    loaded = reachable("fedapp.runtime.client", lazily=False)
+    loaded = reachable("fedapp.runtime.node.messages", lazily=False)
     assert not {name: found for name in loaded if (found := slow_imports(modules()[name]))}
 
 

@@ -11,9 +11,9 @@ from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.experiments import sweep
 from fedapp.results.class_accuracy import class_accuracy_measures
-from fedapp.results.comparison import compare
+from fedapp.results.comparison.groups import compare
 from fedapp.results.formatting import headline, status
-from fedapp.results.report import report_html
+from fedapp.results.report.report import report_html
 from fedapp.results.run_directory import RunDirectory
 from fedapp.results.traffic import traffic_row
 

@@ -11,19 +11,19 @@ from typer.testing import CliRunner
 from fedapp.cli.app import app
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.results.comparison import (
+from fedapp.results.comparison.groups import (
     compare,
     group_runs,
     labels,
     run_labels,
     unique_names,
 )
-from fedapp.results.comparison_page import comparison_html
-from fedapp.results.comparison_text import sentences, tables
-from fedapp.results.paired import holm, paired_difference
+from fedapp.results.comparison.page import comparison_html
+from fedapp.results.comparison.paired import holm, paired_difference
+from fedapp.results.comparison.spread import Spread
+from fedapp.results.comparison.text import sentences, tables
 from fedapp.results.plots.curves import group_curves
 from fedapp.results.run_directory import RunDirectory
-from fedapp.results.spread import Spread
 
 accuracies = st.floats(0, 1)
 
@@ -275,7 +275,7 @@ def test_the_curve_of_a_group_is_that_of_its_completed_runs(make_run, monkeypatc
         drawn.append([len(rows) for _, curves in groups for rows in curves])
         return group_curves(groups)
 
-    monkeypatch.setattr("fedapp.results.comparison_page.plots.group_curves", draw)
+    monkeypatch.setattr("fedapp.results.comparison.page.plots.group_curves", draw)
     comparison_html(runs)
     comparison_html(runs[1:])
     assert drawn == [[3], [1]]

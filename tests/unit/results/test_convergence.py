@@ -13,11 +13,16 @@ from fedapp.core.errors import UserError
 from fedapp.engines.resources import Resources
 from fedapp.experiments import sweep
 from fedapp.experiments.csv_table import read_table
-from fedapp.results.comparison import compare
-from fedapp.results.comparison_page import comparison_html
-from fedapp.results.comparison_text import tables
-from fedapp.results.convergence import Reached, accuracy_last10, until_target, when_reached
-from fedapp.results.figures import figures_of
+from fedapp.results.comparison.convergence import (
+    Reached,
+    accuracy_last10,
+    until_target,
+    when_reached,
+)
+from fedapp.results.comparison.groups import compare
+from fedapp.results.comparison.page import comparison_html
+from fedapp.results.comparison.result_numbers import result_numbers
+from fedapp.results.comparison.text import tables
 from fedapp.results.run_directory import RunDirectory
 
 
@@ -208,8 +213,8 @@ def test_a_run_of_an_earlier_version_gets_the_mean_of_its_rounds(make_run, caplo
     assert groups[0]["last 10"] == "52.00 %"
     assert tables(compared)["Runs"][0]["last 10"] == "52.0 %"
     old.write_summary({**old.summary(), "accuracy_last10": 0.4})
-    assert figures_of(old)["accuracy_last10"] == 0.4
-    assert "accuracy_last10" not in figures_of(make_run(*[0.5] * 10, status="interrupted"))
+    assert result_numbers(old)["accuracy_last10"] == 0.4
+    assert "accuracy_last10" not in result_numbers(make_run(*[0.5] * 10, status="interrupted"))
 
 
 @pytest.mark.parametrize("line", ["broken\n{}\n", '{"round": 1, "accuracy": "high"}\n' * 10])

@@ -1,6 +1,6 @@
 """The LaTeX table of a comparison: its numbers, its bold cells, its escaped names."""
 
-from fedapp.results.latex import latex_table
+from fedapp.results.comparison.latex import latex_table
 
 
 def group(name, final, std=None, seeds=(0, 1), last10=None, best=0.9, of="one model"):

@@ -9,8 +9,8 @@ import pytest
 from in_process import settings
 
 from fedapp.core.errors import UserError
-from fedapp.results import live
-from fedapp.results.live import report_server
+from fedapp.results.report import live
+from fedapp.results.report.live import report_server
 from fedapp.results.run_directory import RunDirectory
 
 

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from fedapp.core.errors import UserError
-from fedapp.results import page
-from fedapp.results.report import totals, write_report
+from fedapp.results.report import page
+from fedapp.results.report.report import totals, write_report
 from fedapp.results.run_directory import RunDirectory
 
 EVIL = "<script>alert('x & \"y\"')</script>"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedapp.results.report import report_html
+from fedapp.results.report.report import report_html
 from fedapp.results.run_directory import RunDirectory
 
 

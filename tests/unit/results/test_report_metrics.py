@@ -6,7 +6,7 @@ import re
 import pytest
 from in_process import train_one
 
-from fedapp.results.report import own_metrics, report_html
+from fedapp.results.report.report import own_metrics, report_html
 
 
 def headings(html: str) -> list[str]:

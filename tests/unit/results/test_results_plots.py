@@ -216,7 +216,8 @@ def test_settings_of_matplotlib_are_left_alone():
 
 def test_importing_the_results_loads_neither_matplotlib_nor_rich_nor_torch():
     script = (
-        "import sys; from fedapp.results import page, plots, progress, report, run_directory;"
+        "import sys; from fedapp.results import plots, progress, run_directory;"
+        "from fedapp.results.report import page, report;"
         "print([m for m in ('matplotlib', 'rich', 'torch', 'PIL') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"

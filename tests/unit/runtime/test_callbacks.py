@@ -9,7 +9,7 @@ from in_process import settings
 from fedapp import server_app
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
-from fedapp.runtime.callback import ActiveRun, Callback
+from fedapp.runtime.callbacks import ActiveRun, Callback
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -165,7 +165,7 @@ def test_a_spoiled_field_is_restored_and_stops_no_round(train, capsys, name, key
         ("divides:Class", "cannot be imported: ZeroDivisionError: division by zero"),
         (f"{__name__}:Fussy", "cannot be made without arguments: ValueError: not today"),
         (f"{__name__}:Absent", "cannot be imported"),
-        (f"{__name__}:NotOne", "is not a subclass of fedapp.runtime.callback.Callback"),
+        (f"{__name__}:NotOne", "is not a subclass of fedapp.runtime.callbacks.base.Callback"),
         (f"{__name__}:Needy", "cannot be made without arguments: TypeError: .* 'folder'"),
     ],
 )

@@ -24,10 +24,10 @@ from fedapp.engines.resources import Resources
 from fedapp.methods.table import METHODS, kept_by_clients
 from fedapp.results.formatting import megabytes
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import process as process_module
-from fedapp.runtime.preflight import forget, wait_for_nodes
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import build_strategy
+from fedapp.runtime.process import context as process_module
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.preflight import forget, wait_for_nodes
+from fedapp.runtime.server.strategy import build_strategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import from_array_record, to_array_record
 from strategies.rounds.report import RoundFailed
@@ -254,7 +254,7 @@ def test_states_that_a_node_could_not_remove_are_logged(
     def refuse(*arguments):
         raise problem
 
-    monkeypatch.setattr("fedapp.runtime.queries.clean", refuse)
+    monkeypatch.setattr("fedapp.runtime.node.queries.clean", refuse)
     run = settings(method="scaffold", num_rounds=1, output_dir=str(tmp_path), run_name="one")
     assert run_in_process(ROOT, run, Resources()) == 0
     text = capsys.readouterr().out

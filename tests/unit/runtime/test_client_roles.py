@@ -16,8 +16,14 @@ from fedapp.config.effect import without_effect
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.results import measures_file
-from fedapp.runtime.client_roles import attack, attackers, local_epochs, mean_epochs, slow_down
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.client_roles import (
+    attack,
+    attackers,
+    local_epochs,
+    mean_epochs,
+    slow_down,
+)
+from fedapp.runtime.process.context import ProcessContext
 from strategies.rounds.records import UPLOADS, from_array_record
 
 RUN = settings(method="fedavg", num_rounds=1, participation=1.0, partition="iid")

@@ -13,7 +13,7 @@ from fedapp.engines.in_process import InProcessGrid
 from fedapp.results import checkpoint
 from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.recorder import Recorder
+from fedapp.runtime.callbacks.recorder import Recorder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import callbacks
+from fedapp.runtime.callbacks import standard as callbacks
 
 pytestmark = pytest.mark.usefixtures("few_images")
 

@@ -4,7 +4,7 @@ import pytest
 
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 
 
 def sizes(**keys: object) -> list[int]:

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from fedapp.cli import app as cli
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.runtime import forecast as module
-from fedapp.runtime.forecast import forecast
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server import forecast as module
+from fedapp.runtime.server.forecast import forecast
 
 
 @pytest.fixture(autouse=True)

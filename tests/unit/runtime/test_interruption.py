@@ -12,8 +12,8 @@ from fedapp import server_app
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import callbacks
-from fedapp.runtime.checkpoints import Checkpoints
+from fedapp.runtime.callbacks import standard as callbacks
+from fedapp.runtime.callbacks.checkpoints import Checkpoints
 from strategies.rounds import base, interruption
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.interruption import ask_to_stop

@@ -7,7 +7,7 @@ import pytest
 
 from fedapp.config.privacy import Budget
 from fedapp.core.errors import UserError
-from fedapp.runtime.ledger import Ledger, check_evaluation, check_training
+from fedapp.runtime.node.ledger import Ledger, check_evaluation, check_training
 
 NOISE = 20.0
 ONE, THREE = (Budget(NOISE, 5, 5, 1e-5).epsilon(rounds) for rounds in (1, 3))
@@ -56,7 +56,7 @@ def test_nodes_that_use_one_ledger_at_the_same_time_are_all_counted(tmp_path):
 
 def test_the_folder_is_on_disk_before_a_sum_leaves(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("fedapp.runtime.ledger.sync_folder", synced.append)
+    monkeypatch.setattr("fedapp.runtime.node.ledger.sync_folder", synced.append)
     Ledger(tmp_path / "one.json", 1e3, 1e-5).charge(NOISE)
     assert synced == [tmp_path]
 

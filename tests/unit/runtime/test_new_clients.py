@@ -5,14 +5,14 @@ import pytest
 from in_process import federate, settings
 
 from fedapp import server_app
-from fedapp.analysis.personalise import personalise
 from fedapp.config.privacy import Budget
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.formatting import clients_headline
-from fedapp.results.report import report_html
+from fedapp.results.report.report import report_html
 from fedapp.results.run_directory import RunDirectory
+from fedapp.trained_models.personalise import personalise
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.client_evaluation import summarise_clients
 from strategies.scaffold import CONTROL, Scaffold

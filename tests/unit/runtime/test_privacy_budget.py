@@ -10,7 +10,7 @@ from fedapp.config.privacy import Budget
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.privacy import last_round
+from fedapp.runtime.server.privacy import last_round
 from strategies.rounds.base import ClientStrategy
 
 PRIVATE = {"method": "fedavg", "weights": "uniform", "dp_clip": 0.001, "lr_schedule": "constant"}

@@ -17,7 +17,7 @@ from fedapp.core.files import write_atomically
 from fedapp.engines.deployment.certificates import make_certificates
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.ledger import open_ledger
+from fedapp.runtime.node.ledger import open_ledger
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
 
@@ -146,7 +146,8 @@ def test_a_node_that_counts_sends_nothing_without_masks_and_noise(
         UserError, match=r"sends masked sums with noise only .*and the run has none"
     ):
         federate(quiet, nodes=NODES, node_configs=limited())
-    monkeypatch.setattr("fedapp.runtime.identity._rounds_left", lambda *_: 100)  # a false server
+    # a false server
+    monkeypatch.setattr("fedapp.runtime.node.identity._rounds_left", lambda *_: 100)
     with pytest.raises(RoundFailed, match="sends masked sums with noise only"):
         federate(quiet, nodes=NODES, node_configs=limited())
     read = Task.from_record
@@ -162,7 +163,7 @@ def test_a_node_that_counts_tells_no_accuracy(run, limited, monkeypatch):
     for change in ({"client-eval-every": 1}, {"finetune-epochs": 1}):
         with pytest.raises(UserError, match="accuracies without noise; set client-eval-every"):
             federate({**run, **change}, nodes=NODES, node_configs=limited())
-    monkeypatch.setattr("fedapp.runtime.identity.client_evaluation_every", lambda *_: 0)
+    monkeypatch.setattr("fedapp.runtime.node.identity.check_evaluation", lambda *_: None)
     with pytest.raises(RoundFailed, match="tells accuracies without noise"):
         federate({**run, "client-eval-every": 1}, nodes=NODES, node_configs=limited())
 
@@ -244,7 +245,7 @@ def test_what_cannot_be_counted_is_not_sent(run, limited, tmp_path, monkeypatch)
             raise OSError(28, "No space left on device")
         write_atomically(path, content, mode)
 
-    monkeypatch.setattr("fedapp.runtime.ledger.write_atomically", full)
+    monkeypatch.setattr("fedapp.runtime.node.ledger.write_atomically", full)
     tolerant = {**run, "tolerate-failures": True}
     (failure,) = federate(tolerant, nodes=NODES, node_configs=limited())[1].report.failures
     assert failure.client == 1

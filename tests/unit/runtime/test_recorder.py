@@ -14,7 +14,8 @@ from fedapp.engines.in_process import InProcessGrid, run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results import trackers
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import callbacks, server
+from fedapp.runtime.callbacks import standard
+from fedapp.runtime.server import training as server
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.records import ERROR, ClientFailure
 
@@ -235,9 +236,9 @@ def test_a_resumed_run_without_rounds_left_does_not_say_that_it_diverged(
 
 
 def test_a_loss_that_is_not_finite_at_the_end_fails_the_run(values, monkeypatch, tmp_path, capsys):
-    evaluate = callbacks.evaluate_classes
+    evaluate = standard.evaluate_classes
     monkeypatch.setattr(
-        callbacks, "evaluate_classes", lambda *given: replace(evaluate(*given), loss=float("nan"))
+        standard, "evaluate_classes", lambda *given: replace(evaluate(*given), loss=float("nan"))
     )
     assert run_in_process(ROOT, values(num_rounds=1), Resources()) == 1
     reason = "the test loss is not finite after round 1"

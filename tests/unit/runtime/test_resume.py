@@ -13,8 +13,9 @@ from fedapp.core.errors import UserError
 from fedapp.results import trackers
 from fedapp.results.folders import lock_run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import checkpoints, server
-from fedapp.runtime.opening import changed_schedule
+from fedapp.runtime.callbacks import checkpoints
+from fedapp.runtime.server import training as server
+from fedapp.runtime.server.opening import changed_schedule
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.report import RoundDiverged, RoundFailed
 

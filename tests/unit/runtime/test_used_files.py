@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.analysis.personalise import personalise
 from fedapp.analysis.saved_runs import SavedRun
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.extension_files import VARIABLE
 from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.used_files import check_extension
+from fedapp.runtime.process.used_files import check_extension
+from fedapp.trained_models.personalise import personalise
 
 FILE = "/data/my losses/mine.py"
 READERS = {

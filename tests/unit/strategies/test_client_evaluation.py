@@ -13,7 +13,7 @@ from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.outcome import best_round
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
 from strategies.rounds.client_evaluation import summarise_clients
 
 HERE = {"output_dir": "", "run_name": "run", "participation": 1.0, "num_rounds": 3}

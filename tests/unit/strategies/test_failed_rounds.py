@@ -14,7 +14,7 @@ from fedapp.core.errors import UserError
 from fedapp.engines.in_process import run_in_process
 from fedapp.engines.resources import Resources
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime import identity
+from fedapp.runtime.node import identity
 from strategies.fedavg import FedAvg
 from strategies.rounds import base
 from strategies.rounds.report import RoundDiverged

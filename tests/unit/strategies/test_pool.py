@@ -5,9 +5,9 @@ from dataclasses import replace
 from in_process import ShuffledGrid, settings
 
 from fedapp.config.resolve import parse_config
-from fedapp.runtime.preflight import wait_for_nodes
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import build_strategy
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server.preflight import wait_for_nodes
+from fedapp.runtime.server.strategy import build_strategy
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import ClientResult, to_array_record
 

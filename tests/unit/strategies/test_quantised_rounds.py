@@ -21,8 +21,8 @@ from clients.training.local_training import LossDiverged
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.methods.table import METHODS
-from fedapp.runtime import forecast as forecasts
-from fedapp.runtime.process import ProcessContext
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server import forecast as forecasts
 from strategies.rounds.records import (
     ARRAYS,
     DIVERGED,

@@ -17,8 +17,8 @@ from in_process import assert_same, federate, settings
 
 from fedapp.core.errors import UserError
 from fedapp.engines.deployment.certificates import make_certificates
-from fedapp.runtime.queries import labels
-from fedapp.runtime.secure import keys_of
+from fedapp.runtime.node.queries import labels
+from fedapp.runtime.node.secure import keys_of
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
 from strategies.secure.node import SecureNode
@@ -148,7 +148,8 @@ def test_a_node_with_peers_sends_no_update_without_masks(credentials, monkeypatc
         UserError, match=r"sends masked sums only .*secure-aggregation to 'pairwise'"
     ):
         federate(RUN, nodes=5, node_configs=credentials)
-    monkeypatch.setattr("fedapp.runtime.identity.check_masked", lambda *_: None)  # a false server
+    # a false server
+    monkeypatch.setattr("fedapp.runtime.node.identity.check_masked", lambda *_: None)
     with pytest.raises(RoundFailed, match="sends masked sums only"):
         federate(RUN, nodes=5, node_configs=credentials)
 

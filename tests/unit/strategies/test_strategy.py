@@ -20,10 +20,11 @@ from clients.training.local_training import LossDiverged
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.core.rng import cohort_size, sample_clients
-from fedapp.runtime import identity, preflight
-from fedapp.runtime.preflight import wait_for_nodes
-from fedapp.runtime.process import ProcessContext
-from fedapp.runtime.strategy import build_strategy
+from fedapp.runtime.node import identity
+from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.server import preflight
+from fedapp.runtime.server.preflight import wait_for_nodes
+from fedapp.runtime.server.strategy import build_strategy
 from strategies.rounds.records import (
     ARRAYS,
     DIVERGED,
@@ -247,7 +248,7 @@ def test_bytes_are_those_of_the_messages():
 
 
 def test_a_lost_node_is_asked_again_after_longer_and_longer_pauses(monkeypatch):
-    from fedapp.runtime import preflight
+    from fedapp.runtime.server import preflight
 
     clock = [100.0]
     monkeypatch.setattr(preflight.time, "monotonic", lambda: clock[0])

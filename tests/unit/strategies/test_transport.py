@@ -10,7 +10,7 @@ from in_process import settings
 
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
-from fedapp.runtime.preflight import wait_for_nodes
+from fedapp.runtime.server.preflight import wait_for_nodes
 from strategies.rounds import transport
 from strategies.rounds.transport import Requests, exchange
 

@@ -1,0 +1,1 @@
+"""The HTML report of one run, also while it is running."""

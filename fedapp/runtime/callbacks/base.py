@@ -1,0 +1,60 @@
+"""The interface of callbacks, which observe a run and do not change its training.
+
+Evaluation, metrics.jsonl, checkpoints, trackers, measures and the report are callbacks
+(`fedapp.runtime.callbacks.standard`). A user's callback is a class with the hooks that it needs;
+the run-config key `callbacks` names it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedapp.config.run_config import RunConfig
+from fedapp.core.files import to_json_types
+from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process.context import ProcessContext
+from strategies.aggregate import Arrays
+from strategies.rounds.base import ClientStrategy
+
+
+@dataclass
+class ActiveRun:
+    """The state of a run that its callbacks can access."""
+
+    config: RunConfig
+    directory: RunDirectory
+    process: ProcessContext  # the server's data and model
+    strategy: ClientStrategy
+    first_round: int  # first round of this process; above 1 in a resumed run
+    last_round: int  # of the run; a privacy budget may end it before num-rounds
+    arrays: Arrays  # the newest global model by tensor name; the next round starts from it
+    started: float  # monotonic time in seconds at the start of the ServerApp
+    rounds_started: float  # the same at the start of the first round
+    round_started: float  # the same at the start of the current round
+    unwritten: list[dict[str, Any]] = field(default_factory=list)  # not yet in metrics.jsonl
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of all rounds as in metrics.jsonl, including those not yet written."""
+        return [*self.directory.rounds(), *map(to_json_types, self.unwritten)]
+
+
+class Callback:
+    """Observes a run: subclasses override the hooks that they need; the other hooks do nothing.
+
+    The server's process calls the callbacks one after the other. Values that a hook adds to `row`
+    are written to metrics.jsonl and the trackers, those that it adds to `summary` to summary.json.
+    """
+
+    def run_begins(self, run: ActiveRun) -> None:
+        """Act before the first round; `run.arrays` is the initial model of that round."""
+
+    def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
+        """Act after a round; `run.arrays` is the new global model.
+
+        `row` is the round's line of metrics.jsonl: "round", "accuracy", "loss", "train_loss", ...
+        """
+
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Act after the last round, also if the run failed, as `summary["status"]` tells."""
+
+    def close(self) -> None:
+        """Release resources, however the run ended, even before its first round."""

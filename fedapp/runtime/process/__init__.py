@@ -1,0 +1,1 @@
+"""What a process keeps between messages: data, models, and the method's objective."""

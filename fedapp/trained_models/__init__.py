@@ -1,0 +1,1 @@
+"""Use of finished runs: classify, test, export, calibrate and personalise their models."""
