@@ -29,6 +29,11 @@ def percent(fraction: float | None) -> str:
     return MISSING if fraction is None else f"{100 * fraction:.1f} %"
 
 
+def whole_percent(fraction: float) -> str:
+    """Format a fraction without decimals: 0.953 is "95 %"."""
+    return f"{100 * fraction:.0f} %"
+
+
 def decimal(value: float | None) -> str:
     """Format a loss: four decimals from 0.001 to 1000, otherwise four significant digits."""
     if value is None:
@@ -84,10 +89,21 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         *privacy_headline(summary),
         ("Rounds", str(summary.get("rounds", MISSING))),
         ("Time", duration(summary.get("seconds"))),
+        *_shares_of_time(summary),
         ("Training images per second", speed),
         ("Sent to nodes", megabytes(summary.get("bytes_down"))),
         ("Sent by nodes", megabytes(summary.get("bytes_up"))),
     ]
+
+
+def _shares_of_time(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List how much of a run's time was waiting for clients, and tests, if that is known."""
+    seconds, waiting = summary.get("seconds"), summary.get("wait_seconds")
+    if not seconds or waiting is None:
+        return []
+    tests = whole_percent(summary["test_seconds"] / seconds)
+    text = f"{whole_percent(waiting / seconds)} of the time (tests {tests})"
+    return [("Waiting for clients", text)]
 
 
 def privacy_headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

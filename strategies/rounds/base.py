@@ -170,7 +170,7 @@ class ClientStrategy(RoundLoop):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Reduce the replies as they arrive; raises `RoundFailed` if they give no model."""
         waiting = dict(self._tasks_sent)
-        for reply in replies:
+        for reply in self.report.timed(replies):
             task = waiting.pop(reply.metadata.src_node_id, None)
             if task is not None:
                 self._use(reply, task, self._receive, self.report.failures)
@@ -183,6 +183,7 @@ class ClientStrategy(RoundLoop):
         self.after_replies()  # may wait for nodes, so it can be interrupted
         with uninterrupted():
             self.newest = NewestModel(server_round, to_array_record(self._next_arrays()))
+            self.report.training_ends()
         return self.newest.arrays, MetricRecord({"train_loss": self.report.train_loss})
 
     def _next_arrays(self) -> Arrays:

@@ -1,11 +1,12 @@
 """What happened in one round: its report, its newest model, and the errors of a failed round."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
 from strategies.aggregate import Arrays, UpdateRefused
@@ -49,6 +50,8 @@ class RoundReport:
     scores: dict[int, dict[str, float]] = field(default_factory=dict)  # of each evaluated client
     unevaluated: list[int] = field(default_factory=list)  # clients without the requested accuracy
     metrics: dict[str, float] = field(default_factory=dict)  # the method's numbers, by name
+    wait_seconds: float = 0.0  # spent waiting for updates, not adding them
+    trained_at: float = field(default_factory=time.monotonic)  # when the next model was there
 
     @property
     def train_loss(self) -> float:
@@ -56,6 +59,26 @@ class RoundReport:
         trained = [result for result in self.results if result.steps]
         total = sum(result.examples for result in trained)
         return sum(r.loss * r.examples for r in trained) / total if total else float("nan")
+
+    @property
+    def slowest(self) -> ClientResult | None:
+        """The client that trained for the longest time; None if no update is usable."""
+        return max(self.results, key=lambda result: result.seconds, default=None)
+
+    def timed(self, replies: Iterable[Message]) -> Iterator[Message]:
+        """Pass the replies on, and add the time of waiting for them to `wait_seconds`."""
+        iterator = iter(replies)
+        while True:
+            asked = time.monotonic()
+            reply = next(iterator, None)
+            self.wait_seconds += time.monotonic() - asked
+            if reply is None:
+                return
+            yield reply
+
+    def training_ends(self) -> None:
+        """Note the time: what follows in the round are tests."""
+        self.trained_at = time.monotonic()
 
     @property
     def all_failures(self) -> list[ClientFailure]:

@@ -1,4 +1,4 @@
-"""Bar plots and cells of a run: accuracy of classes and clients, labels, confusions, failures."""
+"""Bar plots and cells of a run: classes, clients, labels, confusions, times and failures."""
 
 from __future__ import annotations
 
@@ -152,6 +152,28 @@ def client_accuracy(values: npt.ArrayLike) -> Figure:
     axes.set(xlim=(0, 100))
     whole_numbers(axes.yaxis)
     axes.legend(loc="upper left")
+    return figure
+
+
+@styled
+def round_times(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw how long each round waited for clients, and how long server and tests took."""
+    rounds = [row["round"] for row in rows]
+    waits, tests = (
+        np.array([row[key] for row in rows]) for key in ("wait_seconds", "test_seconds")
+    )
+    rest = np.array([row["seconds"] for row in rows]) - waits - tests
+    figure = new_figure(4.8, 3.0)
+    axes = figure.subplots()
+    bottom = np.zeros(len(rows))
+    parts = (("waiting for clients", waits, BLUE), ("tests", tests, RED), ("server", rest, INK))
+    for label, seconds, color in parts:
+        axes.bar(rounds, seconds, 1.0, bottom=bottom, color=color, label=label)
+        bottom += seconds
+    axes.set(title="Time of the rounds", xlabel="Round", ylabel="Seconds")
+    axes.set(xlim=(min(rounds) - 0.6, max(rounds) + 0.6))
+    whole_numbers(axes.xaxis)
+    axes.legend(loc="best")
     return figure
 
 

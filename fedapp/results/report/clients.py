@@ -1,18 +1,20 @@
-"""The sections of a report about classes and clients: their data, accuracies and failures."""
+"""The sections of a report about classes and clients: data, accuracies, times and failures."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedapp.results.formatting import MISSING, percent
+from fedapp.results.formatting import MISSING, percent, whole_percent
 from fedapp.results.plots import client_plots as plots
 from fedapp.results.plots.rendering import svg
 from fedapp.results.report import page
 
 Rows = Sequence[Mapping[str, Any]]
+MOST_SLOW = 5  # clients that are named
 
 
 def classes(rows: Rows, class_names: Sequence[str]) -> str:
@@ -69,6 +71,32 @@ def clients(scores: Mapping[str, Any], training: float = np.inf) -> str:
     )
     figure = plots.client_accuracy(known)
     return page.paragraph(description) + page.plot(svg(figure, f"Distribution. {description}"))
+
+
+def times(rows: Rows) -> str:
+    """Draw where the rounds' time went, and name the clients that were the slowest most often."""
+    timed = [row for row in rows if "wait_seconds" in row]  # not of earlier versions
+    total = sum(row["seconds"] for row in timed)
+    if not total:
+        return ""
+    waiting, tests = (sum(row[key] for row in timed) for key in ("wait_seconds", "test_seconds"))
+    description = (
+        f"{whole_percent(waiting / total)} of the time the server waited for clients, "
+        f"{whole_percent(tests / total)} were tests, "
+        f"{whole_percent(1 - (waiting + tests) / total)} its own work."
+    )
+    drawn = page.plot(svg(plots.round_times(timed), f"Time of the rounds. {description}"))
+    slowest = Counter(row["slowest_client"] for row in timed if "slowest_client" in row)
+    seconds = {
+        client: max(row["slowest_seconds"] for row in timed if row.get("slowest_client") == client)
+        for client, _ in slowest.most_common(MOST_SLOW)
+    }
+    items = [
+        (f"Client {client}", f"in {slowest[client]:,} rounds, up to {longest:.2f} s")
+        for client, longest in seconds.items()
+    ]
+    table = page.details("Slowest clients", page.settings_table("Slowest clients", items))
+    return page.paragraph(description) + drawn + (table if items else "")
 
 
 def failures(rows: Rows) -> str:

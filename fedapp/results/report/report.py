@@ -56,7 +56,7 @@ COLUMNS: dict[str, tuple[str, Writer]] = {
 _COMMON = (
     "asked", "client_bytes_down", "client_bytes_up", "images", "lr", "eval_bytes_down",
     "eval_bytes_up", "late", "global_accuracy", "global_loss", "client_worst", "client_count",
-    "client_reinitialised",
+    "client_reinitialised", "wait_seconds", "test_seconds", "slowest_client", "slowest_seconds",
 )  # fmt: skip
 _OF_CLIENTS = ("client_accuracy", "client_new", "client_loss")  # beginnings of the clients' scores
 
@@ -102,6 +102,7 @@ def report_html(run: RunDirectory) -> str:
                     "Accuracy of the clients",
                     sections.clients(run.client_scores(), _training_clients(config)),
                 ),
+                page.section("Time of the rounds", sections.times(rows)),
                 page.section("Failures", sections.failures(rows)),
             ),
             page.section("Further metrics", _metric_curves(rows)),

@@ -169,6 +169,8 @@ def trained_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
     row: dict[str, Any] = {
         "round": server_round,
         "seconds": 0.0,
+        "wait_seconds": report.wait_seconds,
+        "test_seconds": 0.0,
         "asked": report.asked,
         "clients": len(report.results),
         "failed": len(report.failures),
@@ -184,6 +186,9 @@ def trained_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
         "failures": _texts(report.failures),
         "class_accuracy": None,
     }
+    if report.slowest is not None:
+        row["slowest_client"] = report.slowest.client
+        row["slowest_seconds"] = report.slowest.seconds
     if report.evaluation_failures:
         row["evaluation_failures"] = _texts(report.evaluation_failures)
     if report.eval_bytes_down:

@@ -69,11 +69,13 @@ class Evaluate(Callback):
 
 
 class RoundTimer(Callback):
-    """Measures the seconds of a round, from its start to the end of its evaluation."""
+    """Measures the seconds of a round, from its start to the end of its tests."""
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Read the clock, which the recorder starts again after all callbacks."""
-        row["seconds"] = time.monotonic() - run.round_started
+        now = time.monotonic()
+        row["seconds"] = now - run.round_started
+        row["test_seconds"] = now - run.strategy.report.trained_at
 
 
 class MetricsFile(Callback):

@@ -74,6 +74,8 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "at_chance": chance,
         "seconds": seconds,
         "seconds_total": seconds + _overhead(run, rows),
+        "wait_seconds": sum(row.get("wait_seconds", 0.0) for row in rows),
+        "test_seconds": sum(row.get("test_seconds", 0.0) for row in rows),
         "images_per_second": images / seconds if images and seconds else None,
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "bytes_up": sum(row["bytes_up"] for row in rows),

@@ -72,6 +72,17 @@ def test_a_rounds_images_are_those_that_were_trained_on(tmp_path, method, change
     assert summary["images_per_second"] == pytest.approx(images / summary["seconds"])
 
 
+def test_a_rounds_time_is_waiting_for_clients_tests_and_the_server(tmp_path):
+    run = train(tmp_path, "run", num_rounds=2)
+    for row in run.rounds():
+        assert 0 < row["slowest_seconds"] <= row["wait_seconds"]  # one client after the other
+        assert row["slowest_client"] in sample_clients(0, row["round"], 10, 0.5)
+        assert row["test_seconds"] > 0
+        assert row["wait_seconds"] + row["test_seconds"] < row["seconds"]
+    waiting = sum(row["wait_seconds"] for row in run.rounds())
+    assert run.summary()["wait_seconds"] == pytest.approx(waiting)
+
+
 def test_a_mistake_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match="'metod' does not exist; did you mean 'method'"):
         run_in_process(ROOT, {"metod": "fedavg"}, Resources())

@@ -33,6 +33,20 @@ def test_accuracies_are_a_distribution_over_the_clients_with_test_images(run):
     assert f'aria-label="Distribution. {sentence}"' in page
 
 
+def test_the_times_of_the_rounds_say_what_was_waiting_and_who_was_the_slowest(run):
+    log(run, 1)
+    assert "Time of the rounds" not in report_html(run)  # of an earlier version
+    for number, client, seconds in ((2, 7, 1.5), (3, 7, 2.5), (4, 1, 0.5)):
+        slow = {"slowest_client": client, "slowest_seconds": seconds}
+        log(run, number, seconds=4.0, wait_seconds=3.0, test_seconds=0.8, **slow)
+    page = report_html(run)
+    sentence = "75 % of the time the server waited for clients, 20 % were tests, 5 % its own work."
+    assert f"<p>{sentence}</p>" in page
+    assert f'aria-label="Time of the rounds. {sentence}"' in page
+    rows = page.split("Slowest clients")[-1]
+    assert rows.index("in 2 rounds, up to 2.50 s") < rows.index("in 1 rounds, up to 0.50 s")
+
+
 def test_clients_that_failed_or_came_too_late_are_drawn_by_round_with_the_reasons(run):
     log(run, 1, failures=[])
     assert "<h2>Failures</h2>" not in report_html(run)
