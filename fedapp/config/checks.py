@@ -48,6 +48,7 @@ def check_config(config: RunConfig) -> None:
     _check_partition_file(config)
     _check_own(config)
     _check_folders(config)
+    _check_imbalance(config)
     for word in config.analyses.split():
         _check_name("analyses: measure", word, MEASURES)
     check_measures(config.method, config.analyses, config.bottleneck)
@@ -143,6 +144,22 @@ def _check_folders(config: RunConfig) -> None:
         raise UserError(
             "run-config key 'pool-data' is true, but with partition 'folders' every client has "
             "training and test images of its own; set it to false"
+        )
+
+
+def _check_imbalance(config: RunConfig) -> None:
+    if config.imbalance_factor == 1:
+        return
+    what = f"run-config key 'imbalance-factor' is {config.imbalance_factor:g}, but"
+    if config.partition in ("own", "folders", "file"):
+        raise UserError(
+            f"{what} with partition '{config.partition}' every client's images are given; set it "
+            "to 1, or choose another partition"
+        )
+    if config.pool_data is True:
+        raise UserError(
+            f"{what} it needs test images of its own, and pool-data pools them with the training "
+            "images; set pool-data=false or imbalance-factor=1"
         )
 
 

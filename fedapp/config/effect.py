@@ -162,6 +162,9 @@ APPLIES: dict[str, Test] = {
     "classes-per-client": _with("partition", "pathological"),
     "unbalanced-sigma": _with("partition", "unbalanced"),
     "pool-data": lambda config, _: bool(config.pool_data) or pools_data(config.partition),
+    "imbalance-factor": lambda config, _: (
+        config.partition != "file" and not gives_images(config.partition) and not config.pool_data
+    ),
     "stochastic-from": lambda config, _: config.stochastic_every > 0,
     "model": _one_model,
     "bn": _batch_norm,

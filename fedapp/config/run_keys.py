@@ -127,6 +127,11 @@ class PartitionKeys(Keys):
     partition_seed: Unsigned | Auto = Field(
         "auto", description="seed of the partition; auto: the run's seed, or 1 for pooled data"
     )
+    imbalance_factor: Annotated[float, Field(ge=1, le=1e6)] = Field(
+        1.0,
+        description="long-tailed training data: the first class keeps so many times as many images "
+        "as the last; 1: all images",
+    )
     stochastic_every: Unsigned = Field(
         0, description="rounds after which the class that every client lacks is drawn anew; 0: none"
     )

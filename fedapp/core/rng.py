@@ -32,6 +32,7 @@ class Stream(IntEnum):
     STRAGGLERS = 35  # which clients train fewer epochs in a round
     ATTACKERS = 36  # which clients are malicious
     ATTACK = 37  # the noise that a malicious client sends
+    LONG_TAIL = 38  # which training images a long-tailed data set keeps
     TUNING = 41  # batches of fine-tuning
 
 

@@ -21,6 +21,7 @@ from fedapp.runtime.process.context import ProcessContext
 from fedapp.runtime.process.evaluation import at_chance
 from fedapp.runtime.process.used_files import recorded_files
 
+_SUMMED = ("wait_seconds", "test_seconds", "bytes_down", "bytes_up")
 _TESTED = {
     GLOBAL: GLOBAL_MODEL,
     CLIENT_MEAN: "personal models, mean over clients",
@@ -74,11 +75,8 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "at_chance": chance,
         "seconds": seconds,
         "seconds_total": seconds + _overhead(run, rows),
-        "wait_seconds": sum(row.get("wait_seconds", 0.0) for row in rows),
-        "test_seconds": sum(row.get("test_seconds", 0.0) for row in rows),
         "images_per_second": images / seconds if images and seconds else None,
-        "bytes_down": sum(row["bytes_down"] for row in rows),
-        "bytes_up": sum(row["bytes_up"] for row in rows),
+        **{key: sum(row.get(key, 0) for row in rows) for key in _SUMMED},
         "device": str(process.device),
         "versions": {
             **_versions(),

@@ -6,6 +6,7 @@ compares the copies by a hash before round 1.
 """
 
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.data.dataset import Dataset
 from fedapp.data.datasets import load_dataset
+from fedapp.data.partition.long_tail import long_tailed
 from fedapp.data.partition.split_file import find_split
 from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
 
@@ -79,9 +81,14 @@ def draw_partition(
         class_names=data.classes,
         folders=data.folders,
     )
-    rng = numpy_rng(int(config.partition_seed), Stream.PARTITION)
+    seed = int(config.partition_seed)
+    rng = numpy_rng(seed, Stream.PARTITION)
     train, test = np.asarray(data.train_labels), np.asarray(data.test_labels)
-    return make_partition(config.partition, train, test, spec, rng)
+    if config.imbalance_factor == 1:
+        return make_partition(config.partition, train, test, spec, rng)
+    kept = long_tailed(train, config.imbalance_factor, numpy_rng(seed, Stream.LONG_TAIL))
+    drawn = make_partition(config.partition, train[kept], test, spec, rng)
+    return replace(drawn, train=[kept[part] for part in drawn.train])
 
 
 def data_hash(data: Dataset, partition: Partition) -> str:
