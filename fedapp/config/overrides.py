@@ -62,7 +62,14 @@ def with_extension_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(text, str):
         return dict(values)  # which the checks of types refuse
     others = {key: value for key, value in values.items() if key != "extension-keys"}
-    return {**others, **read_overrides([text])} if text.strip() else others
+    try:
+        pairs = _read_pairs(text)
+    except ValueError as error:
+        raise UserError(
+            f"run-config key 'extension-keys' is {text!r}, which is not key=value pairs: {error}"
+        ) from None
+    _check_types(text, pairs)
+    return {**others, **pairs}
 
 
 def _check_types(text: str, values: Mapping[str, Any]) -> None:

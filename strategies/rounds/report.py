@@ -62,8 +62,9 @@ class RoundReport:
 
     @property
     def slowest(self) -> ClientResult | None:
-        """The client that trained for the longest time; None if no update is usable."""
-        return max(self.results, key=lambda result: result.seconds, default=None)
+        """The client that trained for the longest time; None if no client tells its time."""
+        timed = [result for result in self.results if result.seconds > 0]
+        return max(timed, key=lambda result: result.seconds, default=None)
 
     def timed(self, replies: Iterable[Message]) -> Iterator[Message]:
         """Pass the replies on, and add the time of waiting for them to `wait_seconds`."""

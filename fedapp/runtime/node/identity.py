@@ -16,36 +16,42 @@ from flwr.app import Context
 
 import fedapp
 from fedapp.core.errors import UserError
-from fedapp.runtime.node.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
+from fedapp.runtime.node.ledger import (
+    Ledger,
+    check_evaluation,
+    check_one_client,
+    check_training,
+    unsaid,
+)
 from fedapp.runtime.node.secure import check_masked, secure_node
 from fedapp.runtime.node.state_folder import state_folder_of
-from fedapp.runtime.process.context import ProcessContext, open_process
+from fedapp.runtime.process.context import ProcessContext, config_of, open_process
 from strategies.rounds.records import PROTOCOL_VERSION
 
 IMAGES = "set of images"  # the name of the data hash in an identity
 ROUNDS_LEFT = "rounds left"  # by the node's own limit of epsilon, if it has one
 
 
-def hosted_clients(context: Context, num_clients: int) -> list[int]:
+def hosted_clients(node_config: Mapping[str, Any], partition: str, num_clients: int) -> list[int]:
     """Return the clients that a node hosts: node p of P hosts the clients c with c mod P = p.
 
     A node that hosts any client has all data.
     """
-    partition_id, num_partitions = _partition_of(context.node_config)
-    if hosts_any(context):
+    partition_id, num_partitions = _partition_of(node_config)
+    if hosts_any(node_config, partition):
         return list(range(num_clients))
     return list(range(partition_id, num_clients, num_partitions))
 
 
-def hosts_any(context: Context) -> bool:
+def hosts_any(node_config: Mapping[str, Any], partition: str) -> bool:
     """Return whether a node can host any client: its node-config key `hosts` is "any".
 
     The variable FEDAPP_HOSTS is the key's default on a machine. It is for nodes whose node-config
     cannot be given, as those of `flwr run`, and counts if every node has all data. Raises UserError
     for another value.
     """
-    source, hosts = "node-config key 'hosts'", context.node_config.get("hosts")
-    if hosts is None and context.run_config.get("partition") != "own":
+    source, hosts = "node-config key 'hosts'", node_config.get("hosts")
+    if hosts is None and partition != "own":
         source, hosts = "environment variable FEDAPP_HOSTS", os.environ.get("FEDAPP_HOSTS")
     if hosts not in (None, "own", "any"):
         raise UserError(f"{source} is {hosts!r} but must be own or any")
@@ -55,23 +61,25 @@ def hosts_any(context: Context) -> bool:
 def describe(context: Context) -> dict[str, Any]:
     """Return a node's identity as scalars and lists: its reply to the server's query."""
     partition_id, num_partitions = _partition_of(context.node_config)
-    if context.run_config.get("partition") == "own":
-        _check_own(context)
-    ledger = open_ledger(context)
+    ledger = Ledger.of(context.node_config)
+    config = config_of(context.run_config)
+    check_one_client(ledger, config)
+    clients = hosted_clients(context.node_config, config.partition, config.num_clients)
+    if config.partition == "own":
+        _check_own(clients, partition_id, num_partitions, config.num_clients)
     with unsaid(ledger):
         process = open_process(context.run_config, context.node_config)
-    check_masked(context.node_config, process.config.secure_aggregation != "off")
+    check_masked(context.node_config, config.secure_aggregation != "off")
     secure_node(context)  # unreadable keys are reported before round 1
     rounds_left = _rounds_left(ledger, process)
     if process.keeps:
-        chosen = str(context.node_config.get("state-dir") or process.config.state_dir)
+        chosen = str(context.node_config.get("state-dir") or config.state_dir)
         state_folder_of(chosen, f"clients of this method keep {process.keeps}")
-    clients = hosted_clients(context, process.config.num_clients)
     return {
         "partition-id": partition_id,
         "num-partitions": num_partitions,
         "clients": clients,
-        "hosts-any": hosts_any(context),
+        "hosts-any": hosts_any(context.node_config, config.partition),
         "examples": [len(process.data.partition.train[client]) for client in clients],
         **({} if rounds_left is None else {ROUNDS_LEFT: rounds_left}),
         "protocol": PROTOCOL_VERSION,
@@ -98,11 +106,11 @@ def _rounds_left(ledger: Ledger | None, process: ProcessContext) -> int | None:
     return ledger.rounds_left(float(config.dp_noise), config.num_rounds)
 
 
-def _check_own(context: Context) -> None:
+def _check_own(
+    clients: list[int], partition_id: int, num_partitions: int, num_clients: int
+) -> None:
     """Raise UserError unless the node hosts exactly the client with its own partition-id."""
-    partition_id, num_partitions = _partition_of(context.node_config)
-    num_clients = int(context.run_config["num-clients"])
-    if hosted_clients(context, num_clients) != [partition_id]:
+    if clients != [partition_id]:
         raise UserError(
             f"with partition 'own' every client has a SuperNode: num-partitions is "
             f"{num_partitions} but must be num-clients, {num_clients}"

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from flwr.app import Context
 
 from clients.state.store import sync_folder
 from fedapp.config.privacy import spent
+from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.core.files import json_text, parse_object, write_atomically
 from fedapp.core.paths import expanded
@@ -162,19 +162,13 @@ class Ledger:
         return rounds
 
 
-def open_ledger(context: Context) -> Ledger | None:
-    """Return the ledger in which a node counts; None if it counts nothing.
-
-    Raises:
-        UserError: its keys are wrong, or the images of the node would not be one client's.
-    """
-    ledger = Ledger.of(context.node_config)
-    if ledger and context.run_config.get("partition") != "own":
+def check_one_client(ledger: Ledger | None, config: RunConfig) -> None:
+    """Raise UserError if a node counts, and its images would not be those of one client."""
+    if ledger and config.partition != "own":
         raise UserError(
             f"this node counts what its client spends (node-config key '{EPSILON}'), which needs "
             "partition 'own': otherwise the server could divide its images among many clients"
         )
-    return ledger
 
 
 def check_training(ledger: Ledger | None, process: ProcessContext, masked: bool) -> None:
@@ -182,6 +176,7 @@ def check_training(ledger: Ledger | None, process: ProcessContext, masked: bool)
     if ledger is None:
         return
     config = process.config
+    check_one_client(ledger, config)
     noise = float(config.dp_noise)
     if not (masked and config.dp_clip and noise):
         raise UserError(

@@ -22,7 +22,7 @@ from clients.training.objective import NotScalarError
 from clients.update import Update
 from fedapp.core.errors import UserError, full_memory_explained, out_of_memory
 from fedapp.core.extension_files import own_mistake
-from fedapp.runtime.node.ledger import Ledger, check_evaluation, check_training, open_ledger, unsaid
+from fedapp.runtime.node.ledger import Ledger, check_evaluation, check_training, unsaid
 from fedapp.runtime.node.queries import answer_queries
 from fedapp.runtime.node.reply import NodeReply, Privacy, privacy_of
 from fedapp.runtime.node.secure import answer_steps, check_masked, secure_node
@@ -57,7 +57,7 @@ answer_queries(app)
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
-    ledger = open_ledger(context)
+    ledger = Ledger.of(context.node_config)
     process, task, received, extras = _unpack(message, context, ledger)
     check = partial(_check_train, message, context, process, task, ledger)
     if refused := _refused(message, task, check):
@@ -87,7 +87,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
-    ledger = open_ledger(context)
+    ledger = Ledger.of(context.node_config)
     process, task, received, extras = _unpack(message, context, ledger)
     if refused := _refused(message, task, partial(_check_evaluate, process, task, ledger)):
         return refused
@@ -108,7 +108,8 @@ def evaluate(message: Message, context: Context) -> Message:
             rows.append({"client": client, "examples": count, "loss": loss, **scores})
     content = pack_report([], failures)
     if rows:
-        content[REPORT] = MetricRecord({name: [row[name] for row in rows] for name in rows[0]})
+        common = [name for name in rows[0] if all(name in row for row in rows)]
+        content[REPORT] = MetricRecord({name: [row[name] for row in rows] for name in common})
     return Message(content, reply_to=message)
 
 

@@ -19,7 +19,7 @@ from fedapp.core.extension_files import own_mistakes_explained
 from fedapp.core.paths import state_folder
 from fedapp.runtime.node.identity import describe
 from fedapp.runtime.node.secure import check_masked
-from fedapp.runtime.process.context import open_process
+from fedapp.runtime.process.context import config_of, open_process
 from strategies.aggregate import Arrays
 from strategies.rounds.records import ARRAYS, TASK, UPLOADS, from_array_record, pack_uploads
 from strategies.secure.messages import SECURE
@@ -87,7 +87,7 @@ def forget(message: Message, context: Context) -> Message:
     """Remove secrets and the states of this node's clients after a run, or reply with the error."""
     context.state.pop(SECURE, None)
     key = str(message.content.config_records[TASK].get("state_key", ""))
-    state_dir = context.node_config.get("state-dir") or context.run_config.get("state-dir", "")
+    state_dir = context.node_config.get("state-dir") or config_of(context.run_config).state_dir
     root = state_folder(str(state_dir))
     outcome: dict[str, Any] = {}
     try:

@@ -8,7 +8,7 @@ place, and the data stay on the device.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from fedapp.runtime.process.heterogeneous_models import HeterogeneousSlots
 from fedapp.runtime.process.run_data import draw_partition, load_run_dataset
 from strategies.rounds.quantised import Codec
 
-_opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one, by the arguments of `_open`
+_opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one
 _threads_before: list[int] = []  # PyTorch's number, if the open context has one of its own
 
 
@@ -248,26 +248,39 @@ def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> Batch
 
 def open_process(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> ProcessContext:
     """Return this process's context for a run configuration, building it at the first call."""
+    config = config_of(run_config)
     data_dir = str(node_config.get("data-dir", ""))
-    own = int(node_config["partition-id"]) if run_config.get("partition") == "own" else None
+    own = int(node_config["partition-id"]) if config.partition == "own" else None
     key = tuple(sorted(run_config.items())), data_dir, own
     if key not in _opened:
         close_process()  # frees the memory of the previous configuration
-        _opened[key] = _open(*key)
+        _opened[key] = _open(config, data_dir, own)
     return _opened[key]
+
+
+def config_of(run_config: Mapping[str, Any]) -> RunConfig:
+    """Return a run configuration, parsed once.
+
+    Whoever decides what a node may do asks it: the mapping that the server sends may say otherwise,
+    because `extension-keys` and the method's own values replace some of its keys.
+    """
+    return _parsed(tuple(sorted(run_config.items())))
+
+
+@lru_cache(maxsize=1)
+def _parsed(run_config: tuple[tuple[str, Any], ...]) -> RunConfig:
+    return parse_config(dict(run_config))
 
 
 def close_process() -> None:
     """Drop this process's context with its data, models and number of threads."""
     _opened.clear()
+    _parsed.cache_clear()
     if _threads_before:
         torch.set_num_threads(_threads_before.pop())
 
 
-def _open(
-    run_config: tuple[tuple[str, Any], ...], data_dir: str, own: int | None
-) -> ProcessContext:
-    config = parse_config(dict(run_config))
+def _open(config: RunConfig, data_dir: str, own: int | None) -> ProcessContext:
     if config.threads:
         _threads_before.append(torch.get_num_threads())
         torch.set_num_threads(config.threads)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from in_process import ROOT
 
-from fedapp.config.overrides import is_file, read_overrides
+from fedapp.config.overrides import is_file, read_overrides, with_extension_keys
 from fedapp.config.project import default_config
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
@@ -131,3 +131,13 @@ def test_extension_keys_are_keys_of_their_own_that_the_user_has_set(tmp_path):
     assert run_in_process(ROOT, values, Resources()) == 0
     lines = (tmp_path / "one" / "config.toml").read_text().splitlines()
     assert "lr = 0.5" in lines  # unmarked: it is the user's
+
+
+@pytest.mark.parametrize("text", ["feddr+-cifar100-shards", "secret.toml", "lr"])
+def test_further_keys_are_pairs_and_name_no_file(text, tmp_path, monkeypatch):
+    """The server sends them: it must not make a node read a file of its choice."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.toml").write_text("password = 'hunter2'")
+    with pytest.raises(UserError, match=r"'extension-keys' is .* not key=value") as caught:
+        with_extension_keys({"extension-keys": text})
+    assert "hunter2" not in str(caught.value)

@@ -1,7 +1,6 @@
 """FEDAPP_HOSTS lets nodes whose node-config cannot be given host any client."""
 
 import pytest
-from flwr.app import Context, RecordDict
 
 from fedapp.core.errors import UserError
 from fedapp.runtime.node.identity import hosted_clients
@@ -9,7 +8,7 @@ from fedapp.runtime.node.identity import hosted_clients
 
 def clients_of(partition: str, **node: str) -> list[int]:
     config = {"partition-id": 1, "num-partitions": 3, **node}
-    return hosted_clients(Context(1, 1, config, RecordDict(), {"partition": partition}), 6)
+    return hosted_clients(config, partition, 6)
 
 
 def test_the_variable_is_the_default_of_nodes_with_all_data(monkeypatch):

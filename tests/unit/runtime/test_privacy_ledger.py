@@ -17,7 +17,7 @@ from fedapp.core.files import write_atomically
 from fedapp.engines.deployment.certificates import make_certificates
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.node.ledger import open_ledger
+from fedapp.runtime.node.identity import describe
 from strategies.rounds.records import Task
 from strategies.rounds.report import RoundFailed
 
@@ -217,9 +217,12 @@ def test_a_report_does_not_tell_what_has_happened(run, limited, monkeypatch, cap
 
 def test_the_server_cannot_choose_what_a_client_is(run, limited, tmp_path, monkeypatch):
     """It could divide the node's images among a hundred clients, or name others'."""
+    divided = {"partition": "lda", "classes": "", "alpha": 1.0, "num-clients": 12}
+    pairs = " ".join(f"{key}={value!r}" for key, value in divided.items())
     node = {**limited()[0], "partition-id": 0, "num-partitions": NODES}
-    with pytest.raises(UserError, match="which needs partition 'own': otherwise the server could"):
-        open_ledger(SimpleNamespace(node_config=node, run_config={**run, "partition": "iid"}))
+    for change in (divided, {"extension-keys": pairs}):  # as Flower passes further keys
+        with pytest.raises(UserError, match="which needs partition 'own': otherwise the server"):
+            describe(SimpleNamespace(node_config=node, run_config={**run, **change}))
     read = Task.from_record
     monkeypatch.setattr(Task, "from_record", lambda record: replace(read(record), clients=(1,)))
     with pytest.raises(RoundFailed, match="secure aggregation has 1 nodes left"):
