@@ -19,7 +19,9 @@ Ports = Annotated[
 
 
 def certificates(
-    folder: Annotated[Path, typer.Argument(help="Folder for the files; only you can read it.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder for the files; a new one is for you alone.")
+    ],
     host: Annotated[
         list[str] | None,
         typer.Option(help="A DNS name or IP address of the SuperLink; may be repeated."),

@@ -2,12 +2,14 @@
 
 TLS authenticates the SuperLink to the nodes, and a key pair authenticates each node to the
 SuperLink. Flower requires PEM for the first and OpenSSH's format, elliptic curve P-384, for the
-second. Private files are created with mode 0600 in a folder of mode 0700, and no key is printed.
+second. Private files are created with mode 0600, a new folder with mode 0700, and no key is
+printed. Either all files of a call are written or none.
 """
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -68,14 +70,15 @@ def make_certificates(
         )
     start = start or datetime.now(UTC)
     names = _all_names(hosts)  # first, because written files would block the next attempt
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_authority(folder, start)
-        _make_server_certificate(folder, names, days, start)
-        for key in keys:
-            _make_node_key(key)
-    except OSError as error:
-        raise UserError(f"cannot write certificates to {folder}: {error.strerror}") from None
+    key, authority = _authority(start)
+    contents = {
+        folder / CA_KEY: _pem(key),
+        folder / CA_CERTIFICATE: authority.public_bytes(Encoding.PEM),
+        **_server_files(folder, authority, key, names, days, start),
+    }
+    for file in keys:
+        contents |= _node_files(file)
+    _write_all(folder, contents)
     return files
 
 
@@ -89,10 +92,12 @@ def renew_server_certificate(
     certificate.
     """
     hosts = hosts or names_of(read_certificate(folder / SERVER_CERTIFICATE))
-    try:
-        _make_server_certificate(folder, _all_names(hosts), days, start or datetime.now(UTC))
-    except OSError as error:
-        raise UserError(f"cannot write certificates to {folder}: {error.strerror}") from None
+    authority = read_certificate(folder / CA_CERTIFICATE)
+    key = read_private_key(folder / CA_KEY)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{folder / CA_KEY} is not a key on an elliptic curve, as this CA needs")
+    start = start or datetime.now(UTC)
+    _write_all(folder, _server_files(folder, authority, key, _all_names(hosts), days, start))
     return [folder / SERVER_CERTIFICATE, folder / SERVER_KEY]
 
 
@@ -124,7 +129,28 @@ def names_of(certificate: x509.Certificate) -> list[str]:
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
-def _make_authority(folder: Path, start: datetime) -> None:
+def _write_all(folder: Path, contents: Mapping[Path, bytes]) -> None:
+    """Write all files or none: first under other names, then they take their own.
+
+    Raises UserError if a file cannot be written.
+    """
+    ready = {file.with_name(f".{file.name}.new"): file for file in contents}
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for temporary, file in ready.items():
+            public = file.suffix in (".crt", ".pub")
+            write_atomically(temporary, contents[file], 0o666 if public else _PRIVATE)
+        for temporary, file in ready.items():
+            temporary.replace(file)
+    except OSError as error:
+        for temporary in ready:
+            with suppress(OSError):
+                temporary.unlink()
+        raise UserError(f"cannot write certificates to {folder}: {error.strerror}") from None
+
+
+def _authority(start: datetime) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Return the key and the certificate of a new CA."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp federation CA")])
     usage = x509.KeyUsage(
@@ -139,17 +165,18 @@ def _make_authority(folder: Path, start: datetime) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    write_atomically(folder / CA_KEY, _pem(key), _PRIVATE)
-    write_atomically(folder / CA_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    return key, certificate
 
 
-def _make_server_certificate(
-    folder: Path, names: x509.SubjectAlternativeName, days: int, start: datetime
-) -> None:
-    authority = read_certificate(folder / CA_CERTIFICATE)
-    authority_key = read_private_key(folder / CA_KEY)
-    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{folder / CA_KEY} is not a key on an elliptic curve, as this CA needs")
+def _server_files(
+    folder: Path,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    names: x509.SubjectAlternativeName,
+    days: int,
+    start: datetime,
+) -> dict[Path, bytes]:
+    """Return the SuperLink's new key and certificate, by file."""
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp superlink")])
     issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
@@ -161,16 +188,18 @@ def _make_server_certificate(
         .add_extension(issued_by, critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    write_atomically(folder / SERVER_KEY, _pem(key), _PRIVATE)
-    write_atomically(folder / SERVER_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    return {
+        folder / SERVER_KEY: _pem(key),
+        folder / SERVER_CERTIFICATE: certificate.public_bytes(Encoding.PEM),
+    }
 
 
-def _make_node_key(file: Path) -> None:
+def _node_files(file: Path) -> dict[Path, bytes]:
+    """Return a SuperNode's new key and its public half, by file."""
     key = ec.generate_private_key(ec.SECP384R1())
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    write_atomically(file, secret, _PRIVATE)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    write_atomically(file.with_suffix(".pub"), public + f" {file.name}\n".encode())
+    return {file: secret, file.with_suffix(".pub"): public + f" {file.name}\n".encode()}
 
 
 def _builder(

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app as cli
 from fedapp.core.errors import UserError
+from fedapp.engines.deployment import certificates
 from fedapp.engines.deployment.certificates import (
     make_certificates,
     names_of,
@@ -177,3 +178,34 @@ def test_openssl_agrees(folder):
     except FileNotFoundError:
         pytest.skip("no openssl program here")
     assert done.stdout.strip() == "superlink.crt: OK", done.stderr
+
+
+def full_at(monkeypatch, call):
+    """Let the disk be full at one write of the certificates."""
+    written, write = [], certificates.write_atomically
+
+    def refuse(path, *rest):
+        written.append(path)
+        if len(written) == call:
+            raise OSError(28, "No space left on device")
+        write(path, *rest)
+
+    monkeypatch.setattr(certificates, "write_atomically", refuse)
+
+
+@pytest.mark.parametrize("call", [1, 4, 8])
+def test_a_full_disk_leaves_no_file_that_blocks_the_next_attempt(tmp_path, monkeypatch, call):
+    with monkeypatch.context() as full:
+        full_at(full, call)
+        with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
+            make_certificates(tmp_path / "pki", ["host"], nodes=2)
+    assert not list((tmp_path / "pki").iterdir())
+    assert len(make_certificates(tmp_path / "pki", ["host"], nodes=2)) == 8
+
+
+def test_a_full_disk_leaves_the_old_pair_when_it_is_renewed(folder, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    full_at(monkeypatch, 2)
+    with pytest.raises(UserError, match="No space left on device"):
+        renew_server_certificate(folder, ["new.example.org"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
