@@ -36,6 +36,7 @@ from fedapp.runtime.process.evaluation import evaluate_classes
 from fedapp.runtime.process.global_model import check_global_model, load_weights
 from fedapp.runtime.server.opening import reopened
 from fedapp.trained_models.finished_run import OVERRIDABLE, run_values
+from strategies.threads import threads
 
 MOST_FEATURES, MOST_EPOCHS = 100_000, 10_000
 
@@ -84,11 +85,12 @@ def calibrate(
     config = _configuration(run, overrides)
     process = reopened(run, config)
     load_weights(process.model, run)
-    results: dict[str, Any] = {"before": _tested(process)}
     generator = torch_rng(config.seed, Stream.ANALYSIS, config.num_rounds)
-    drawn = _drawn(_gaussians(run, process), retraining.features, generator, run)
-    _retrain(process.model.head, drawn, config, retraining, generator)
-    results |= {"after": _tested(process), **asdict(retraining)}
+    with threads(config.threads):
+        before = _tested(process)
+        drawn = _drawn(_gaussians(run, process), retraining.features, generator, run)
+        _retrain(process.model.head, drawn, config, retraining, generator)
+        results = {"before": before, "after": _tested(process), **asdict(retraining)}
     metadata = process.metadata() | made_from(run)
     model = safetensors_bytes(process.model.state_dict(), metadata)
     with writing(run.path):

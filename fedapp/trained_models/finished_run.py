@@ -18,7 +18,9 @@ OVERRIDABLE = ("data-dir", "download", "device", "threads")
 def run_values(
     run: RunDirectory, overrides: Mapping[str, Any], allowed: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the values of a run's configuration by key, with changes.
+    """Return the values of a run's configuration by key, with changes and without initial-model.
+
+    The weights from which the run started are not needed: the final ones replace them.
 
     Args:
         run: the run.
@@ -34,7 +36,7 @@ def run_values(
                 f"key '{key}' cannot differ from the run's; these can: {', '.join(allowed)}"
             )
     check_extension(run)
-    return {**run.config(), **overrides}
+    return {**run.config(), "initial-model": "", **overrides}
 
 
 def client_after(

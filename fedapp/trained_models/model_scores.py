@@ -165,7 +165,7 @@ def _own(
 ) -> _Images:
     """Return the batches of the run's tests; raises UserError if the images are not the run's."""
     try:
-        data = reopened(run, parse_config({**values, "initial-model": ""})).data
+        data = reopened(run, parse_config(values)).data
     except UserError as error:
         if "data-dir" not in changes:
             raise

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from clients.base import LocalClient
 from clients.training.arrays import to_arrays
@@ -41,6 +41,7 @@ from fedapp.trained_models.finished_run import OVERRIDABLE, client_after, run_va
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.client_evaluation import summarise_clients
 from strategies.rounds.federation import Federation
+from strategies.threads import threads
 
 CHANGEABLE = ("finetune-*", *OVERRIDABLE, "beta", "tau", "batch-size", "test-batch-size")
 CHANGEABLE_IF_KEPT = (*OVERRIDABLE, "state-dir", "test-batch-size")
@@ -87,7 +88,7 @@ def personalise(
     chosen = _chosen(run, config, client)
     process = reopened(run, config, client if config.partition == "own" else None)
     sent = _for_fine_tuning(run, process) if fine_tunes else _for_kept_models(run, process)
-    with _new_folder(export) as folder:
+    with _new_folder(export) as folder, threads(config.threads):
         rows = _test_clients(process, sent, chosen, folder)
         if not rows:
             raise _no_model(run, client)
@@ -240,7 +241,9 @@ def _new_folder(export: Path | None) -> Iterator[Path | None]:
 def _export(client: LocalClient, process: ProcessContext, path: Path) -> None:
     """Write the model that a client predicts with, a factor of its logits included."""
     tensors, scale = dict(own_model(client.model).state_dict()), client.logit_scale()
-    if isinstance(scale, Tensor):
-        tensors["head.weight"] = tensors["head.weight"] * scale[:, None]
+    scale = torch.as_tensor(scale, device=tensors["head.weight"].device).reshape(-1)
+    tensors["head.weight"] = tensors["head.weight"] * scale[:, None]
+    if "head.bias" in tensors:
+        tensors["head.bias"] = tensors["head.bias"] * scale
     metadata = {**process.metadata(), "client": str(client.client)}
     write_atomically(path, safetensors_bytes(tensors, metadata))

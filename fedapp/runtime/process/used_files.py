@@ -29,7 +29,8 @@ def changed_file(run: RunDirectory, config: RunConfig) -> str:
     """Return "the split a.json 12ab instead of b.json 34cd" for a changed file; "" for none.
 
     What the run did not record, in an earlier version or because it has not ended, counts as
-    unchanged; so does a renamed file, and an initial model that is not on this machine.
+    unchanged; so does a renamed file, and an initial model that is not on this machine or that the
+    configuration leaves out.
     """
     before = run.summary().get("versions") or {}
     for kind, current in _now(config).items():
@@ -77,9 +78,10 @@ def _now(config: RunConfig) -> dict[str, str]:
     now = {"extension": config.extension(), "split": "none"}
     if config.partition_file:
         now["split"] = source(find_split(config.partition_file, config.data_dir))
-    with suppress(UserError, OSError):
-        path = find_initial(config.initial_model, config.data_dir)
-        now[_INITIAL] = _initial(path, digest(path))
+    if config.initial_model:
+        with suppress(UserError, OSError):
+            path = find_initial(config.initial_model, config.data_dir)
+            now[_INITIAL] = _initial(path, digest(path))
     return now
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from in_process import train_one
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
+from clients.base import LocalClient
 from clients.fedgela import FrequencyScaledClient
 from fedapp.cli.app import app
 from fedapp.config.resolve import parse_config
@@ -16,6 +18,7 @@ from fedapp.core.errors import UserError
 from fedapp.interface.runs import load_run
 from fedapp.methods.table import METHODS
 from fedapp.runtime.server.opening import reopened
+from fedapp.trained_models.calibrate import calibrate
 from fedapp.trained_models.classify import TrainedModel
 from fedapp.trained_models.personalise import personalise
 
@@ -142,3 +145,42 @@ def trained_metadata(file):
 
     with safe_open(file, "np") as opened:
         return opened.metadata()
+
+
+def test_a_models_start_is_not_needed_once_it_is_trained(tmp_path):
+    """Neither its file nor its hash: the final weights have replaced it."""
+    first = train_one(tmp_path / "first", num_rounds=1)
+    start = tmp_path / "start.safetensors"
+    start.write_bytes(first.model_path.read_bytes())
+    run = train_one(tmp_path, num_rounds=2, initial_model=str(start))
+    start.unlink()
+    assert load_run(run.path).test().accuracy == run.rounds()[-1]["accuracy"]
+    keys = {"finetune-epochs": 1, "finetune-lr": 0.01}
+    assert personalise(run.path, keys)["client_count"] == 4
+    assert calibrate(run.path, {})["before"]["accuracy"] == run.rounds()[-1]["accuracy"]
+
+
+def test_clients_fine_tune_with_the_threads_of_the_run(tmp_path, monkeypatch):
+    run, seen = train_one(tmp_path, num_rounds=1), []
+    monkeypatch.setattr(
+        "fedapp.trained_models.personalise._test_clients",
+        lambda *_: seen.append(torch.get_num_threads()) or [],
+    )
+    before = torch.get_num_threads()
+    for threads in (3, 1):
+        with pytest.raises(UserError):  # no client has a row
+            personalise(run.path, {"finetune-epochs": 1, "threads": threads})
+    assert seen == [3, 1]
+    assert torch.get_num_threads() == before
+
+
+def test_an_exported_model_has_the_scale_of_the_clients_logits(tmp_path, monkeypatch):
+    run = train_one(tmp_path, num_rounds=1)
+    keys, heads = {"finetune-epochs": 1, "finetune-lr": 0.01}, {}
+    for scale in (1.0, 2.0):
+        monkeypatch.setattr(LocalClient, "logit_scale", lambda _, scale=scale: scale)
+        folder = tmp_path / f"scale-{scale}"
+        personalise(run.path, keys, folder)
+        heads[scale] = load_file(folder / "client-0.safetensors")
+    for name in ("head.weight", "head.bias"):
+        assert np.array_equal(heads[2.0][name], 2 * heads[1.0][name])
