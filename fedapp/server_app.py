@@ -8,8 +8,8 @@ the run. A configuration error ends the run with one sentence before training st
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 from flwr.app import Context
@@ -65,7 +65,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
         log.info(note)
     check_name(config)
     own = user_callbacks(config.callbacks)
-    with own_mistakes_explained(), full_memory_explained("the server: "):
+    with closed_at_the_end(own), own_mistakes_explained(), full_memory_explained("the server: "):
         # before the directory is created: missing data must not leave an empty one
         process = ProcessContext(config, data_dir)
         for note in process.data.partition.notes:
@@ -110,6 +110,16 @@ def callbacks_of(
         callbacks.Figures(),
         callbacks.Report(),
     ]
+
+
+@contextmanager
+def closed_at_the_end(own: Sequence[Callback]) -> Iterator[None]:
+    """Close the user's callbacks, also those of a run that does not begin."""
+    try:
+        yield
+    finally:
+        for callback in own:
+            callback.close()
 
 
 def user_callbacks(names: str) -> list[Callback]:

@@ -1,5 +1,6 @@
 """Calls the callbacks at the start of a run, after every round and at the end of the run."""
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedapp.config.run_config import RunConfig
-from fedapp.core.errors import UserError
+from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.files import try_write
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callbacks.base import ActiveRun, Callback
@@ -19,6 +20,8 @@ from fedapp.runtime.process.context import ProcessContext
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.records import LATE, ClientFailure, from_array_record
 from strategies.rounds.report import RoundDiverged, RoundFailed
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -113,6 +116,11 @@ class Recorder:
                 if status != "completed" or summary["status"] == "interrupted":
                     raise  # the run has ended early, or this is not the first one: at once
                 summary["status"] = "interrupted"
+            except Exception as error:  # the other files must still be written
+                sentence = str(error) if isinstance(error, UserError) else out_of_memory(error)
+                log.error("%s", sentence or "the end of the run failed", exc_info=not sentence)
+                if summary["status"] == "completed":
+                    summary |= {"status": "failed", "reason": sentence or repr(error)}
         if status == "completed" and summary["status"] == "interrupted":
             # it may have been written as completed, and the clients' states are still there
             try_write("summary.json", lambda: self.directory.write_summary(summary))

@@ -17,7 +17,7 @@ class SafeCallback(Callback):
 
     def __init__(self, name: str, callback: Callback) -> None:
         """Wrap a callback; `name` is its name in the configuration."""
-        self.name, self.callback, self.failed = name, callback, False
+        self.name, self.callback, self.failed, self.closed = name, callback, False, False
 
     def run_begins(self, run: ActiveRun) -> None:
         """Call the callback's hook."""
@@ -34,8 +34,10 @@ class SafeCallback(Callback):
             summary.setdefault("failed_callbacks", []).append(self.name)
 
     def close(self) -> None:
-        """Call the callback's hook."""
-        self._call(self.callback.close)
+        """Call the callback's hook, once."""
+        if not self.closed:
+            self.closed = True
+            self._call(self.callback.close)
 
     def _call(self, hook: Callable[[], None], record: dict[str, Any] | None = None) -> None:
         if self.failed:

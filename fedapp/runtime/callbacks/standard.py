@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from clients.training.arrays import load_arrays
+from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import state_folder
 from fedapp.methods.row import CLIENT_MEAN, GLOBAL
@@ -212,9 +214,9 @@ class Figures(Callback):
     """Plots the curves of the run and its measures."""
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
-        """Write the plots; a file that cannot be written is reported."""
-        try_write("curves.png", lambda: self._curves(run, summary["accuracy_of"]))
-        try_write("plots of measures", lambda: write_plots(run.directory))
+        """Write the plots; one that cannot be made is reported."""
+        _make("curves.png", lambda: self._curves(run, summary["accuracy_of"]))
+        _make("plots of measures", lambda: write_plots(run.directory))
 
     def _curves(self, run: ActiveRun, tested: str) -> None:
         rows = run.rows()
@@ -228,8 +230,17 @@ class Report(Callback):
 
     def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
         """Write the page from the run's files, then log the summary."""
-        try_write("report.html", lambda: write_report(run.directory.path))
+        _make("report.html", lambda: write_report(run.directory.path))
         log.info(progress.summary_text(summary, run.directory.path))
+
+
+def _make(name: str, write: Callable[[], object]) -> None:
+    """Make a picture or page; an error is reported, and the run's results stay as they are."""
+    try:
+        try_write(name, write)
+    except Exception as error:
+        expected = isinstance(error, UserError)
+        log.error("%s is not made: %s", name, error, exc_info=not expected)
 
 
 def _incomplete(run: ActiveRun, summary: dict[str, Any], file: str) -> None:

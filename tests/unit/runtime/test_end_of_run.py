@@ -5,11 +5,14 @@ from in_process import settings
 
 from fedapp import server_app
 from fedapp.analysis import class_statistics
+from fedapp.analysis.callback import Measures
 from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.final_model import has_model
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.callbacks import Callback
 from fedapp.runtime.callbacks import standard as callbacks
+from fedapp.runtime.callbacks.safe import SafeCallback
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
@@ -129,3 +132,43 @@ def test_a_run_without_its_class_statistics_has_a_summary_that_says_why(
     summary = RunDirectory.load(tmp_path / "one").summary()
     assert summary["status"] == "failed"
     assert str(error) in summary["reason"]
+
+
+def test_a_picture_that_cannot_be_drawn_spoils_no_result(train, monkeypatch, caplog, pictures):
+    def broken(*_):
+        raise ValueError("a wrong font")
+
+    monkeypatch.setattr(callbacks, "curves", broken)
+    with pictures():
+        run = train(num_rounds=1)
+    assert "curves.png is not made: a wrong font" in caplog.text
+    assert run.summary()["status"] == "completed"
+    assert (run.path / "report.html").is_file()
+
+
+def test_measures_that_cannot_be_written_leave_model_and_summary(train, tmp_path, monkeypatch):
+    def damaged(*_):
+        raise UserError("analysis.json is damaged")
+
+    monkeypatch.setattr(Measures, "run_ends", damaged)
+    with pytest.raises(UserError, match=r"analysis\.json is damaged"):
+        train(num_rounds=1)
+    run = RunDirectory.load(tmp_path / "one")
+    assert (run.summary()["status"], run.summary()["reason"]) == (
+        "failed",
+        "analysis.json is damaged",
+    )
+    assert has_model(run)
+
+
+def test_callbacks_of_a_run_that_does_not_begin_are_closed_once(train, monkeypatch):
+    closed = []
+    own = SafeCallback("own", Callback())
+    monkeypatch.setattr(own.callback, "close", lambda: closed.append(1), raising=False)
+    monkeypatch.setattr(server_app, "user_callbacks", lambda _: [own])
+    with pytest.raises(UserError, match="data-dir"):
+        train(dataset="cifar10", data_dir="/nowhere")
+    assert closed == [1]
+    own.closed = False
+    train(num_rounds=1)
+    assert closed == [1, 1]
