@@ -14,7 +14,7 @@ from fedapp.cli.options import AsJson, Overrides, Project, say, show, write_png
 from fedapp.config.overrides import is_file, read_overrides
 from fedapp.config.project import merge
 from fedapp.engines.launch import run as simulate
-from fedapp.engines.resources import Engine, Resources, check_in_process
+from fedapp.engines.resources import Engine, Resources, check_in_process, check_simulated
 from fedapp.results.formatting import clock, megabytes, stored_size
 
 if TYPE_CHECKING:
@@ -76,13 +76,15 @@ def _check(
         time_note,
     )
     from fedapp.runtime.server.opening import check_place  # imports PyTorch
-    from fedapp.server_app import user_callbacks  # imports PyTorch
+    from fedapp.server_app import closed_at_the_end, user_callbacks  # imports PyTorch
 
     values = load_run_config(project, overrides)
     resolved = parse_config(values)
     check_place(resolved)
-    user_callbacks(resolved.callbacks)
-    workers = _workers(engine, resources, values)
+    check_simulated(resolved.num_clients, resolved.partition)
+    with closed_at_the_end(user_callbacks(resolved.callbacks)):
+        pass  # they can be made
+    workers = _workers(engine, resources, resolved.flat())
     cost = forecast(resolved, workers)
     facts = _facts(resolved, cost, workers).items()
     show("This run is possible", [{"": name, "value": value} for name, value in facts], False)

@@ -17,7 +17,7 @@ _PATIENCE = 30.0  # seconds for the server to save an interrupted run
 
 
 def run_on_ray(
-    server: ConfiguredServerApp, clientapp: str, resources: Resources, checking: "Future[None]"
+    server: ConfiguredServerApp, clientapp: str, resources: Resources, checking: "Future[Any]"
 ) -> None:
     """Start Ray, or join the cluster at RAY_ADDRESS, and run the apps on virtual SuperNodes."""
     if cpus := resources.total_cpus():

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedapp.core.errors import UserError
 from fedapp.core.progress import show_progress
@@ -27,6 +27,9 @@ from fedapp.engines.subprocesses import (
     watch_parent,
 )
 from fedapp.engines.worker_template import fork_template
+
+if TYPE_CHECKING:
+    from fedapp.config.run_config import RunConfig
 
 
 def simulate(
@@ -51,13 +54,13 @@ def _simulate_on_workers(
     server: ConfiguredServerApp, clientapp: str, resources: Resources, typed: Sequence[str]
 ) -> None:
     """Run on the app's worker processes, forked from this one before it has threads."""
-    _check(server.run_config, typed)
+    config = _check(server.run_config, typed)
     import fedapp.runtime.node.messages  # noqa: F401  (what the workers need; imports PyTorch)
     from fedapp.engines.workers import run_on_workers  # imports Flower
 
     fork_template(os.getcwd())  # the run's temporary folder
     watch_parent(_parent_ended)
-    run_on_workers(server, clientapp, resources.resolve_for(server.run_config))
+    run_on_workers(server, clientapp, resources.resolve_for(config.flat()))
 
 
 def _simulate_on_ray(
@@ -74,8 +77,8 @@ def _simulate_on_ray(
     run_on_ray(server, clientapp, resources, checking)
 
 
-def _check(values: Mapping[str, Any], typed: Sequence[str], on_ray: bool = False) -> None:
-    """Check a configuration and import what it needs; a mistake ends the process at once."""
+def _check(values: Mapping[str, Any], typed: Sequence[str], on_ray: bool = False) -> "RunConfig":
+    """Parse a configuration and import what it needs; a mistake ends the process at once."""
     from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import parse_config  # imports PyTorch
 
@@ -93,6 +96,7 @@ def _check(values: Mapping[str, Any], typed: Sequence[str], on_ray: bool = False
     from fedapp.models.model import import_networks  # imports PyTorch
 
     import_networks(config.model, config.model_group)
+    return config
 
 
 def _parent_ended() -> None:

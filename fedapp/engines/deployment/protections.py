@@ -34,7 +34,11 @@ def _secure(config: RunConfig) -> str:
     if config.secure_aggregation == "off":
         return "off: the server sees every node's update (secure-aggregation)"
     share = round(100 * config.secure_threshold)
-    return f"on: the server sees sums only; {share} % of a round's nodes must stay to its end"
+    return (
+        f"on: the server sees sums of models only; {share} % of a round's nodes must stay to its "
+        "end. Not hidden: numbers that clients report, and anything from a server that breaks the "
+        "protocol, against which nodes need secure-peers (docs/security.md)"
+    )
 
 
 def _privacy(config: RunConfig) -> str:

@@ -159,3 +159,14 @@ def test_arguments_and_log_levels_are_explained_and_commands_grouped():
 def test_a_plot_that_is_a_folder_is_one_sentence(name):
     with pytest.raises(UserError, match=r"'\.' cannot be written: it is a folder; name a PNG file"):
         printed("partition", "-c", "num-clients=10", "--plot", name)
+
+
+def test_a_check_counts_the_one_client_of_centralised_training_and_refuses_what_a_run_refuses():
+    found = CliRunner().invoke(
+        cli.app, ["run", "--check", "-c", "method='centralised' num-rounds=1"]
+    )
+    assert found.exit_code == 0, found.output
+    assert "on 1 processes" in found.output
+    own = "dataset='images' partition='own' classes='cat dog' data-dir='/nowhere'"
+    refused = CliRunner().invoke(cli.app, ["run", "--check", "-c", own])
+    assert "every SuperNode has the images of its own data-dir" in str(refused.exception)

@@ -30,7 +30,7 @@ def test_nothing_is_on_by_default_and_it_says_what_that_means():
         (
             {"secure_aggregation": "pairwise"},
             "secure aggregation",
-            "on: the server sees sums only; 67 % of",
+            "on: the server sees sums of models only; 67 % of",
         ),
         (PRIVATE, "differential privacy", "no noise: updates are cut to norm 1"),
         (
