@@ -28,7 +28,7 @@ from fedapp.core.log import configure
 from fedapp.core.plugins import plugin
 from fedapp.data.datasets import incomplete
 from fedapp.results.run_directory import RunDirectory
-from fedapp.results.trackers import open_tracker
+from fedapp.results.trackers import check_tracker, open_tracker
 from fedapp.runtime.callbacks import standard as callbacks
 from fedapp.runtime.callbacks.base import Callback
 from fedapp.runtime.callbacks.checkpoints import Checkpoints
@@ -64,6 +64,7 @@ def run(grid: Grid, run_config: Mapping[str, Any], data_dir: str, started: float
     if note := rate_note(run_config, config):
         log.info(note)
     check_name(config)
+    check_tracker(config.tracker)
     own = user_callbacks(config.callbacks)
     with closed_at_the_end(own), own_mistakes_explained(), full_memory_explained("the server: "):
         # before the directory is created: missing data must not leave an empty one

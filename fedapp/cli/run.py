@@ -70,6 +70,7 @@ def _check(
     """Print what a configuration resolves to and what the run will cost; start nothing."""
     from fedapp.config.effect import without_effect  # imports PyTorch
     from fedapp.config.resolve import load_run_config, parse_config, rate_note  # imports PyTorch
+    from fedapp.results.trackers import check_tracker
     from fedapp.runtime.server.forecast import (  # imports PyTorch
         forecast,
         own_steps_note,
@@ -81,6 +82,7 @@ def _check(
     values = load_run_config(project, overrides)
     resolved = parse_config(values)
     check_place(resolved)
+    check_tracker(resolved.tracker)
     check_simulated(resolved.num_clients, resolved.partition)
     with closed_at_the_end(user_callbacks(resolved.callbacks)):
         pass  # they can be made

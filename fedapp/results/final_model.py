@@ -85,7 +85,9 @@ def not_its_model(file: Path, error: object) -> UserError:
 def _check(run: RunDirectory) -> None:
     """Raise UserError if a run has no final model."""
     if not run.model_path.is_file():
-        raise UserError(f"{run.model_path} is missing; the run has not saved a model yet")
+        ended = bool(run.summary())
+        why = "it was moved or removed" if ended else "the run has not saved a model yet"
+        raise UserError(f"{run.model_path} is missing; {why}")
     if not has_model(run):
         raise UserError(
             f"{run.model_path} is of an earlier end of this run, which goes on or was killed; wait "

@@ -5,12 +5,14 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
+_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
 class Tracker(Protocol):
@@ -19,8 +21,8 @@ class Tracker(Protocol):
     def log(self, row: Mapping[str, Any]) -> None:
         """Record the numbers of one round."""
 
-    def close(self) -> None:
-        """Flush the recorded numbers."""
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """Record how the run ended, as in summary.json; empty if it did not begin."""
 
 
 class NoTracker:
@@ -29,7 +31,7 @@ class NoTracker:
     def log(self, row: Mapping[str, Any]) -> None:
         """Ignore the row."""
 
-    def close(self) -> None:
+    def close(self, summary: Mapping[str, Any]) -> None:
         """Do nothing."""
 
 
@@ -41,7 +43,7 @@ class TensorBoardTracker:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise _missing("tensorboard", "tensorboard") from None
+            raise _missing("tensorboard") from None
         self._open = partial(SummaryWriter, str(run.path / "tensorboard"))
         self.writer: Any = None
 
@@ -55,8 +57,8 @@ class TensorBoardTracker:
         for key, value in numbers(row).items():
             self.writer.add_scalar(key, value, row["round"])
 
-    def close(self) -> None:
-        """Flush and close the event file."""
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """Flush and close the event file, which has rounds only."""
         if self.writer is not None:
             self.writer.close()
 
@@ -69,7 +71,7 @@ class WandbTracker:
         try:
             import wandb
         except ImportError:
-            raise _missing("wandb", "wandb") from None
+            raise _missing("wandb") from None
         try:
             self.run = wandb.init(
                 project="fedapp", name=run.name, dir=str(run.path), config=dict(run.config())
@@ -81,9 +83,10 @@ class WandbTracker:
         """Log the row's numbers at its round."""
         self.run.log(numbers(row), step=row["round"])
 
-    def close(self) -> None:
-        """End the run, which sends the remaining numbers."""
-        self.run.finish()
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """End the run with its results; one that has not completed counts as failed."""
+        self.run.summary.update({**_end(summary), **numbers(summary)})
+        self.run.finish(exit_code=int(summary.get("status") != "completed"))
 
 
 class MlflowTracker:
@@ -94,7 +97,7 @@ class MlflowTracker:
         try:
             import mlflow
         except ImportError:
-            raise _missing("mlflow", "mlflow-skinny") from None
+            raise _missing("mlflow") from None
         self.mlflow = mlflow
         if not os.environ.get("MLFLOW_TRACKING_URI"):
             # MLflow's default is the working directory, which may be removed after the run.
@@ -111,9 +114,12 @@ class MlflowTracker:
         """Log the row's numbers at its round."""
         self.mlflow.log_metrics(numbers(row), step=row["round"])
 
-    def close(self) -> None:
-        """End the run."""
-        self.mlflow.end_run()
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """End the run with its results and its status."""
+        self.mlflow.set_tags(_end(summary))
+        self.mlflow.log_metrics(numbers(summary))
+        ends = {"completed": "FINISHED", "interrupted": "KILLED"}
+        self.mlflow.end_run(ends.get(str(summary.get("status")), "FAILED"))
 
 
 class SafeTracker:
@@ -132,9 +138,9 @@ class SafeTracker:
         if not self.lost:
             self._try(lambda: self.tracker.log(row))
 
-    def close(self) -> None:
-        """Flush the recorded numbers."""
-        self._try(self.tracker.close)
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """Record how the run ended."""
+        self._try(lambda: self.tracker.close(summary))
 
     def _try(self, action: Callable[[], None]) -> None:
         try:
@@ -147,12 +153,20 @@ class SafeTracker:
             self.lost = True
 
 
+def _end(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return how a run ended, and why if it has not completed."""
+    return {key: str(summary[key]) for key in ("status", "reason") if summary.get(key)}
+
+
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a row, without the round number."""
     return {
         key: value
         for key, value in row.items()
-        if isinstance(value, int | float) and math.isfinite(value) and key != "round"
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and key != "round"
     }
 
 
@@ -169,12 +183,18 @@ def open_tracker(name: str, run: RunDirectory) -> Tracker:
     return SafeTracker(name, TRACKERS[name](run))
 
 
+def check_tracker(name: str) -> None:
+    """Raise UserError if the package of a tracker is not installed; imports nothing."""
+    if name in _PACKAGES and find_spec(name) is None:
+        raise _missing(name)
+
+
 def _refused(tracker: str, error: Exception, setting: str) -> UserError:
     reason = " ".join(str(error).split())
     return UserError(f"tracker '{tracker}' cannot start: {reason}; set {setting}")
 
 
-def _missing(tracker: str, package: str) -> UserError:
+def _missing(tracker: str) -> UserError:
     return UserError(
-        f"tracker '{tracker}' needs the package {package}: pip install -e '.[{tracker}]'"
+        f"tracker '{tracker}' needs the package {_PACKAGES[tracker]}: pip install -e '.[{tracker}]'"
     )

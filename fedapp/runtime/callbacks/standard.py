@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -158,14 +158,19 @@ class Tracking(Callback):
     def __init__(self, tracker: Tracker) -> None:
         """Take an open tracker."""
         self.tracker = tracker
+        self.summary: Mapping[str, Any] = {}
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Log a row."""
         self.tracker.log(row)
 
+    def run_ends(self, run: ActiveRun, summary: dict[str, Any]) -> None:
+        """Keep the summary, whose status the callbacks after this one may change."""
+        self.summary = summary
+
     def close(self) -> None:
-        """Flush and close the tracker."""
-        self.tracker.close()
+        """Close the tracker, which gets the summary as it is after all callbacks."""
+        self.tracker.close(self.summary)
 
 
 class SummaryFile(Callback):

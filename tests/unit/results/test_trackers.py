@@ -9,9 +9,18 @@ import pytest
 from fedapp.config.run_keys import RunKeys
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
-from fedapp.results.trackers import TRACKERS, numbers, open_tracker
+from fedapp.results.trackers import (
+    TRACKERS,
+    MlflowTracker,
+    WandbTracker,
+    check_tracker,
+    numbers,
+    open_tracker,
+)
 
 ROW = {"round": 2, "accuracy": 0.5, "loss": math.nan, "failures": ["x"], "alignment/gap": 0.1}
+
+COMPLETED = {"status": "completed", "reason": "", "accuracy_final": 0.75, "at_chance": False}
 
 
 @pytest.fixture
@@ -33,10 +42,13 @@ def test_only_finite_numbers_are_tracked():
 )
 def test_a_missing_package_is_named(run, monkeypatch, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(
-        UserError, match=rf"needs the package {package}: pip install -e '\.\[{name}"
-    ):
+    sentence = rf"needs the package {package}: pip install -e '\.\[{name}"
+    with pytest.raises(UserError, match=sentence):
         open_tracker(name, run)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=sentence):
+        check_tracker(name)
+    check_tracker("none")
 
 
 def test_every_tracker_of_the_configuration_is_there():
@@ -50,9 +62,11 @@ def test_mlflow_keeps_the_run(run, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path / 'mlruns'}")
     tracker = open_tracker("mlflow", run)
     tracker.log(ROW)
-    tracker.close()
+    tracker.close(COMPLETED)
     (found,) = mlflow.search_runs(experiment_names=["fedapp"], output_format="list")
     assert (found.data.metrics["accuracy"], found.data.params["lr"]) == (0.5, "0.1")
+    assert found.data.metrics["accuracy_final"] == 0.75
+    assert (found.info.status, found.data.tags["status"]) == ("FINISHED", "completed")
 
 
 def test_wandb_works_offline(run, monkeypatch):
@@ -60,7 +74,7 @@ def test_wandb_works_offline(run, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     tracker = open_tracker("wandb", run)
     tracker.log(ROW)
-    tracker.close()
+    tracker.close(COMPLETED)
     assert list((run.path / "wandb").glob("offline-run-*"))
 
 
@@ -98,5 +112,33 @@ def test_tensorboard_hides_the_rounds_that_a_resumed_run_repeats(run, monkeypatc
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     tracker = open_tracker("tensorboard", run)
     tracker.log({"round": 4, "loss": 0.5})
-    tracker.close()
+    tracker.close(COMPLETED)
     assert opened == [4, ("loss", 0.5, 4), "closed"]
+
+
+@pytest.mark.parametrize(
+    ("summary", "status", "code"),
+    [
+        (COMPLETED, "FINISHED", 0),
+        ({"status": "failed", "reason": "round 1 has no update"}, "FAILED", 1),
+        ({"status": "interrupted", "reason": ""}, "KILLED", 1),
+        ({}, "FAILED", 1),
+    ],
+)
+def test_trackers_are_told_how_the_run_ended(summary, status, code):
+    told: dict[str, object] = {}
+    mlflow = MlflowTracker.__new__(MlflowTracker)
+    mlflow.mlflow = types.SimpleNamespace(
+        set_tags=told.update,
+        log_metrics=told.update,
+        end_run=lambda status: told.update(end=status),
+    )
+    mlflow.close(summary)
+    expected = {key: value for key, value in summary.items() if value}
+    assert told == {"end": status, **expected}
+    wandb, told = WandbTracker.__new__(WandbTracker), {}
+    wandb.run = types.SimpleNamespace(
+        summary=told, finish=lambda exit_code: told.update(end=exit_code)
+    )
+    wandb.close(summary)
+    assert told == {"end": code, **expected}
