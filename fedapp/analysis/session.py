@@ -58,16 +58,19 @@ def analyse_runs(
         bottleneck = int(config.get("bottleneck", 0))
         check_measures(str(config["method"]), request.measures, bottleneck)
         _check_own(run, request.measures)
-    measured = {}
+    measured: dict[str, list[dict[str, Any]]] = {}
+    chosen: dict[str, _Chosen] = {}
     for run, label in zip(runs, run_labels(runs), strict=True):
         if measures_of_models(request.measures):
-            _measure(SavedRun(run, request.overrides), request, say)
+            chosen[label] = _measure(SavedRun(run, request.overrides), request, say)
         _measure_history(run, request.measures, say)
         write_plots(run)
         write_report(run.path)
         measured[label] = store.read(run)
         if measured[label]:
             say(f"wrote analysis.json, analysis.csv, analysis/ and report.html in {run.path}")
+    if note := _different_rounds(chosen):
+        say(note)
     return measured
 
 
@@ -82,12 +85,36 @@ def _check_own(run: RunDirectory, measures: str) -> None:
             )
 
 
-def _measure(saved: SavedRun, request: AnalysisRequest, say: Callable[[str], None]) -> None:
+@dataclass(frozen=True)
+class _Chosen:
+    """The rounds of a run that were measured, and those that can be."""
+
+    measured: Sequence[int]
+    possible: frozenset[int]
+
+
+def _different_rounds(chosen: Mapping[str, _Chosen]) -> str:
+    """Return a warning if runs were measured at different rounds; "" if at the same."""
+    newest = {label: max(each.measured) for label, each in chosen.items()}
+    if len(set(newest.values())) < 2:
+        return ""
+    common = frozenset.intersection(*(each.possible for each in chosen.values()))
+    advice = (
+        f"--round {max(common)} measures all of them at one round"
+        if common
+        else "no round can be measured in all of them (checkpoint-every=1 checkpoint-keep=0)"
+    )
+    rounds = ", ".join(f"{label}: {number}" for label, number in newest.items())
+    return f"the runs are measured at different rounds ({rounds}); {advice}"
+
+
+def _measure(saved: SavedRun, request: AnalysisRequest, say: Callable[[str], None]) -> _Chosen:
     known = saved.measurable()
     rounds = request.rounds or (known if request.every else known[-1:])
     words = [word for word in request.measures.split() if word in MEASURES]
     for number in tracked(rounds, "measuring rounds"):
         say(cost_sentence(saved.measure(number, words, request.clients)))
+    return _Chosen(rounds, frozenset(number + 1 for number in saved.starts))
 
 
 def _measure_history(run: RunDirectory, measures: str, say: Callable[[str], None]) -> None:

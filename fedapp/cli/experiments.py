@@ -64,6 +64,7 @@ def _execute(
 ) -> NoReturn:
     """Execute a sweep and show its results; exit with 1 unless all runs are completed."""
     from fedapp.experiments import sweep as sweeps
+    from fedapp.experiments.best_values import best_values
 
     rows = sweeps.execute(project, runs, Resources(), jobs=jobs)
     summary = sweeps.summarise(rows)
@@ -71,6 +72,8 @@ def _execute(
         print(json.dumps({"combinations": summary, "runs": rows}, indent=2))
     else:
         show(f"Sweep {name}: mean ± standard deviation", sweeps.readable(summary), False)
+        for sentence in best_values(runs, summary):
+            say(sentence)
     raise SystemExit(0 if all(row["status"] == "completed" for row in rows) else 1)
 
 

@@ -32,7 +32,7 @@ def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> Non
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.")],
     plot: Annotated[Path | None, typer.Option(help="PNG file for the curves of all runs.")] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="HTML file for the comparison.")
@@ -48,13 +48,14 @@ def compare(
 
     Example: fedapp compare runs/a runs/b --plot curves.png --html comparison.html
     """
-    from fedapp.results.folders import readable
+    from fedapp.results.folders import named_runs, readable
     from fedapp.results.run_directory import RunDirectory
 
     if target is not None and not 0 < target <= 100:
         raise UserError(f"--target is {target:g} but must be a percentage above 0, at most 100")
     goal = None if target is None else target / 100
-    opened = list({run.path: run for run in map(RunDirectory.load, runs)}.values())
+    named = [each for path in runs for each in named_runs(path)]
+    opened = list({run.path: run for run in map(RunDirectory.load, named)}.values())
     with readable(*runs):
         _compare(opened, plot, html, latex, goal, as_json)
 

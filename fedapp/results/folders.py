@@ -38,10 +38,20 @@ def existing(path: str | Path) -> Path:
         hint = f"; did you mean {usual}?" if (usual / "config.toml").is_file() else "."
         raise UserError(f"{folder} is not a folder; give the path of a run directory{hint}")
     if not (folder / "config.toml").is_file():
-        inside = any(folder.glob("*/config.toml"))
-        hint = f"; to name each run in it, write {folder}/*/" if inside else ""
-        raise UserError(f"{folder} is not a run directory: it has no config.toml{hint}.")
+        hint = f"; to name each run in it, write {folder}/*/" if runs_in(folder) else ""
+        raise UserError(f"{folder} is not a run directory: it has no config.toml{hint}")
     return folder
+
+
+def named_runs(path: Path) -> list[Path]:
+    """Return the runs that a user names by a path: a run directory, or a folder of runs."""
+    is_run = (path / "config.toml").is_file()
+    return [path] if is_run else runs_in(path) or [path]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories in a folder, such as a sweep's, by name."""
+    return sorted(file.parent for file in folder.glob("*/config.toml"))
 
 
 @contextmanager

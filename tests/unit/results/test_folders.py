@@ -8,7 +8,7 @@ import pytest
 
 from clients.state.store import client_folder
 from fedapp.core.errors import UserError
-from fedapp.results.folders import LOCK, existing, lock_run
+from fedapp.results.folders import LOCK, existing, lock_run, named_runs
 from fedapp.results.run_directory import RunDirectory
 
 CONFIG = {"method": "fedavg", "dataset": "digits", "lr": 0.05}
@@ -26,10 +26,19 @@ def test_a_data_set_with_slashes_in_its_name_still_names_one_folder(tmp_path):
 
 
 def test_a_folder_of_runs_is_no_run_but_is_answered_with_how_to_name_them(run, tmp_path):
-    with pytest.raises(UserError, match=re.escape(f"name each run in it, write {tmp_path}/*/.")):
+    with pytest.raises(UserError, match=re.escape(f"name each run in it, write {tmp_path}/*/")):
         RunDirectory.load(tmp_path)
-    with pytest.raises(UserError, match=r"has no config\.toml\.$"):
+    with pytest.raises(UserError, match=r"has no config\.toml$"):
         RunDirectory.load(run.checkpoints)
+
+
+def test_a_command_on_several_runs_takes_a_folder_of_them(run, tmp_path):
+    other = RunDirectory.create(tmp_path, "another", CONFIG)
+    (tmp_path / "sweep.csv").write_text("run,seed")
+    assert named_runs(tmp_path) == [other.path, run.path]
+    assert named_runs(run.path) == [run.path]
+    for name in ("sweep.csv", "nowhere"):
+        assert named_runs(tmp_path / name) == [tmp_path / name]  # which is refused by name
 
 
 def test_a_run_that_has_not_done_anything_leaves_its_name_free(run, tmp_path):
