@@ -8,14 +8,13 @@ has them.
 import logging
 from typing import Any
 
-from fedapp.analysis.rounds import RoundModels, Start, cost_sentence, measure_round
+from fedapp.analysis.rounds import RoundModels, Start, cohort_of, cost_sentence, measure_round
 from fedapp.config.measures import measures_of_models
 from fedapp.core.errors import UserError
 from fedapp.core.files import try_write
 from fedapp.results import measures_file
 from fedapp.results.trackers import Tracker
 from fedapp.runtime.callbacks.base import ActiveRun, Callback
-from fedapp.runtime.server.strategy import cohort_of
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,12 @@ from fedapp.analysis.measures.base import Figures, Measure
 from fedapp.analysis.measures.epochs import stop_of, watched
 from fedapp.analysis.measures.table import MEASURES
 from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, view_of
+from fedapp.config.run_config import RunConfig
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
+from fedapp.core.rng import sample_clients
 from fedapp.runtime.process.client_roles import attack, slow_down
 from fedapp.runtime.process.context import ProcessContext
-from fedapp.runtime.server.strategy import cohort_of
 from strategies.rounds.base import ClientStrategy
 
 
@@ -206,3 +207,10 @@ def _summary(rows: list[Figures], measure: Measure) -> dict[str, Any]:
 def _deviation(values: np.ndarray) -> float:
     kept = values[~np.isnan(values)]
     return float(kept.std()) if kept.size else float("nan")
+
+
+def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
+    """Return the first `limit` clients of a round's cohort; 0: all of them."""
+    clients, share = config.training_clients, config.participation
+    cohort = sample_clients(config.seed, server_round, clients, share)
+    return cohort[: limit or None]

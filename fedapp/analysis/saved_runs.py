@@ -12,16 +12,15 @@ from typing import Any
 
 from clients.training.arrays import to_arrays
 from fedapp.analysis.measures.table import MEASURES
-from fedapp.analysis.rounds import RoundModels, Start, measure_round
+from fedapp.analysis.rounds import RoundModels, Start, cohort_of, measure_round
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.results import checkpoint
 from fedapp.results import measures_file as store
 from fedapp.results.final_model import has_model, read_model
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process.used_files import check_extension
-from fedapp.runtime.server.opening import reopened
-from fedapp.runtime.server.strategy import build_strategy, cohort_of, restore
+from fedapp.runtime.process.earlier_run import check_extension, reopened
+from fedapp.runtime.server.strategy import build_strategy, restore
 from strategies.rounds.base import ClientStrategy
 from strategies.rounds.federation import Federation
 

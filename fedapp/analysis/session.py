@@ -23,7 +23,7 @@ from fedapp.results.folders import check_writable
 from fedapp.results.plots.measure_plots import write_plots
 from fedapp.results.report.report import write_report
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process.used_files import check_extension
+from fedapp.runtime.process.earlier_run import check_extension
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ ServerApp print only that sentence, without a traceback.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -70,11 +70,16 @@ OWN = (
 )
 
 
+def _listed(names: Sequence[str], most: int = 30) -> str:
+    """Return names as text; of more than `most`, which are no answer to read, the first ten."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:10])} and {len(names) - 10} more"
+
+
 def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UserError:
-    """Return the error for a name that is not in `known`, with the nearest names or all names."""
+    """Return the error for a name that is not in `known`, with the nearest names or the first."""
     names = list(known)
     near = nearest(name, names, 3, 0.4)
-    hint = (
-        f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {', '.join(names)}"
-    )
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {_listed(names)}"
     return UserError(f"{what} '{name}' does not exist; {hint}{f' ({more})' if more else ''}")

@@ -38,7 +38,7 @@ from fedapp.results.folders import check_writable, is_free
 from fedapp.results.formatting import short_reason
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory, Scalar
-from fedapp.runtime.process.used_files import changed_file
+from fedapp.runtime.process.earlier_run import changed_file
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ from fedapp.results.final_model import made_from, model_file, statistics_file
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.process.earlier_run import reopened
 from fedapp.runtime.process.evaluation import evaluate_classes
 from fedapp.runtime.process.global_model import check_global_model, load_weights
-from fedapp.runtime.server.opening import reopened
 from fedapp.trained_models.finished_run import OVERRIDABLE, run_values
 from strategies.threads import threads
 

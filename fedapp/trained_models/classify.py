@@ -27,9 +27,9 @@ from fedapp.models.backbones import normalises_by_batch
 from fedapp.models.model import Model
 from fedapp.results.final_model import read_image_format
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.process.earlier_run import check_extension
 from fedapp.runtime.process.global_model import build_global_model, check_global_model, load_weights
 from fedapp.runtime.process.heterogeneous_models import load_personal_model
-from fedapp.runtime.process.used_files import check_extension
 
 Given = np.ndarray | str | Path | Iterable[str | Path]
 

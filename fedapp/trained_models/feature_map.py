@@ -23,8 +23,7 @@ from fedapp.results.final_model import read_model
 from fedapp.results.plots.rendering import INK, class_scale, new_figure, styled
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
-from fedapp.runtime.process.used_files import check_extension
-from fedapp.runtime.server.opening import reopened
+from fedapp.runtime.process.earlier_run import check_extension, reopened
 from fedapp.trained_models.finished_run import client_after
 from strategies.prototypes.uploads import CLASSES, PROTOTYPES
 

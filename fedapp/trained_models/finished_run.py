@@ -10,7 +10,7 @@ from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
-from fedapp.runtime.process.used_files import check_extension
+from fedapp.runtime.process.earlier_run import check_extension
 
 OVERRIDABLE = ("data-dir", "download", "device", "threads")
 

@@ -26,7 +26,7 @@ from fedapp.results.formatting import percent
 from fedapp.results.plots.client_plots import confusion
 from fedapp.results.plots.rendering import png
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.server.opening import reopened
+from fedapp.runtime.process.earlier_run import reopened
 from fedapp.trained_models.classify import TrainedModel, model_name
 from fedapp.trained_models.finished_run import run_values
 from fedapp.trained_models.other_images import FOLDERS, LabelledImages, other_images

@@ -32,10 +32,9 @@ from fedapp.results.final_model import read_model
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.process.earlier_run import check_extension, reopened
 from fedapp.runtime.process.global_model import load_weights
 from fedapp.runtime.process.heterogeneous_models import own_model
-from fedapp.runtime.process.used_files import check_extension
-from fedapp.runtime.server.opening import reopened
 from fedapp.runtime.server.strategy import build_strategy
 from fedapp.trained_models.finished_run import OVERRIDABLE, client_after, run_values
 from strategies.rounds.base import ClientStrategy

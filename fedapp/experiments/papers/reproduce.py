@@ -28,7 +28,7 @@ from fedapp.experiments.papers.metrics import PAPER_METRICS, PaperMetric, Summar
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process.used_files import changed_file
+from fedapp.runtime.process.earlier_run import changed_file
 
 log = logging.getLogger(__name__)
 RESULTS = "results.csv"

@@ -1,13 +1,11 @@
 """Calls the callbacks at the start of a run, after every round and at the end of the run."""
 
 import logging
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedapp.config.run_config import RunConfig
@@ -15,10 +13,11 @@ from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.files import try_write
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callbacks.base import ActiveRun, Callback
+from fedapp.runtime.callbacks.row import round_row, trained_row
 from fedapp.runtime.callbacks.summary import refused, summarise
 from fedapp.runtime.process.context import ProcessContext
 from strategies.rounds.base import ClientStrategy
-from strategies.rounds.records import LATE, ClientFailure, from_array_record
+from strategies.rounds.records import from_array_record
 from strategies.rounds.report import RoundDiverged, RoundFailed
 
 log = logging.getLogger(__name__)
@@ -160,64 +159,3 @@ class Recorder:
         """Call `close`, however the run ended."""
         for callback in self.callbacks:
             callback.close()
-
-
-def round_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
-    """Return a round's line of metrics.jsonl, without the results of its evaluation.
-
-    Raises UserError for a number of the method that cannot be written.
-    """
-    row = trained_row(strategy, server_round)
-    return row | _own_metrics(strategy, row)
-
-
-def trained_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
-    """Return what every method has in a round's line."""
-    report, loss = strategy.report, strategy.report.train_loss
-    row: dict[str, Any] = {
-        "round": server_round,
-        "seconds": 0.0,
-        "wait_seconds": report.wait_seconds,
-        "test_seconds": 0.0,
-        "asked": report.asked,
-        "clients": len(report.results),
-        "failed": len(report.failures),
-        "train_loss": None if math.isnan(loss) else loss,  # no client took or reported a step
-        "accuracy": None,
-        "loss": None,
-        "bytes_down": report.bytes_down,
-        "bytes_up": report.bytes_up,
-        "client_bytes_down": report.client_bytes_down,
-        "client_bytes_up": sum(result.payload for result in report.results),
-        "images": sum(result.images for result in report.results),
-        "lr": strategy.lr(server_round),
-        "failures": _texts(report.failures),
-        "class_accuracy": None,
-    }
-    if report.slowest is not None:
-        row["slowest_client"] = report.slowest.client
-        row["slowest_seconds"] = report.slowest.seconds
-    if report.evaluation_failures:
-        row["evaluation_failures"] = _texts(report.evaluation_failures)
-    if report.eval_bytes_down:
-        row["eval_bytes_down"] = report.eval_bytes_down
-        row["eval_bytes_up"] = report.eval_bytes_up
-    if late := sum(failure.kind == LATE for failure in report.failures):
-        row["late"] = late
-    if reinitialised := [result.client for result in report.results if result.reinitialised]:
-        row["reinitialised"] = reinitialised
-    return row | report.client_accuracy
-
-
-def _own_metrics(strategy: ClientStrategy, row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the method's numbers; raises UserError for one that `row` has or that is no number."""
-    found = strategy.round_metrics()
-    for name, value in found.items():
-        if name in row or not isinstance(value, int | float | np.number):
-            wrong = "is a field of every round" if name in row else f"is {value!r}, not a number"
-            raise UserError(f"the metric '{name}' of {type(strategy).__name__} {wrong}")
-    return found
-
-
-def _texts(failures: Sequence[ClientFailure]) -> list[str]:
-    return [f"client {failure.client}{failure.place}: {failure.reason}" for failure in failures]

@@ -18,8 +18,8 @@ from fedapp.results.outcome import best_round
 from fedapp.results.plots.curves import GLOBAL_MODEL
 from fedapp.runtime.callbacks.base import ActiveRun
 from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.process.earlier_run import recorded_files
 from fedapp.runtime.process.evaluation import at_chance
-from fedapp.runtime.process.used_files import recorded_files
 
 _SUMMED = ("wait_seconds", "test_seconds", "bytes_down", "bytes_up")
 _TESTED = {

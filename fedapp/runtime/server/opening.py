@@ -20,8 +20,7 @@ from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.folders import check_free, check_writable, lock_run
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process.context import ProcessContext
-from fedapp.runtime.process.used_files import changed_file
+from fedapp.runtime.process.earlier_run import changed_file, check_same_data
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def opened_run(
             stack.enter_context(lock_run(parent / name))
         saved = _checkpoint(parent / name, config) if config.resume else None
         if saved:
-            _check_data(RunDirectory(parent / name), data_hash)
+            check_same_data(RunDirectory(parent / name), data_hash)
             if saved.server_round < config.num_rounds:
                 _check_states(RunDirectory(parent / name), config)
             if note := changed_schedule(parent / name, config, saved.server_round):
@@ -140,37 +139,6 @@ def _check_files(path: Path, config: RunConfig) -> None:
         raise UserError(
             f"resume: {path.absolute()} was trained with {change}; "
             "restore the file, or choose another run-name"
-        )
-
-
-def reopened(run: RunDirectory, config: RunConfig, own: int | None = None) -> ProcessContext:
-    """Return the data and the model of an earlier run, to measure it.
-
-    With partition 'own', `own` is the client whose data the data folder contains; None: the
-    server's.
-
-    Raises:
-        UserError: they cannot be loaded, or the run was trained with other files, or on other data.
-            With partition 'own' the data are not checked: the clients' are on their hosts.
-    """
-    process = ProcessContext(config, own=own)
-    if change := changed_file(run, config):
-        raise UserError(f"{run.path.absolute()} was trained with {change}; restore the file")
-    if config.partition != "own":
-        _check_data(run, process.data.hash)
-    return process
-
-
-def _check_data(run: RunDirectory, data_hash: str) -> None:
-    """Raise UserError if the rounds of a run directory were trained on other data.
-
-    Runs of earlier versions have the first of the two hashes only.
-    """
-    earlier = run.partition().get("data_hash") or data_hash
-    if earlier not in (data_hash, data_hash.partition(":")[0]):
-        raise UserError(
-            f"the data, or their division among the clients, differ from those of the run in "
-            f"{run.path.absolute()}; it needs its data-dir and partition-file as they were"
         )
 
 

@@ -81,10 +81,3 @@ def _cohorts(config: RunConfig) -> Callable[[int], list[int]]:
     if float(config.dp_noise) and config.secure_aggregation == "off":
         return lambda server_round: sample_secretly(clients, share)
     return lambda server_round: sample_clients(config.seed, server_round, clients, share)
-
-
-def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
-    """Return the first `limit` clients of a round's cohort; 0: all of them."""
-    clients, share = config.training_clients, config.participation
-    cohort = sample_clients(config.seed, server_round, clients, share)
-    return cohort[: limit or None]

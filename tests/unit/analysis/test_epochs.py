@@ -10,11 +10,10 @@ from in_process import InProcessGrid, settings
 from clients.training.model_slot import ClientData
 from fedapp import server_app
 from fedapp.analysis.measures.epochs import watched
-from fedapp.analysis.rounds import RoundModels, measure_round
+from fedapp.analysis.rounds import RoundModels, cohort_of, measure_round
 from fedapp.analysis.saved_runs import SavedRun
 from fedapp.results.plots.measure_plots import drawn
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.server.strategy import cohort_of
 
 EPOCHS = 3
 

@@ -270,7 +270,7 @@ def test_an_unknown_measure_is_refused_in_words():
 
 
 def round_models(saved: SavedRun, server_round: int, clients: int = 0) -> RoundModels:
-    from fedapp.runtime.server.strategy import cohort_of
+    from fedapp.analysis.rounds import cohort_of
 
     result = saved.starts.get(server_round)
     return RoundModels(

@@ -19,8 +19,8 @@ from fedapp.data.partition.table import PartitionSpec, make_partition
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
+from fedapp.runtime.process.earlier_run import reopened
 from fedapp.runtime.process.run_data import clear_data_cache, data_hash, load_partition
-from fedapp.runtime.server.opening import reopened
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = {

@@ -17,8 +17,8 @@ from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process import context as process_module
 from fedapp.runtime.process import federated_data
+from fedapp.runtime.process.earlier_run import reopened
 from fedapp.runtime.process.run_data import data_hash, load_partition
-from fedapp.runtime.server.opening import reopened
 from fedapp.runtime.server.preflight import wait_for_nodes
 
 CLASSES = ("cat", "dog")

@@ -22,8 +22,8 @@ from fedapp.results.comparison.groups import group_runs
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.node.identity import shared_properties
 from fedapp.runtime.process.context import ProcessContext, close_process
+from fedapp.runtime.process.earlier_run import changed_file
 from fedapp.runtime.process.run_data import load_partition
-from fedapp.runtime.process.used_files import changed_file
 from fedapp.runtime.server.preflight import wait_for_nodes
 from fedapp.trained_models.personalise import personalise
 from strategies.rounds.base import ClientStrategy

@@ -16,7 +16,7 @@ from fedapp.models.initial import digest, find_initial, load_initial
 from fedapp.models.model import build_model
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
-from fedapp.runtime.process.used_files import changed_file
+from fedapp.runtime.process.earlier_run import changed_file
 from fedapp.trained_models.personalise import personalise
 
 

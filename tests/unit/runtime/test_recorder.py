@@ -150,7 +150,7 @@ class Outage:
         self.checkpoints.append([path.name for path in self.folder.rglob("round-*")])
         raise ConnectionError("API request to\nhttp://tracker failed")
 
-    def close(self) -> None:
+    def close(self, summary) -> None:
         self.closed += 1
         raise ConnectionError("still gone")
 

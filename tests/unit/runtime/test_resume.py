@@ -105,7 +105,7 @@ class Tracker:
     def log(self, row) -> None:
         pass
 
-    def close(self) -> None:
+    def close(self, summary) -> None:
         self.closed += 1
 
 

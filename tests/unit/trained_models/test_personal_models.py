@@ -17,7 +17,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.interface.runs import load_run
 from fedapp.methods.table import METHODS
-from fedapp.runtime.server.opening import reopened
+from fedapp.runtime.process.earlier_run import reopened
 from fedapp.trained_models.calibrate import calibrate
 from fedapp.trained_models.classify import TrainedModel
 from fedapp.trained_models.personalise import personalise

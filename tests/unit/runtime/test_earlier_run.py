@@ -11,7 +11,7 @@ from fedapp.core.errors import UserError
 from fedapp.core.extension_files import VARIABLE
 from fedapp.interface.runs import load_run
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.process.used_files import check_extension
+from fedapp.runtime.process.earlier_run import check_extension
 from fedapp.trained_models.personalise import personalise
 
 FILE = "/data/my losses/mine.py"

@@ -1,7 +1,8 @@
-"""The user's files that a run uses: its extension, its split and its initial model.
+"""An earlier run, opened again: with the data and the user's files that it was trained on.
 
-summary.json records their names and hashes. Thus a finished run is neither measured nor resumed
-with other files, nor counted as the completed run of a sweep that has other files.
+summary.json records names and hashes of the user's files: extension, split and initial model. Thus
+a finished run is neither measured nor resumed with other files, nor counted as the completed run of
+a sweep that has other files.
 """
 
 import os
@@ -18,6 +19,37 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
 
 _INITIAL = "initial model"
+
+
+def reopened(run: RunDirectory, config: RunConfig, own: int | None = None) -> ProcessContext:
+    """Return the data and the model of an earlier run, to measure it.
+
+    With partition 'own', `own` is the client whose data the data folder contains; None: the
+    server's.
+
+    Raises:
+        UserError: they cannot be loaded, or the run was trained with other files, or on other data.
+            With partition 'own' the data are not checked: the clients' are on their hosts.
+    """
+    process = ProcessContext(config, own=own)
+    if change := changed_file(run, config):
+        raise UserError(f"{run.path.absolute()} was trained with {change}; restore the file")
+    if config.partition != "own":
+        check_same_data(run, process.data.hash)
+    return process
+
+
+def check_same_data(run: RunDirectory, data_hash: str) -> None:
+    """Raise UserError if the rounds of a run directory were trained on other data.
+
+    Runs of earlier versions have the first of the two hashes only.
+    """
+    earlier = run.partition().get("data_hash") or data_hash
+    if earlier not in (data_hash, data_hash.partition(":")[0]):
+        raise UserError(
+            f"the data, or their division among the clients, differ from those of the run in "
+            f"{run.path.absolute()}; it needs its data-dir and partition-file as they were"
+        )
 
 
 def recorded_files(process: ProcessContext) -> dict[str, str]:
