@@ -15,6 +15,7 @@ import torch
 from flwr.app import Context
 
 import fedapp
+from fedapp.config.node_keys import check_node_config
 from fedapp.core.errors import UserError
 from fedapp.runtime.node.ledger import (
     Ledger,
@@ -60,6 +61,7 @@ def hosts_any(node_config: Mapping[str, Any], partition: str) -> bool:
 
 def describe(context: Context) -> dict[str, Any]:
     """Return a node's identity as scalars and lists: its reply to the server's query."""
+    check_node_config(context.node_config)
     partition_id, num_partitions = _partition_of(context.node_config)
     ledger = Ledger.of(context.node_config)
     config = config_of(context.run_config)
