@@ -6,9 +6,9 @@ pack its results in named records. Simulations and real hosts use the same handl
 """
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Context, Message, MetricRecord
@@ -54,28 +54,108 @@ answer_steps(app)
 answer_queries(app)
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What a message asks of this node, and what the node does it with."""
+
+    message: Message
+    context: Context
+    ledger: Ledger | None
+    process: ProcessContext
+    task: Task
+    received: Arrays  # the shared ones
+    extras: Mapping[str, Arrays]
+
+    @classmethod
+    def of(cls, message: Message, context: Context) -> "_Work":
+        """Read a message and open the process for its run."""
+        ledger, content = Ledger.of(context.node_config), message.content
+        with unsaid(ledger), full_memory_explained():
+            process = open_process(context.run_config, context.node_config)
+        return cls(
+            message, context, ledger, process,
+            Task.from_record(content.config_records[TASK]),
+            from_array_record(content.array_records[ARRAYS]),
+            extra_records(content),
+        )  # fmt: skip
+
+    def check_train(self) -> None:
+        """Raise UserError if this node must not train."""
+        masked = SECURE in self.message.content and self.task.summed and not self.task.separate
+        _check_once(self.process, self.task)
+        _check_unchanged(self.process, self.task)
+        check_masked(self.context.node_config, masked)
+        check_training(self.ledger, self.process, masked)
+        if not (ledger := self.ledger):
+            return
+        if list(self.task.clients) != [int(self.context.node_config["partition-id"])]:
+            raise UserError("the server asks for other clients than the one of this node")
+        if not ledger.rounds_left(float(self.process.config.dp_noise), 1):
+            raise UserError(ledger.exhausted(float(self.process.config.dp_noise)))
+
+    def check_evaluate(self) -> None:
+        """Raise UserError if this node must not evaluate."""
+        _check_unchanged(self.process, self.task)
+        check_evaluation(self.ledger)
+
+    def memory(self, client: int, server_round: int) -> Memory | None:
+        """Return a client's state as of the start of `server_round`; None if it keeps nothing."""
+        state_dir = str(self.context.node_config.get("state-dir", ""))
+        accepted = self.task.accepted_round(client)
+        return self.process.memory(client, self.task.state_key, server_round, accepted, state_dir)
+
+    def trained(self, client: LocalClient) -> Update:
+        """Return the update of a client, which may be slow or malicious."""
+        process, server_round = self.process, self.task.server_round
+        received = _ordered(self.received, client)
+        slow_down(process.config, client, server_round)
+        update = client.work(received, server_round, self.task.lr)
+        attack(process.config, process.attackers, client, received, update, server_round)
+        return update
+
+    def hiding(self, privacy: Privacy) -> Callable[[GroupSums], None] | None:
+        """Return what hides the node's sums in place, or None without secure aggregation.
+
+        Masks hide them from the server. Noise hides single clients in the opened sum.
+        """
+        content = self.message.content
+        if SECURE not in content:
+            return None
+        node, asked = secure_node(self.context), content.config_records[SECURE]
+        inputs = inputs_of(content, self.process.config.full_fingerprint())
+
+        def hide(sums: GroupSums) -> None:
+            if privacy.deviation:
+                add_noise(sums.model, privacy.deviation, node.fewest(asked))
+            groups = {name: group.sums for name, group in sums.groups.items()}
+            terms = terms_of(sums, privacy.clip, privacy.deviation)
+            node.mask({ARRAYS: sums.model.sums, **groups}, asked, terms, inputs)
+            if self.ledger:
+                self.ledger.charge(privacy.noise)
+
+        return hide
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the task names; reply with their models or exact partial sums."""
-    ledger = Ledger.of(context.node_config)
-    process, task, received, extras = _unpack(message, context, ledger)
-    check = partial(_check_train, message, context, process, task, ledger)
-    if refused := _refused(message, task, check):
+    work = _Work.of(message, context)
+    if refused := _refused(work, work.check_train):
         return refused
-    privacy = privacy_of(process.config, task, ledger is not None)
-    node_reply = NodeReply(received, task, privacy, process.codec, process.config.seed)
+    process, task = work.process, work.task
+    privacy = privacy_of(process.config, task, work.ledger is not None)
+    node_reply = NodeReply(work.received, task, privacy, process.codec, process.config.seed)
     for client in task.clients:
         try:
-            memory = _memory(process, task, client, task.server_round, context)
+            memory = work.memory(client, task.server_round)
             with memory.state.locked() if memory else nullcontext():
-                numpy_client = process.client(client, memory, extras, task.server_round)
-                update = _trained(process, task, numpy_client, _ordered(received, numpy_client))
-                node_reply.add_update(numpy_client, update)
+                numpy_client = process.client(client, memory, work.extras, task.server_round)
+                node_reply.add_update(numpy_client, work.trained(numpy_client))
         except Exception as error:
             examples = len(process.data.partition.train[client])
             node_reply.add_failure(_failure(client, error), examples)
     try:
-        content = node_reply.content(_hide(message, context, process, privacy, ledger))
+        content = node_reply.content(work.hiding(privacy))
     except (ProtocolBroken, UpdateRefused) as reason:
         sentence = f"secure aggregation was refused: {reason}"
         content = pack_report([], failures_of(task.clients, sentence))
@@ -87,19 +167,17 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model, personalised by each client of the task, on its test split."""
-    ledger = Ledger.of(context.node_config)
-    process, task, received, extras = _unpack(message, context, ledger)
-    if refused := _refused(message, task, partial(_check_evaluate, process, task, ledger)):
+    work = _Work.of(message, context)
+    if refused := _refused(work, work.check_evaluate):
         return refused
-    rows: list[dict[str, Any]] = []
-    failures: list[ClientFailure] = []
+    task, rows, failures = work.task, list[dict[str, Any]](), list[ClientFailure]()
     config: dict[str, Scalar] = {"server_round": task.server_round, "lr": task.lr}
     for client in task.clients:
         try:
-            memory = _memory(process, task, client, task.server_round + 1, context)
-            numpy_client = process.client(client, memory, extras, task.server_round)
+            memory = work.memory(client, task.server_round + 1)
+            numpy_client = work.process.client(client, memory, work.extras, task.server_round)
             loss, count, scores = numpy_client.evaluate(
-                list(_ordered(received, numpy_client).values()), config
+                list(_ordered(work.received, numpy_client).values()), config
             )
             scores[REINITIALISED] = int(numpy_client.evaluated_without_state)
         except Exception as error:
@@ -113,94 +191,14 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-def _trained(process: ProcessContext, task: Task, client: LocalClient, received: Arrays) -> Update:
-    """Return the update of a client, which may be slow or malicious."""
-    slow_down(process.config, client, task.server_round)
-    update = client.work(received, task.server_round, task.lr)
-    attack(process.config, process.attackers, client, received, update, task.server_round)
-    return update
-
-
-def _hide(
-    message: Message,
-    context: Context,
-    process: ProcessContext,
-    privacy: Privacy,
-    ledger: Ledger | None,
-) -> Callable[[GroupSums], None] | None:
-    """Return what hides a node's sums in place, or None in a run without secure aggregation.
-
-    Masks hide them from the server. Noise hides single clients in the opened sum.
-    """
-    if SECURE not in message.content:
-        return None
-    node, asked = secure_node(context), message.content.config_records[SECURE]
-    inputs = inputs_of(message.content, process.config.full_fingerprint())
-
-    def hide(sums: GroupSums) -> None:
-        if privacy.deviation:
-            add_noise(sums.model, privacy.deviation, node.fewest(asked))
-        groups = {name: group.sums for name, group in sums.groups.items()}
-        terms = terms_of(sums, privacy.clip, privacy.deviation)
-        node.mask({ARRAYS: sums.model.sums, **groups}, asked, terms, inputs)
-        if ledger:
-            ledger.charge(privacy.noise)
-
-    return hide
-
-
-def _unpack(
-    message: Message, context: Context, ledger: Ledger | None
-) -> tuple[ProcessContext, Task, Arrays, dict[str, Arrays]]:
-    """Return this process's context, and the message's task, shared arrays and named extras."""
-    with unsaid(ledger), full_memory_explained():
-        process = open_process(context.run_config, context.node_config)
-    return (
-        process,
-        Task.from_record(message.content.config_records[TASK]),
-        from_array_record(message.content.array_records[ARRAYS]),
-        extra_records(message.content),
-    )
-
-
-def _memory(
-    process: ProcessContext, task: Task, client: int, server_round: int, context: Context
-) -> Memory | None:
-    """Return a client's state as of the start of `server_round`; None if it keeps nothing."""
-    state_dir = str(context.node_config.get("state-dir", ""))
-    accepted = task.accepted_round(client)
-    return process.memory(client, task.state_key, server_round, accepted, state_dir)
-
-
-def _refused(message: Message, task: Task, check: Callable[[], None]) -> Message | None:
-    """Return the reply to a task for which `check` raises UserError; else None."""
+def _refused(work: _Work, check: Callable[[], None]) -> Message | None:
+    """Return the reply to a message for which `check` raises UserError; else None."""
     try:
         check()
     except UserError as reason:
-        failures = failures_of(task.clients, str(reason))
-        return Message(pack_report([], failures), reply_to=message)
+        failures = failures_of(work.task.clients, str(reason))
+        return Message(pack_report([], failures), reply_to=work.message)
     return None
-
-
-def _check_train(
-    message: Message, context: Context, process: ProcessContext, task: Task, ledger: Ledger | None
-) -> None:
-    """Raise UserError if this node must not train."""
-    masked = SECURE in message.content and task.summed and not task.separate
-    _check_once(process, task)
-    _check_unchanged(process, task)
-    check_masked(context.node_config, masked)
-    check_training(ledger, process, masked)
-    if ledger and list(task.clients) != [int(context.node_config["partition-id"])]:
-        raise UserError("the server asks for other clients than the one of this node")
-    if ledger and not ledger.rounds_left(float(process.config.dp_noise), 1):
-        raise UserError(ledger.exhausted(float(process.config.dp_noise)))
-
-
-def _check_evaluate(process: ProcessContext, task: Task, ledger: Ledger | None) -> None:
-    """Raise UserError if this node must not evaluate."""
-    _check_unchanged(process, task)
-    check_evaluation(ledger)
 
 
 def _check_once(process: ProcessContext, task: Task) -> None:
