@@ -137,3 +137,22 @@ def test_a_single_image_is_a_batch_unless_networks_are_the_clients_own(method, b
     node = ProcessContext(parse_config(settings(method=method, drop_last=True, **own)))
     node.data.partition.train[0] = node.data.partition.train[0][:1]
     assert len(list(node.client(0).data.training(1)())) == batches
+
+
+def test_a_score_that_only_some_clients_tell_is_left_out_on_any_number_of_nodes(
+    monkeypatch, tmp_path
+):
+    scores, found = LocalClient.scores, []
+
+    def some_more(self):
+        return scores(self) | ({"calibration": 0.1} if self.client else {})
+
+    monkeypatch.setattr(LocalClient, "scores", some_more)
+    for nodes in (1, 5):
+        changes = {**HERE, "output_dir": str(tmp_path / str(nodes)), "client_eval_every": 1}
+        values = settings(method="fedavg", **{**changes, "num_rounds": 1})
+        assert run_in_process(ROOT, values, Resources(nodes)) == 0
+        run = RunDirectory.load(tmp_path / str(nodes) / "run")
+        found.append({k: v for k, v in run.rounds()[0].items() if k.startswith("client_acc")})
+    assert found[0] == found[1]
+    assert found[0]["client_accuracy_mean"] > 0
