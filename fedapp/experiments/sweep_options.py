@@ -28,13 +28,35 @@ def parse_vary(texts: Sequence[str]) -> Vary:
         key = key.strip()
         if not (key and separator):
             raise UserError(f"--vary {text!r} must look like key=value,value")
-        refuse_own("--vary", [key])
         if key in varied:
             raise UserError(f"--vary names '{key}' twice; give all its values at once")
-        varied[key] = tuple(_scalar(item.strip(), text) for item in _COMMA.split(values))
-        if len(set(map(repr, varied[key]))) < len(varied[key]):
-            raise UserError(f"--vary {text!r} has a value twice")
+        scalars = [_scalar(item.strip(), text) for item in _COMMA.split(values)]
+        varied[key] = checked_values("--vary", key, scalars)
     return varied
+
+
+def checked_values(option: str, key: str, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """Return a varied key's values.
+
+    Raises:
+        UserError: there is none, one stands twice, or the sweep sets the key itself.
+    """
+    refuse_own(option, [key])
+    if not values:
+        raise UserError(f"{option} gives '{key}' no value")
+    if len(set(map(repr, values))) < len(values):
+        raise UserError(f"{option} gives '{key}' a value twice: {', '.join(map(str, values))}")
+    return tuple(values)
+
+
+def checked_seeds(option: str, seeds: Sequence[int]) -> list[int]:
+    """Return seeds; raises UserError unless there are some, all different and from 0."""
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or len(seeds) > MOST_SEEDS:
+        raise UserError(
+            f"{option} must be different whole numbers from 0, such as 0, 1, 2, at most "
+            f"{MOST_SEEDS:,}"
+        )
+    return list(seeds)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -56,7 +78,9 @@ def refuse_own(option: str, keys: Iterable[str], varied: Iterable[str] = ()) -> 
     """
     for key in keys:
         if key in _OWN_KEYS:
-            raise UserError(f"{option} cannot name '{key}': use --seeds, --name and --output-dir")
+            typed = option.startswith("-")
+            names = "--seeds, --name and --output-dir" if typed else "seeds, name and output_dir"
+            raise UserError(f"{option} cannot name '{key}': use {names}")
         if key in varied:
             raise UserError(f"'{key}' has one value in {option} and is varied too: give it once")
 

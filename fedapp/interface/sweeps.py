@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedapp.engines.resources import Engine, Resources
 from fedapp.engines.subprocesses import COMPLETED
 from fedapp.experiments import sweep as sweeps
 from fedapp.experiments.jobs import Runner, runner_for
-from fedapp.experiments.sweep_options import Vary, parse_seeds, parse_vary, refuse_own
+from fedapp.experiments.sweep_options import Vary, checked_seeds, checked_values, refuse_own
 from fedapp.interface.keys import scalar
 from fedapp.interface.notebook import Log, displayable, logged, relative
 from fedapp.interface.rounds import to_frame
@@ -157,11 +156,23 @@ def _base(preset: Preset, shared: Mapping[str, Any], varied: Vary) -> dict[str, 
 
 
 def _values(vary: Mapping[str, Iterable[Scalar]]) -> Vary:
-    return parse_vary([_vary_text(key, values) for key, values in vary.items()])
+    return {kebab(key): _scalars(key, values) for key, values in vary.items()}
+
+
+def _scalars(key: str, values: Iterable[Scalar]) -> tuple[Scalar, ...]:
+    """Return the values of a varied key; raises UserError for one that no key takes."""
+    scalars = [scalar(value) for value in _listed(key, values)]
+    for value in scalars:
+        if not isinstance(value, str | int | float):
+            raise UserError(f"vary: {value!r} of '{key}' is not a word, number, True or False")
+    return checked_values("vary", kebab(key), scalars)
 
 
 def _seeds(seeds: Iterable[int]) -> list[int]:
-    return parse_seeds(",".join(map(str, _listed("seeds", seeds))))
+    found = [scalar(seed) for seed in _listed("seeds", seeds)]
+    if wrong := [seed for seed in found if type(seed) is not int]:
+        raise UserError(f"seeds has {wrong[0]!r}, which is no whole number")
+    return checked_seeds("seeds", found)
 
 
 def _runner(engine: Engine | None, log: Log) -> Runner:
@@ -175,15 +186,6 @@ def _runner(engine: Engine | None, log: Log) -> Runner:
         return code
 
     return runner
-
-
-def _vary_text(key: str, values: Iterable[Scalar]) -> str:
-    """Return the values of a key in the format of `--vary`, whose checks then apply."""
-    scalars = [scalar(value) for value in _listed(key, values)]
-    for value in scalars:
-        if not isinstance(value, str | int | float):
-            raise UserError(f"vary: {value!r} of '{key}' is not a word, number, True or False")
-    return f"{kebab(key)}={','.join(json.dumps(each, ensure_ascii=False) for each in scalars)}"
 
 
 def _listed(what: str, values: Any) -> Sequence[Any]:

@@ -52,7 +52,7 @@ def test_what_is_written_as_toml_is_read_back(values):
         (["lr="], "separated by commas"),
         (["lr=0.1,"], "separated by commas"),
         (["lr='0.1,0.2"], "separated by commas"),
-        (["lr=0.1,0.10"], "has a value twice"),
+        (["lr=0.1,0.10"], "gives 'lr' a value twice"),
         (["lr=0.1", "lr=0.2"], "names 'lr' twice"),
         (["seed=1,2"], "use --seeds"),
         (["run-name=a,b"], "--name"),
