@@ -48,7 +48,7 @@ def check_config(config: RunConfig) -> None:
     _check_partition_file(config)
     _check_own(config)
     _check_folders(config)
-    _check_imbalance(config)
+    _check_chosen_images(config)
     for word in config.analyses.split():
         _check_name("analyses: measure", word, MEASURES)
     check_measures(config.method, config.analyses, config.bottleneck)
@@ -147,20 +147,22 @@ def _check_folders(config: RunConfig) -> None:
         )
 
 
-def _check_imbalance(config: RunConfig) -> None:
-    if config.imbalance_factor == 1:
-        return
-    what = f"run-config key 'imbalance-factor' is {config.imbalance_factor:g}, but"
-    if config.partition in ("own", "folders", "file"):
-        raise UserError(
-            f"{what} with partition '{config.partition}' every client's images are given; set it "
-            "to 1, or choose another partition"
-        )
-    if config.pool_data is True:
-        raise UserError(
-            f"{what} it needs test images of its own, and pool-data pools them with the training "
-            "images; set pool-data=false or imbalance-factor=1"
-        )
+def _check_chosen_images(config: RunConfig) -> None:
+    for key, value, off in (
+        ("imbalance-factor", config.imbalance_factor, 1),
+        ("validation-share", config.validation_share, 0),
+    ):
+        what = f"run-config key '{key}' is {value:g}, but"
+        if value != off and config.partition in ("own", "folders", "file"):
+            raise UserError(
+                f"{what} with partition '{config.partition}' every client's images are given; set "
+                f"it to {off}, or choose another partition"
+            )
+        if value != off and config.pool_data is True:
+            raise UserError(
+                f"{what} it chooses among the training images, and pool-data pools them with the "
+                f"test images; set pool-data=false or {key}={off}"
+            )
 
 
 def check_measures(name: str, analyses: str, bottleneck: int = 0) -> None:

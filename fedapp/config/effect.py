@@ -71,6 +71,11 @@ def _downloads(config: RunConfig, row: Method) -> bool:
     return _reads_files(config, row) or config.initial_model == IMAGENET
 
 
+def _chooses_images(config: RunConfig, row: Method) -> bool:
+    given = config.partition == "file" or gives_images(config.partition)
+    return not given and not config.pool_data
+
+
 def _analyses(config: RunConfig, row: Method) -> bool:
     """Return whether a word names a measure of models, or class accuracies are recorded."""
     return row.has_global_model or bool(measures_of_models(config.analyses))
@@ -162,9 +167,7 @@ APPLIES: dict[str, Test] = {
     "classes-per-client": _with("partition", "pathological"),
     "unbalanced-sigma": _with("partition", "unbalanced"),
     "pool-data": lambda config, _: bool(config.pool_data) or pools_data(config.partition),
-    "imbalance-factor": lambda config, _: (
-        config.partition != "file" and not gives_images(config.partition) and not config.pool_data
-    ),
+    **dict.fromkeys(("imbalance-factor", "validation-share"), _chooses_images),
     "stochastic-from": lambda config, _: config.stochastic_every > 0,
     "model": _one_model,
     "bn": _batch_norm,

@@ -75,6 +75,11 @@ class DataKeys(Keys):
         description="share of each class to hold out for tests, for data without test images; 0: "
         "the data set has test images",
     )
+    validation_share: Annotated[float, Field(ge=0, le=0.9)] = Field(
+        0.0,
+        description="share of each class of the training images that takes the place of the test "
+        "images, to choose settings by; 0: the test images are used",
+    )
     decode_threads: Recording[Threads] = Field(
         0, description="threads per process that decode imagenet100; 0: one per core, at most 8"
     )

@@ -68,7 +68,7 @@ class Dataset:
     def pooled(self) -> "Dataset":
         """Return the data set whose two splits both have all images, training images first."""
         if not self.pools_test:
-            return replace(self, test_images=self.train_images, test_labels=self.train_labels)
+            return self.tested_on_training_images()
         first, second = self.train_images, self.test_images
         images: Images = Joined(first, second)
         if isinstance(first, EncodedImages) and isinstance(second, EncodedImages):
@@ -77,6 +77,10 @@ class Dataset:
         return replace(
             self, train_images=images, train_labels=labels, test_images=images, test_labels=labels
         )
+
+    def tested_on_training_images(self) -> "Dataset":
+        """Return the data set without its test images; a partition keeps both parts apart."""
+        return replace(self, test_images=self.train_images, test_labels=self.train_labels)
 
     def symmetric(self) -> "Dataset":
         """Return the data set with a mean and deviation that normalise images to -1..1."""

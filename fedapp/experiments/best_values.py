@@ -7,7 +7,7 @@ from fedapp.experiments.sweep import SweepRun
 from fedapp.results.comparison.spread import ACCURACIES, LAST10
 from fedapp.results.formatting import percent
 
-_CAUTION = "these are test accuracies: choose by some seeds, and report others"
+_CAUTION = "these are test accuracies: choose with validation-share=0.1, and report without it"
 
 
 def best_values(runs: Sequence[SweepRun], summary: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -32,4 +32,6 @@ def best_values(runs: Sequence[SweepRun], summary: Sequence[Mapping[str, Any]]) 
             chosen = {k: v for k, v in values[best["combination"]].items() if k != "method"}
             words = " ".join(f"{k}={v}" for k, v in chosen.items())
             found.append(f"{f'{method}: ' if method else ''}{words} ({percent(best[key])})")
-    return [f"best {ACCURACIES[key]}: {', '.join(found)}; {_CAUTION}"] if found else []
+    tested = any(not each.config.get("validation-share") for each in runs)
+    caution = f"; {_CAUTION}" if tested else ", on validation images"
+    return [f"best {ACCURACIES[key]}: {', '.join(found)}{caution}"] if found else []

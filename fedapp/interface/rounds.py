@@ -20,6 +20,8 @@ class Round:
     Attributes:
         round: its number, from 1.
         seconds: wall time, including the evaluation.
+        wait_seconds: of them, waiting for the clients' updates.
+        test_seconds: of them, tests; the rest is the server's own work.
         asked: number of clients in the cohort.
         clients: number of clients whose update was used.
         failed: number of clients without a usable update.
@@ -42,6 +44,8 @@ class Round:
 
     round: int
     seconds: float
+    wait_seconds: float
+    test_seconds: float
     asked: int
     clients: int
     failed: int

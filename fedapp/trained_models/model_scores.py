@@ -132,7 +132,8 @@ def score_model(
     Args:
         path: the run directory.
         dataset: whose test images to take: "images" for class folders in data-dir. Empty, or the
-            name of the run's public data set: the run's test images.
+            name of the run's public data set: the run's test images. With validation-share: empty
+            are the run's validation images, and the name the published test images.
         overrides: data-dir, download and device.
         calibrated: test the model with the head that `fedapp calibrate` has retrained.
         personal: the file of a client's model, of `fedapp personalise`, to test instead.
@@ -146,7 +147,8 @@ def score_model(
     values = run_values(run, changes, CHANGEABLE)
     trained = TrainedModel.of(run, str(values["device"]), calibrated, personal)
     name, words = model_name(calibrated, personal)
-    own = dataset in ("", trained.config.dataset) and dataset != FOLDERS
+    published = trained.config.validation_share > 0 and bool(dataset)
+    own = dataset in ("", trained.config.dataset) and dataset != FOLDERS and not published
     images = _own(run, trained, values, changes) if own else _other(trained, dataset, changes)
     with threads(trained.config.threads):
         score, matrix = _tested(trained, images.batches)
@@ -174,7 +176,8 @@ def _own(
         raise UserError(f"the model tells other classes apart than run '{run.name}'")
     if not len(data.test_labels()):
         raise UserError(f"run '{run.name}' has no test images")
-    return _Images(data.test_batches(), f"the run's test images ({data.dataset.name})", "")
+    what = "validation" if trained.config.validation_share else "test"
+    return _Images(data.test_batches(), f"the run's {what} images ({data.dataset.name})", "")
 
 
 def _other(trained: TrainedModel, dataset: str, changes: Mapping[str, Any]) -> _Images:

@@ -24,6 +24,7 @@ class Partition:
     pooled: bool = False  # whether both index one pool of all samples
     notes: tuple[str, ...] = ()  # remarks for the user about this draw
     source: str = ""  # name and hash of the file that lists it, if any
+    tests: Indices | None = None  # the global test set, if it is that of neither pool nor data set
 
     def global_test_set(self) -> Indices | None:
         """Return the samples of the global test set; None means the whole published test set.
@@ -31,6 +32,8 @@ class Partition:
         In a pool the global test set is the union of the clients' test parts, because all other
         samples are training samples.
         """
+        if self.tests is not None:
+            return self.tests
         return np.unique(np.concatenate(self.test)) if self.pooled else None
 
     def class_counts(self, train_labels: Indices, num_classes: int) -> Indices:

@@ -38,6 +38,8 @@ def source(path: Path) -> str:
 
 def write_split(path: Path, partition: Partition) -> None:
     """Save a partition as a file that `read_split` reads; raises UserError if that fails."""
+    if partition.tests is not None:
+        raise UserError("a partition-file lists test images: set validation-share=0 to save one")
     content = {
         "train": [part.tolist() for part in partition.train],
         "test": [part.tolist() for part in partition.test],

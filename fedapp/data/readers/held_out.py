@@ -5,7 +5,7 @@ import numpy as np
 from fedapp.core.errors import UserError
 
 
-def held_out(labels: np.ndarray, share: float) -> np.ndarray:
+def held_out(labels: np.ndarray, share: float, key: str = "test-share") -> np.ndarray:
     """Return which images are for tests, bool [n]: this share of each class, drawn once for all.
 
     A class with two images or more has at least one for tests and one for training.
@@ -20,5 +20,5 @@ def held_out(labels: np.ndarray, share: float) -> np.ndarray:
         count = min(max(1, round(len(members) * share)), len(members) - 1)
         chosen[members[:count]] = True
     if not chosen.any():
-        raise UserError("no class has two images, so that test-share can hold none out for tests")
+        raise UserError(f"no class has two images, so that {key} can hold none out for tests")
     return chosen

@@ -28,11 +28,13 @@ _DEFAULTS = {key: value for key, value in RunKeys.defaults().items() if value !=
 Tables = dict[str, list[dict[str, Any]]]
 _IMAGES = (  # they decide on what images a model is tested
     "dataset", "data-dir", "image-size", "test-share", "class-list", "classes", "pool-data",
+    "validation-share",
 )  # fmt: skip
 # Settings that name a group wherever they differ: a method does not choose them.
 _PROTOCOL = (
     *_IMAGES, "model", "partition", "shards", "alpha", "lda-cap", "classes-per-client",
-    "unbalanced-sigma", "partition-file", "partition-seed", "stochastic-every", "stochastic-from",
+    "unbalanced-sigma", "imbalance-factor", "partition-file", "partition-seed",
+    "stochastic-every", "stochastic-from",
     "num-clients", "participation", "num-rounds", "straggler-share", "straggler-epochs",
     "new-clients", "attackers", "attack", "attack-scale",
 )  # fmt: skip

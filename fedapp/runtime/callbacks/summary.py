@@ -62,7 +62,8 @@ def summarise(run: ActiveRun, status: str, reason: str) -> dict[str, Any]:
         "model": process.title,
         "seed": config.seed,
         "rounds": len(rows),
-        "accuracy_of": _TESTED[process.method.accuracy],
+        "accuracy_of": _TESTED[process.method.accuracy]
+        + (", validation images" if config.validation_share else ""),
         "accuracy_final": evaluated[-1]["accuracy"] if evaluated and ok else None,
         "accuracy_last10": accuracy_last10(rows) if ok else None,
         "accuracy_best": best.get("accuracy"),

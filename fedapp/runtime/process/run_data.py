@@ -17,9 +17,11 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.data.dataset import Dataset
 from fedapp.data.datasets import load_dataset
+from fedapp.data.partition.assignment import Indices
 from fedapp.data.partition.long_tail import long_tailed
 from fedapp.data.partition.split_file import find_split
 from fedapp.data.partition.table import Partition, PartitionSpec, make_partition
+from fedapp.data.readers.held_out import held_out
 
 
 @lru_cache(maxsize=1)
@@ -54,6 +56,8 @@ def load_run_dataset(config: RunConfig, data_dir: str = "") -> Dataset:
     )  # fmt: skip
     if config.pool_data is True:
         data = data.pooled()
+    if config.validation_share:
+        data = data.tested_on_training_images()
     return data.symmetric() if config.normalisation == "symmetric" else data
 
 
@@ -67,8 +71,24 @@ def draw_partition(
     Raises:
         UserError: these labels do not allow the split, or its file is missing or wrong.
     """
+    spec = _spec(config, data, own, data_dir)
+    rng = numpy_rng(int(config.partition_seed), Stream.PARTITION)
+    train, test = np.asarray(data.train_labels), np.asarray(data.test_labels)
+    if config.imbalance_factor == 1 and not config.validation_share:
+        return make_partition(config.partition, train, test, spec, rng)
+    kept, tests = _chosen(config, train, test)
+    drawn = make_partition(config.partition, train[kept], test[tests], spec, rng)
+    return replace(
+        drawn,
+        train=[kept[part] for part in drawn.train],
+        test=[tests[part] for part in drawn.test],
+        tests=tests if config.validation_share else None,
+    )
+
+
+def _spec(config: RunConfig, data: Dataset, own: int | None, data_dir: str) -> PartitionSpec:
     listed = config.partition_file
-    spec = PartitionSpec(
+    return PartitionSpec(
         num_clients=config.num_clients,
         shards=config.shards,
         alpha=config.alpha,
@@ -81,14 +101,21 @@ def draw_partition(
         class_names=data.classes,
         folders=data.folders,
     )
-    seed = int(config.partition_seed)
-    rng = numpy_rng(seed, Stream.PARTITION)
-    train, test = np.asarray(data.train_labels), np.asarray(data.test_labels)
-    if config.imbalance_factor == 1:
-        return make_partition(config.partition, train, test, spec, rng)
-    kept = long_tailed(train, config.imbalance_factor, numpy_rng(seed, Stream.LONG_TAIL))
-    drawn = make_partition(config.partition, train[kept], test, spec, rng)
-    return replace(drawn, train=[kept[part] for part in drawn.train])
+
+
+def _chosen(config: RunConfig, train: np.ndarray, test: np.ndarray) -> tuple[Indices, Indices]:
+    """Return the images to train and to test on: validation images, a long tail, or all.
+
+    With validation images both label arrays are those of the training images.
+    """
+    kept, tests = np.arange(len(train)), np.arange(len(test))
+    if config.validation_share:
+        held = held_out(train, config.validation_share, "validation-share")
+        kept, tests = np.flatnonzero(~held), np.flatnonzero(held)
+    if config.imbalance_factor > 1:
+        rng = numpy_rng(int(config.partition_seed), Stream.LONG_TAIL)
+        kept = kept[long_tailed(train[kept], config.imbalance_factor, rng)]
+    return kept, tests
 
 
 def data_hash(data: Dataset, partition: Partition) -> str:
