@@ -34,7 +34,7 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
 from fedapp.runtime.process.earlier_run import reopened
 from fedapp.runtime.process.evaluation import evaluate_classes
-from fedapp.runtime.process.global_model import check_global_model, load_weights
+from fedapp.runtime.process.global_model import load_weights
 from fedapp.trained_models.finished_run import OVERRIDABLE, run_values
 from strategies.threads import threads
 
@@ -102,8 +102,12 @@ def calibrate(
 def _configuration(run: RunDirectory, overrides: Mapping[str, Any]) -> RunConfig:
     """Return the run's configuration; raises UserError if its head cannot be calibrated here."""
     values = run_values(run, overrides, OVERRIDABLE)
-    check_global_model(str(values["method"]))
     config = parse_config(values)
+    if not find_method(config.method).has_global_model:
+        raise UserError(
+            "calibration retrains the head of a global model, and the clients of method "
+            f"'{config.method}' have models of their own"
+        )
     check_trained_head(config.method, find_method(config.method))
     if float(config.dp_noise):
         raise UserError(
