@@ -30,6 +30,7 @@ from clients.training.local_training import (
     LossDiverged,
     TrainingResult,
     backward,
+    check_finite,
     train,
 )
 from clients.training.model_slot import ClientData, ModelSlot, copy_weights
@@ -189,6 +190,10 @@ class LocalClient(NumPyClient):
 
         Returns mean loss, number of examples, and the other scores ("accuracy", ...). Torch's own
         random numbers are those of a training of the same round.
+
+        Raises:
+            LossDiverged: the loss is not finite, so that the predictions say nothing.
+            StateError: the client's state cannot be read.
         """
         self.model = self.slot.model
         self.set_parameters(parameters)
@@ -197,6 +202,8 @@ class LocalClient(NumPyClient):
             self.personalise(self.server_round, lr)
             scores = self.scores()
         loss, count = scores.pop("loss"), int(scores.pop("examples"))
+        if not math.isfinite(loss):
+            raise LossDiverged(f"the loss of its model is {loss} on its test images")
         return loss, count, dict(scores)
 
     # -- what is kept between rounds -------------------------------------------------------------
@@ -289,9 +296,3 @@ class LocalClient(NumPyClient):
         """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
         with np.errstate(over="ignore", invalid="ignore"):  # of a model that is not finite
             return sum(squared_distance(trained[name], received[name]) for name in self.trained)
-
-
-def check_finite(arrays: Arrays, what: str, steps: int) -> None:
-    """Raise `LossDiverged` unless every value of a trained model is finite."""
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise LossDiverged(f"{what} has non-finite values after {steps} steps")

@@ -6,8 +6,9 @@ The tensors are in the client's state after its training, and it loads them befo
 from torch import Tensor
 
 from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
+from clients.base import LocalClient
 from clients.training.arrays import load_arrays, nbytes, to_arrays
+from clients.training.local_training import check_finite
 from clients.update import Update
 
 

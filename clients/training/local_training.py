@@ -11,9 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clients.arrays import Arrays
 from clients.training.factored import CurrentParameters, FactoredWeight, factored
 from clients.training.graphs import replayed
 from clients.training.objective import Objective, Step
@@ -26,6 +28,12 @@ Gradients = Callable[[Forward, Objective], Tensor]  # sets the gradients; return
 
 class LossDiverged(ArithmeticError):  # noqa: N818 - an outcome of training, not a program error
     """The training loss or the trained model is not finite."""
+
+
+def check_finite(arrays: Arrays, what: str, steps: int) -> None:
+    """Raise `LossDiverged` unless every value of a trained model is finite."""
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise LossDiverged(f"{what} has non-finite values after {steps} steps")
 
 
 @dataclass(frozen=True)
