@@ -20,7 +20,7 @@ from torch import Tensor
 from clients.arrays import Arrays
 from clients.state import previous_model
 from clients.state.memory import Memory
-from clients.training.arrays import floating, nbytes, squared_distance, to_arrays
+from clients.training.arrays import floating, load_arrays, nbytes, squared_distance, to_arrays
 from clients.training.evaluation import Score, predict
 from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (
@@ -158,9 +158,7 @@ class LocalClient(NumPyClient):
     def set_parameters(self, parameters: list[np.ndarray]) -> None:
         """Load received tensors in place."""
         self._check_number(parameters)
-        with torch.no_grad():
-            for tensor, array in zip(self.shared.values(), parameters, strict=True):
-                tensor.copy_(torch.from_numpy(array))
+        load_arrays(self.shared, dict(zip(self.shared, parameters, strict=True)))
 
     def fit(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
@@ -251,10 +249,9 @@ class LocalClient(NumPyClient):
 
     def on_device(self, arrays: Arrays) -> list[Tensor]:
         """Return arrays as tensors, with the device and layout of the trained parameters."""
-        return [
-            torch.empty_like(tensor, requires_grad=False).copy_(torch.from_numpy(arrays[name]))
-            for name, tensor in self.trained.items()
-        ]
+        tensors = {n: torch.empty_like(t, requires_grad=False) for n, t in self.trained.items()}
+        load_arrays(tensors, arrays)
+        return list(tensors.values())
 
     def _gradients(self) -> Gradients:
         """Return the rule for the gradients: `backward` itself where no subclass has its own."""

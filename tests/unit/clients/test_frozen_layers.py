@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from in_process import settings, work
+from in_process import settings, train_one, work
+from safetensors.numpy import load_file
 from torch import nn
 
 from clients.state.memory import Memory
@@ -70,6 +71,24 @@ def test_a_parameter_that_the_output_does_not_use_stays(method, tmp_path, monkey
     unused = update.shared["extractor.unused"]
     change = 0.0 if method == "fednova" else start["extractor.unused"].numpy()
     np.testing.assert_array_equal(unused, np.broadcast_to(change, unused.shape))
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["scaffold", "fedcurv", "feddyn", "fednova", "fedavg", "fedavgm", "fedadam", "fedexp", "pfedme",
+     "fedala", "apfl"],
+)  # fmt: skip
+def test_a_parameter_that_is_one_number_is_trained(method, tmp_path, monkeypatch):
+    def scale(extractor):
+        extractor.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
+        extractor.register_forward_hook(lambda module, _, features: features * module.scale)
+
+    changed_networks(monkeypatch, scale)
+    own = {"fednova_correction": "own"} if method == "fednova" else {}
+    run = train_one(tmp_path, method=method, num_rounds=3, lr=0.0123, **own)
+    arrays = load_file(run.model_path)
+    assert arrays["extractor.scale"].shape == ()
+    assert 0 < abs(arrays["extractor.scale"] - 1) < 0.5
 
 
 def spare():
