@@ -83,6 +83,10 @@ class LocalClient(NumPyClient):
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Train the model in place on this client's data for `server_round`, by `gradients`."""
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ValueError(
+                "nothing is trained: the network freezes its layers, and all is frozen"
+            )
         rule, settings = self._gradients(), self.settings
         recordable = rule is backward or self.recordable
         settings = replace(settings, graphs=settings.graphs and recordable)

@@ -97,8 +97,11 @@ def train(
 
     `epoch()` returns the batches of the next epoch: images [B, channels, H, W] and labels [B] on
     the model's device. `gradients` sets the gradients of one batch. SGD starts from `velocity`
-    (zero if None), one tensor per parameter, and changes it. Raises `LossDiverged`.
+    (zero if None), one tensor per parameter, and changes it. Where no parameter requires a gradient
+    nothing is done. Raises `LossDiverged`.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return TrainingResult(0.0, 0, 0, 0.0)
     start = time.perf_counter()
     model.train()
     with _factored(model, gradients, settings, velocity is None) as large:
