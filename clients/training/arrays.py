@@ -56,3 +56,9 @@ def squared_distance(one: np.ndarray, other: np.ndarray) -> float:
         np.subtract(left[ends], right[ends], out=piece)
         total += float(np.dot(piece, piece))
     return total
+
+
+def total_distance(one: Arrays, other: Arrays, names: Iterable[str]) -> float:
+    """Return the sum of `squared_distance` over the arrays of these names."""
+    with np.errstate(over="ignore", invalid="ignore"):  # of a model that is not finite
+        return sum(squared_distance(one[name], other[name]) for name in names)
