@@ -113,20 +113,15 @@ class ExactSum:
         return float(sum(self.sums[name].size * (2 * self._bounds[name]) ** 2 for name in names))
 
     def check_partial(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Raise `UpdateRefused` unless `merge` accepts this partial sum."""
+        """Raise `UpdateRefused` unless `merge_checked` can add this partial sum."""
         self._check_shapes(sums)
         for name, array in sums.items():
             limit = int(weight) * int(self._bounds[name]) << max(self.exponents[name], 0)
             if array.dtype != np.int64 or int(largest(array)) > limit:
                 raise UpdateRefused(f"the partial sum of '{name}' is out of range")
 
-    def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add the partial sum of another `ExactSum` with the same reference and total weight."""
-        self.check_partial(sums, weight)
-        self.merge_checked(sums, weight)
-
     def merge_checked(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add a partial sum that has passed `check_partial`."""
+        """Add a partial sum, of the same reference and total weight, that has been checked."""
         for name, array in sums.items():
             self.sums[name] += array
         self.weight += int(weight)
@@ -175,10 +170,6 @@ class GroupSums:
         self.model = ExactSum(model, total_weight)
         self.groups = {name: _extra_sum(arrays, cohort) for name, arrays in groups.items()}
 
-    def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
-        """Add one client, or raise `UpdateRefused` and add nothing."""
-        self.add_checked(*self.check(model, groups), weight)
-
     def add_checked(self, model: Checked, groups: Mapping[str, Checked], weight: int) -> None:
         """Add one client that `check` has accepted."""
         self.model.add_checked(model, weight)
@@ -188,7 +179,7 @@ class GroupSums:
     def check(
         self, model: Arrays, groups: Mapping[str, Arrays]
     ) -> tuple[Checked, dict[str, Checked]]:
-        """Return a client's model and groups; raises `UpdateRefused` if `add` would."""
+        """Return a client's model and groups; raises `UpdateRefused` if they cannot be added."""
         self._check_names(groups)
         checked = {name: self.groups[name].check(arrays) for name, arrays in groups.items()}
         return self.model.check(model), checked
@@ -197,7 +188,7 @@ class GroupSums:
         self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int,
         masked: bool = False,
     ) -> None:  # fmt: skip
-        """Add a node's partial sums over `clients` clients; raises `UpdateRefused` as `add`.
+        """Add a node's partial sums over `clients` clients, or raise `UpdateRefused`.
 
         `masked` sums are added modulo 2^64. Only their form can be checked here, and the range of
         the opened sum of all nodes by `check_opened`.
