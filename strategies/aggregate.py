@@ -208,7 +208,6 @@ class GroupSums:
         """Raise `UpdateRefused` if the sums, without masks, are out of the range of their weight.
 
         `least` is a weight whose range they may use in any case, because they have noise.
-
         In range, they are the sums of a run without masks: each node's sum is at most weight *
         bound * 2^exponent, and the exponents are such that the cohort's total weight stays below
         2^62. So the true sum is an integer between -2^63 and 2^63, which is known modulo 2^64.
@@ -219,6 +218,16 @@ class GroupSums:
     def _check_names(self, groups: Mapping[str, Arrays]) -> None:
         if groups.keys() != self.groups.keys():
             raise WrongForm(f"update.groups has {sorted(groups)}, averaged() {sorted(self.groups)}")
+
+
+def difference(model: Arrays, received: Arrays) -> Arrays:
+    """Return a model minus the received one, in float64 and in the order of `received`."""
+    return {name: model[name].astype(np.float64) - old for name, old in received.items()}
+
+
+def moved(received: Arrays, update: Arrays, share: float = 1.0) -> Arrays:
+    """Return the received model plus `share` of an update, in the model's data types."""
+    return {name: (old + share * update[name]).astype(old.dtype) for name, old in received.items()}
 
 
 def squared_norm(arrays: Mapping[str, np.ndarray]) -> float:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
-from strategies.aggregate import Arrays, GroupSums, UpdateRefused
-from strategies.rounds.private import moved
+from strategies.aggregate import Arrays, GroupSums, UpdateRefused, moved
 from strategies.rounds.quantised import Codec
 from strategies.rounds.records import (
     ARRAYS,
@@ -72,6 +71,13 @@ class FedAvg(SecureRounds):
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Turn the mean of the clients' models into the next global model."""
         return mean
+
+    def stepped(self, start: Arrays, steps: Arrays, mean: Arrays, length: float = 1.0) -> Arrays:
+        """Return `start` plus `length` times the steps of trained tensors; buffers are the mean's.
+
+        `steps` are in float64, and the result has the types of `start`.
+        """
+        return {**mean, **moved({name: start[name] for name in self.trained}, steps, length)}
 
     def use_means(self, means: dict[str, Arrays]) -> None:
         """Use the uniform means of the groups of `averaged`; called before `server_update`."""
