@@ -57,6 +57,13 @@ class TrainingResult:
     images: int  # total over all steps
     seconds: float
 
+    def followed_by(self, other: "TrainingResult") -> "TrainingResult":
+        """Return the result of both trainings, one after the other."""
+        steps = self.steps + other.steps
+        loss = (self.loss * self.steps + other.loss * other.steps) / max(steps, 1)
+        images, seconds = self.images + other.images, self.seconds + other.seconds
+        return TrainingResult(loss, steps, images, seconds)
+
 
 @dataclass(frozen=True)
 class FrozenModels:
