@@ -217,14 +217,14 @@ class LocalClient(NumPyClient):
     # -- what is kept between rounds -------------------------------------------------------------
 
     @cached_property
-    def _stored(self) -> tuple[Arrays, Arrays]:
-        """The method's state and this client's previous model, as stored when this round began."""
+    def _stored(self) -> previous_model.Stored:
+        """What was stored when this round began."""
         return previous_model.split((self.memory.load() if self.memory else None) or {})
 
     @property
     def stored_state(self) -> Arrays:
         """The method's state when this round began, {} if there is none; raises `StateError`."""
-        return self._stored[0]
+        return self._stored.own
 
     @property
     def reinitialised(self) -> bool:
@@ -283,7 +283,7 @@ class LocalClient(NumPyClient):
         teacher = self.slot.teacher if self.objective.needs_global_weights else None
         previous = None
         if self.objective.needs_previous:
-            previous = previous_model.load(self.slot, self._stored[1], self.client)
+            previous = previous_model.load(self.slot, self._stored.previous, self.client)
         return FrozenModels(teacher, previous)
 
     def _check_number(self, parameters: list[np.ndarray]) -> None:

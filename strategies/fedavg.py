@@ -43,8 +43,8 @@ class FedAvg(SecureRounds):
         super().__init__(*args, **kwargs)
         self.codec = codec or Codec()
         self.rule = rule or Rule()
-        self.private = self.rule.clip > 0 and self.secure_threshold > 0  # sums of clipped updates
-        self.separate = (self.rule.needed or self.needs_models) and not self.private
+        self.clipped_sums = self.rule.clip > 0 and self.secure_threshold > 0  # by nodes
+        self.separate = (self.rule.needed or self.needs_models) and not self.clipped_sums
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -88,7 +88,7 @@ class FedAvg(SecureRounds):
             self._separate = SeparateModels(received, cohort)
         else:
             model = received
-            if self.private:  # whose mean update keeps float64 until it is added to the model
+            if self.clipped_sums:  # whose mean update keeps float64 until it is added to the model
                 model = {name: array.astype(np.float64) for name, array in received.items()}
             self._sums = GroupSums(model, self.averaged(), total_weight, cohort)
 
@@ -145,13 +145,13 @@ class FedAvg(SecureRounds):
         else:
             self.use_means({name: group.mean() for name, group in self._sums.groups.items()})
             mean = self._sums.model.mean()
-        if self.private:  # as with noise of the server, a missing update counts as zero
+        if self.clipped_sums:  # as with noise of the server, a missing update counts as zero
             mean = moved(received, mean, self._sums.model.weight / self.report.asked)
         return self.server_update(received, mean)
 
     def after_replies(self) -> None:
         """Remove the masks of secure aggregation from the sums; raises `RoundFailed`."""
         if self.secure_threshold:
-            least = self.report.asked if self.private else 0  # so that there is room for noise
-            clip = self.rule.clip if self.private else 0.0
+            least = self.report.asked if self.clipped_sums else 0  # so that there is room for noise
+            clip = self.rule.clip if self.clipped_sums else 0.0
             self.unmask(self._sums, least, clip, self.rule.noise * clip)
