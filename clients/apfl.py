@@ -3,6 +3,7 @@
 Both are trained on the same batches. The client also learns how much of its own model it takes.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,6 @@ from clients.arrays import Arrays
 from clients.keeping import KeepingClient
 from clients.training.arrays import floating
 from clients.training.local_training import Forward, TrainingResult, step_of
-from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
 from clients.training.parts import ALL, training_only
 from clients.training.sgd import FusedSGD
@@ -44,9 +44,7 @@ class APFLClient(KeepingClient):
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Train both models; the images count twice."""
-        if not self._recall():
-            for model in (self.own, self.mixture):
-                copy_weights(self.slot.initial(self.client), model)
+        self.start_own()
         parameters, settings = list(self.own.parameters()), self.settings
         self._sgd = FusedSGD(parameters, lr, settings.momentum, settings.weight_decay)
         self._moves_share = self.adaptive
@@ -90,7 +88,7 @@ class APFLClient(KeepingClient):
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Mix the received model with the client's own."""
-        if self._recall():
+        if self.recall_own():
             self._mix()
             self.model = self.mixture
 
@@ -118,9 +116,14 @@ class APFLClient(KeepingClient):
         statistics = floating(self.mixture).items()
         return own | {name: tensor for name, tensor in statistics if name not in parameters}
 
-    def _recall(self) -> bool:
-        """Load what the client keeps; return False for a new client."""
-        known = self.recall_own()
+    def initial_own(self) -> dict[str, Tensor]:
+        """Return the initial values of v and of the mixture's buffers."""
+        initial = super().initial_own()
+        return {**initial, **{_OWN + name: tensor for name, tensor in initial.items()}}
+
+    def recall_own(self, but: Container[str] = ()) -> bool:
+        """Load what the client keeps, its share too; return False for a new client."""
+        known = super().recall_own(but)
         if known:
             self.share = float(self.stored_state[_SHARE][0])
         return known

@@ -20,7 +20,7 @@ from torch import Tensor
 from clients.arrays import Arrays
 from clients.state import previous_model
 from clients.state.memory import Memory
-from clients.training.arrays import floating, nbytes, squared_distance, to_arrays
+from clients.training.arrays import floating, load_arrays, nbytes, to_arrays, total_distance
 from clients.training.evaluation import Score, predict
 from clients.training.fine_tuning import fine_tune
 from clients.training.local_training import (
@@ -30,6 +30,7 @@ from clients.training.local_training import (
     LossDiverged,
     TrainingResult,
     backward,
+    check_finite,
     train,
 )
 from clients.training.model_slot import ClientData, ModelSlot, copy_weights
@@ -40,7 +41,11 @@ Scalar = bool | bytes | float | int | str
 
 
 class LocalClient(NumPyClient):
-    """One client: a set of examples, and the model and objective it trains them with."""
+    """One client: a set of examples, and the model and objective it trains them with.
+
+    One object, one message: it has the client's state of one round, and `work` or `evaluate` may
+    change what the constructor has set. A second call is an error.
+    """
 
     takes_regulariser: ClassVar[bool] = True  # False: its loss ignores the objective
     unfit_regularisers: ClassVar[tuple[str, ...]] = ()  # that its update would be wrong with
@@ -74,6 +79,7 @@ class LocalClient(NumPyClient):
         self.extras = dict(extras or {})
         self.velocity: list[Tensor] | None = None  # of SGD; None: zero in each round
         self.server_round = 0  # in which it trains, or after which it is tested
+        self._used = False  # whether it has had its message
 
     # -- what a method may override -------------------------------------------------------------
 
@@ -82,6 +88,8 @@ class LocalClient(NumPyClient):
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Train the model in place on this client's data for `server_round`, by `gradients`."""
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ValueError("nothing is trained: all layers of the model are frozen")
         rule, settings = self._gradients(), self.settings
         recordable = rule is backward or self.recordable
         settings = replace(settings, graphs=settings.graphs and recordable)
@@ -127,26 +135,29 @@ class LocalClient(NumPyClient):
         Raises:
             LossDiverged: the loss or the trained model is not finite.
             StateError: the client's state cannot be read.
+            RuntimeError: the object has had its message.
         """
-        self.server_round = server_round
-        self.set_parameters(list(received.values()))
+        self._begin(list(received.values()), server_round)
         with self.slot.seeded(self.data.seed(server_round)):
-            return self._worked(received, server_round, lr)
-
-    def _worked(self, received: Arrays, server_round: int, lr: float) -> Update:
-        """Do what `work` does, from the received model and with seeded random numbers."""
-        self.prepare(server_round)
-        self.copy_to_teacher()
-        result = self.run(server_round, lr)
-        update = Update(to_arrays(self.shared), result, self.data.num_examples)
-        update.squared_distance = self.squared_distance(received, update.shared)
-        self._check_finite(update, result.steps)
-        keeps_previous = self.objective.needs_previous
-        previous = previous_model.taken_from(self.model) if keeps_previous else {}
-        self.finish(received, update, lr)
+            self.prepare(server_round)
+            self.copy_to_teacher()
+            result = self.run(server_round, lr)
+            update = Update(to_arrays(self.shared), result, self.data.num_examples)
+            update.squared_distance = total_distance(received, update.shared, self.trained)
+            self._check_finite(update, result.steps)
+            keeps_previous = self.objective.needs_previous
+            previous = previous_model.taken_from(self.model) if keeps_previous else {}
+            self.finish(received, update, lr)
         update.state = {**update.state, **previous}
         update.reinitialised = self.reinitialised
         return update
+
+    def _begin(self, parameters: list[np.ndarray], server_round: int) -> None:
+        """Load the received tensors for the object's only message; RuntimeError at a second one."""
+        if self._used:
+            raise RuntimeError("a client object serves one message: make a new one for the next")
+        self._used, self.server_round = True, server_round
+        self.set_parameters(parameters)
 
     # -- Flower's interface ---------------------------------------------------------------------
 
@@ -157,9 +168,7 @@ class LocalClient(NumPyClient):
     def set_parameters(self, parameters: list[np.ndarray]) -> None:
         """Load received tensors in place."""
         self._check_number(parameters)
-        with torch.no_grad():
-            for tensor, array in zip(self.shared.values(), parameters, strict=True):
-                tensor.copy_(torch.from_numpy(array))
+        load_arrays(self.shared, dict(zip(self.shared, parameters, strict=True)))
 
     def fit(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
@@ -189,27 +198,33 @@ class LocalClient(NumPyClient):
 
         Returns mean loss, number of examples, and the other scores ("accuracy", ...). Torch's own
         random numbers are those of a training of the same round.
+
+        Raises:
+            LossDiverged: the loss is not finite, so that the predictions say nothing.
+            StateError: the client's state cannot be read.
+            RuntimeError: the object has had its message.
         """
-        self.model = self.slot.model
-        self.set_parameters(parameters)
-        self.server_round, lr = int(config.get("server_round", 1)), float(config.get("lr", 0.0))
+        self._begin(parameters, int(config.get("server_round", 1)))
+        lr = float(config.get("lr", 0.0))
         with self.slot.seeded(self.data.seed(self.server_round)):
             self.personalise(self.server_round, lr)
             scores = self.scores()
         loss, count = scores.pop("loss"), int(scores.pop("examples"))
+        if not math.isfinite(loss):
+            raise LossDiverged(f"the loss of its model is {loss} on its test images")
         return loss, count, dict(scores)
 
     # -- what is kept between rounds -------------------------------------------------------------
 
     @cached_property
-    def _stored(self) -> tuple[Arrays, Arrays]:
-        """The method's state and this client's previous model, as stored when this round began."""
+    def _stored(self) -> previous_model.Stored:
+        """What was stored when this round began."""
         return previous_model.split((self.memory.load() if self.memory else None) or {})
 
     @property
     def stored_state(self) -> Arrays:
         """The method's state when this round began, {} if there is none; raises `StateError`."""
-        return self._stored[0]
+        return self._stored.own
 
     @property
     def reinitialised(self) -> bool:
@@ -244,10 +259,9 @@ class LocalClient(NumPyClient):
 
     def on_device(self, arrays: Arrays) -> list[Tensor]:
         """Return arrays as tensors, with the device and layout of the trained parameters."""
-        return [
-            torch.empty_like(tensor, requires_grad=False).copy_(torch.from_numpy(arrays[name]))
-            for name, tensor in self.trained.items()
-        ]
+        tensors = {n: torch.empty_like(t, requires_grad=False) for n, t in self.trained.items()}
+        load_arrays(tensors, arrays)
+        return list(tensors.values())
 
     def _gradients(self) -> Gradients:
         """Return the rule for the gradients: `backward` itself where no subclass has its own."""
@@ -269,7 +283,7 @@ class LocalClient(NumPyClient):
         teacher = self.slot.teacher if self.objective.needs_global_weights else None
         previous = None
         if self.objective.needs_previous:
-            previous = previous_model.load(self.slot, self._stored[1], self.client)
+            previous = previous_model.load(self.slot, self._stored.previous, self.client)
         return FrozenModels(teacher, previous)
 
     def _check_number(self, parameters: list[np.ndarray]) -> None:
@@ -284,14 +298,3 @@ class LocalClient(NumPyClient):
         known = self.trained if math.isfinite(update.squared_distance) else ()
         others = {name: array for name, array in update.shared.items() if name not in known}
         check_finite(others, "the model", steps)
-
-    def squared_distance(self, received: Arrays, trained: Arrays) -> float:
-        """Return ||w_i - w_g||^2 over the trained parameters that are sent."""
-        with np.errstate(over="ignore", invalid="ignore"):  # of a model that is not finite
-            return sum(squared_distance(trained[name], received[name]) for name in self.trained)
-
-
-def check_finite(arrays: Arrays, what: str, steps: int) -> None:
-    """Raise `LossDiverged` unless every value of a trained model is finite."""
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise LossDiverged(f"{what} has non-finite values after {steps} steps")

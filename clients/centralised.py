@@ -8,8 +8,9 @@ epochs of a plain training loop.
 import torch
 
 from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
+from clients.base import LocalClient
 from clients.training.arrays import to_arrays
+from clients.training.local_training import check_finite
 from clients.update import Update
 
 

@@ -16,7 +16,6 @@ from clients.arrays import Arrays
 from clients.keeping import KeepingClient
 from clients.training.arrays import floating
 from clients.training.local_training import Batches, Forward, TrainingResult, backward, train
-from clients.training.model_slot import copy_weights
 from clients.training.objective import Objective
 from clients.training.parts import ALL, training_only
 from clients.update import Update
@@ -54,7 +53,7 @@ class DittoClient(KeepingClient):
         anchor, rate = received, lr
         if self.reference:
             anchor, rate = _copies(self.model), self.first_lr
-        self._recall()
+        self.start_own()
         own = self._train_own(self.data.training(server_round), rate, anchor)
         return replace(
             result, images=result.images + own.images, seconds=result.seconds + own.seconds
@@ -72,18 +71,12 @@ class DittoClient(KeepingClient):
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Load the personal model; train it first if the client has never trained."""
-        if not self._recall():
+        self.start_own()
+        if not self.stored_state:
             self.copy_to_teacher()
             rate = self.first_lr if self.reference else lr
             self._train_own(self.data.tuning(server_round), rate, _copies(self.model))
         self.model = self.slot.spare("own")
-
-    def _recall(self) -> bool:
-        """Load the personal model, the initial one for a new client; return False for that."""
-        known = self.recall_own()
-        if not known:
-            copy_weights(self.slot.spare("initial"), self.slot.spare("own"))
-        return known
 
     def _train_own(
         self, epoch: Callable[[], Batches], lr: float, anchor: list[Tensor]

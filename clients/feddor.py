@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from clients.arrays import Arrays
 from clients.prototype_client import PrototypeClient
 from clients.training.local_training import Forward
-from clients.training.objective import Objective, Step
+from clients.training.objective import Objective
 from clients.update import Update
 
 _SMALLEST_SCALE = 1e-3
@@ -24,11 +24,6 @@ class FedDORClient(PrototypeClient):
         """Prepare a client; `ce_weight` is λ_CE, `kind` as `class_means`."""
         super().__init__(*args, **kwargs)
         self.ce_weight, self.kind = ce_weight, kind
-
-    def local_loss(self, step: Step, objective: Objective) -> Tensor:
-        """Return the loss of one batch."""
-        loss = self.ce_weight * objective(step)
-        return loss + self.weight * self.pull(step) if len(self.prototypes) else loss
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Clamp the head's scale to a positive value, then set the gradients of one batch."""

@@ -28,9 +28,7 @@ class FedRepClient(PersonalPartClient):
         with frozen_statistics(self.model):
             head = self._phase(HEAD, epoch, lr, self.settings)
         body = self._phase(BODY, epoch, lr, replace(self.settings, epochs=1))
-        steps = head.steps + body.steps
-        loss = (head.loss * head.steps + body.loss * body.steps) / max(steps, 1)
-        return TrainingResult(loss, steps, head.images + body.images, head.seconds + body.seconds)
+        return head.followed_by(body)
 
     def _phase(
         self, part: str, epoch: Callable[[], Batches], lr: float, settings: LocalSettings

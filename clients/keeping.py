@@ -3,11 +3,15 @@
 The tensors are in the client's state after its training, and it loads them before it needs them.
 """
 
+from collections.abc import Container, Mapping
+
+import torch
 from torch import Tensor
 
 from clients.arrays import Arrays
-from clients.base import LocalClient, check_finite
+from clients.base import LocalClient
 from clients.training.arrays import load_arrays, nbytes, to_arrays
+from clients.training.local_training import check_finite
 from clients.update import Update
 
 
@@ -20,12 +24,23 @@ class KeepingClient(LocalClient):
         """Return the tensors that the client keeps, by their names in its state."""
         raise NotImplementedError
 
-    def recall_own(self) -> bool:
-        """Load them in place; return False, with nothing loaded, for a new client."""
-        if not self.stored_state:
-            return False
-        load_arrays(self.own_tensors(), self.stored_state)
-        return True
+    def initial_own(self) -> Mapping[str, Tensor]:
+        """Return the values that they have before the client's first training, and maybe more."""
+        return self.slot.initial(self.client).state_dict()
+
+    def recall_own(self, but: Container[str] = ()) -> bool:
+        """Load them in place, `but` those named; return False, with none loaded, if it is new."""
+        if self.stored_state:
+            load_arrays(self._own_but(but), self.stored_state)
+        return bool(self.stored_state)
+
+    @torch.no_grad()
+    def start_own(self, but: Container[str] = ()) -> None:
+        """Load them as `recall_own`; those of a new client get their initial values."""
+        if not self.recall_own(but):
+            initial = self.initial_own()
+            for name, tensor in self._own_but(but).items():
+                tensor.copy_(initial[name])
 
     def finish(self, received: Arrays, update: Update, lr: float) -> None:
         """Keep the tensors; raises `LossDiverged` if one is not finite."""
@@ -35,3 +50,6 @@ class KeepingClient(LocalClient):
     def state_bytes(self) -> int:
         """Return the size of the tensors and of the objective's state."""
         return super().state_bytes() + nbytes(self.own_tensors().values())
+
+    def _own_but(self, but: Container[str]) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self.own_tensors().items() if name not in but}

@@ -147,22 +147,21 @@ def balanced_cross_entropy(
     logits: Tensor,
     labels: Tensor,
     class_counts: Tensor,
-    gamma: float = 1.0,
     missing: str = "clamp",
 ) -> Tensor:
-    """Return CE(z + gamma log n), for logits [B, C] and this client's class counts n [C].
+    """Return CE(z + log n), for logits [B, C] and this client's class counts n [C].
 
     Classes with n_c = 0: `missing="clamp"` counts them as 1 (official code), `"exclude"` removes
     them from the softmax (the formula; the loss of a label of such a class is infinite).
     Raises ValueError for another `missing`.
-    Source: FedETF (Li Z. et al., ICCV 2023), balanced feature loss; with "exclude" the balanced
-    softmax of FedRoD (Chen and Chao 2022, ICLR).
+    Source: FedETF (Li Z. et al., ICCV 2023), balanced feature loss with gamma 1; with "exclude" the
+    balanced softmax of FedRoD (Chen and Chao 2022, ICLR).
     """
     if missing not in ("clamp", "exclude"):
         raise ValueError(f"missing is {missing!r}; it must be 'clamp' or 'exclude'")
     # At least float32: the log of a count loses too much in half precision.
     counts = class_counts.to(torch.promote_types(logits.dtype, torch.float32))
-    balanced = logits + gamma * counts.clamp_min(1).log()
+    balanced = logits + counts.clamp_min(1).log()
     if missing == "exclude":
         balanced = balanced.masked_fill(counts == 0, float("-inf"))
     return F.cross_entropy(balanced, labels)

@@ -6,6 +6,7 @@ second batch at these weights is applied to the original weights.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,11 +69,11 @@ class PerFedAvgClient(LocalClient):
 
     def gradients(self, forward: Forward, objective: Objective) -> Tensor:
         """Set the gradients of a pair's second half at the weights after a step on its first."""
-        backward(lambda: forward(slice(None, self._first)), objective)
+        backward(partial(forward, slice(None, self._first)), objective)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         steps = [-self._inner_lr * p.grad for p in parameters if p.grad is not None]
         with displaced(parameters, steps):
-            return backward(lambda: forward(slice(self._first, None)), objective)
+            return backward(partial(forward, slice(self._first, None)), objective)
 
     def personalise(self, server_round: int, lr: float) -> None:
         """Adapt a copy of the received model on the client's training data."""

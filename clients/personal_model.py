@@ -7,12 +7,10 @@ client stores the model. Each method defines what its clients send, if anything.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clients.arrays import Arrays
 from clients.keeping import KeepingClient
-from clients.training.arrays import load_arrays
 from clients.update import Update
 
 AFTER_DOWNLOAD = "after-download"
@@ -49,13 +47,4 @@ class PersonalClient(KeepingClient):
 
     def recall(self, keep_received: bool) -> None:
         """Load the stored or the initial model; `keep_received` leaves the shared tensors alone."""
-        tensors = self.own_tensors()
-        if keep_received:
-            tensors = {name: t for name, t in tensors.items() if name not in self.shared}
-        if self.stored_state:
-            load_arrays(tensors, self.stored_state)
-            return
-        initial = self.slot.initial(self.client).state_dict()
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(initial[name])
+        self.start_own(but=self.shared if keep_received else ())

@@ -20,4 +20,4 @@ class PersonalPartClient(PersonalClient):
 
     def own_tensors(self) -> dict[str, Tensor]:
         """Return the floating tensors that are neither sent nor frozen."""
-        return self.slot.private
+        return self.slot.unsent

@@ -69,7 +69,7 @@ class PFedMeClient(KeepingClient):
         with training_only(self.own, ALL):
             for _ in range(self.settings.epochs):
                 for batch in epoch():
-                    total = _joined(total, self._solve(batch, lr))
+                    total = total.followed_by(self._solve(batch, lr))
                     move_towards(shared, own, weight)
         with torch.no_grad():
             for sent, seen in zip(self.model.buffers(), self.own.buffers(), strict=True):
@@ -82,10 +82,3 @@ class PFedMeClient(KeepingClient):
         settings = replace(self.settings, epochs=1, momentum=0.0, weight_decay=0.0, graphs=False)
         frozen = FrozenModels(teacher=self.model)
         return train(self.own, frozen, objective, lambda: [batch] * self.steps, lr, settings)
-
-
-def _joined(one: TrainingResult, other: TrainingResult) -> TrainingResult:
-    """Return the result of two trainings in turn."""
-    steps = one.steps + other.steps
-    loss = (one.loss * one.steps + other.loss * other.steps) / max(steps, 1)
-    return TrainingResult(loss, steps, one.images + other.images, one.seconds + other.seconds)

@@ -24,7 +24,7 @@ EXTRA = "prototypes"
 
 
 class PrototypeClient(PersonalClient):
-    """Cross-entropy plus `weight` times the pull to the received prototype of each image's class.
+    """The objective plus `weight` times the pull to the received prototype of each image's class.
 
     Without a received prototype there is no pull. After the last epoch the client uploads the mean
     of f over all training images of each class (FedProto, equation 3), in evaluation mode. With
@@ -36,6 +36,7 @@ class PrototypeClient(PersonalClient):
     cosine = True  # nearest by cosine, or by Euclidean distance
     counted = False  # whether the number of images of each class is uploaded too
     kind = "raw-mean"  # as in `class_means`
+    ce_weight = 1.0  # of the objective
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class PrototypeClient(PersonalClient):
 
     def local_loss(self, step: Step, objective: Objective) -> Tensor:
         """Return the loss of one batch."""
-        loss = objective(step)
+        loss = self.ce_weight * objective(step)
         return loss + self.weight * self.pull(step) if len(self.prototypes) else loss
 
     def represent(self, features: Tensor, logits: Tensor) -> Tensor:

@@ -65,18 +65,13 @@ def adaptive_mutual(
 
     Source: FedKD (Wu et al., Nature Communications 2022), adaptive mutual distillation.
     """
-    personal, mentee = pair
-    own, other = F.cross_entropy(personal, labels), F.cross_entropy(mentee, labels)
-    total = own + other
-    near = near_mentee = F.mse_loss(features[0], features[1])
-    teacher_of_personal, teacher_of_mentee = mentee, personal
+    own, other = (F.cross_entropy(logits, labels) for logits in pair)
+    total, fixed = own + other, features
     if detach:
-        total = total.detach()
-        near = F.mse_loss(features[0], features[1].detach())
-        near_mentee = F.mse_loss(features[0].detach(), features[1])
-        teacher_of_personal, teacher_of_mentee = mentee.detach(), personal.detach()
-    to_personal = divergence(teacher_of_personal, personal, per_element)
-    to_mentee = divergence(teacher_of_mentee, mentee, per_element)
+        total, fixed = total.detach(), (features[0].detach(), features[1].detach())
+    near = F.mse_loss(features[0], fixed[1])
+    near_mentee = F.mse_loss(fixed[0], features[1]) if detach else near
+    to_personal, to_mentee = _divergences(pair, per_element, detach)
     return own + (to_personal + near) / total, other + (to_mentee + near_mentee) / total
 
 
@@ -94,11 +89,21 @@ def mutual(
     Both for logits [B, C]. `per_element` as in `divergence`; `detach` treats the other model's
     logits as constants. Source: FML (Shen et al., 2020, arXiv 2006.16765).
     """
-    teachers = (personal.detach(), meme.detach()) if detach else (personal, meme)
-    to_personal = divergence(teachers[1], personal, per_element)
-    to_meme = divergence(teachers[0], meme, per_element)
+    to_personal, to_meme = _divergences((personal, meme), per_element, detach)
     own = alpha * F.cross_entropy(personal, labels) + (1 - alpha) * to_personal
     return own, beta * F.cross_entropy(meme, labels) + (1 - beta) * to_meme
+
+
+def _divergences(
+    pair: tuple[Tensor, Tensor], per_element: bool, detach: bool
+) -> tuple[Tensor, Tensor]:
+    """Return KL(second || first) and KL(first || second) of a pair of logits [B, C].
+
+    `per_element` as in `divergence`; `detach` treats the logits in the first places as constants.
+    """
+    first, second = pair
+    teachers = (first.detach(), second.detach()) if detach else pair
+    return divergence(teachers[1], first, per_element), divergence(teachers[0], second, per_element)
 
 
 def class_means(

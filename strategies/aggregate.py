@@ -113,20 +113,15 @@ class ExactSum:
         return float(sum(self.sums[name].size * (2 * self._bounds[name]) ** 2 for name in names))
 
     def check_partial(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Raise `UpdateRefused` unless `merge` accepts this partial sum."""
+        """Raise `UpdateRefused` unless `merge_checked` can add this partial sum."""
         self._check_shapes(sums)
         for name, array in sums.items():
             limit = int(weight) * int(self._bounds[name]) << max(self.exponents[name], 0)
             if array.dtype != np.int64 or int(largest(array)) > limit:
                 raise UpdateRefused(f"the partial sum of '{name}' is out of range")
 
-    def merge(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add the partial sum of another `ExactSum` with the same reference and total weight."""
-        self.check_partial(sums, weight)
-        self.merge_checked(sums, weight)
-
     def merge_checked(self, sums: Mapping[str, np.ndarray], weight: int) -> None:
-        """Add a partial sum that has passed `check_partial`."""
+        """Add a partial sum, of the same reference and total weight, that has been checked."""
         for name, array in sums.items():
             self.sums[name] += array
         self.weight += int(weight)
@@ -175,10 +170,6 @@ class GroupSums:
         self.model = ExactSum(model, total_weight)
         self.groups = {name: _extra_sum(arrays, cohort) for name, arrays in groups.items()}
 
-    def add(self, model: Arrays, groups: Mapping[str, Arrays], weight: int) -> None:
-        """Add one client, or raise `UpdateRefused` and add nothing."""
-        self.add_checked(*self.check(model, groups), weight)
-
     def add_checked(self, model: Checked, groups: Mapping[str, Checked], weight: int) -> None:
         """Add one client that `check` has accepted."""
         self.model.add_checked(model, weight)
@@ -188,7 +179,7 @@ class GroupSums:
     def check(
         self, model: Arrays, groups: Mapping[str, Arrays]
     ) -> tuple[Checked, dict[str, Checked]]:
-        """Return a client's model and groups; raises `UpdateRefused` if `add` would."""
+        """Return a client's model and groups; raises `UpdateRefused` if they cannot be added."""
         self._check_names(groups)
         checked = {name: self.groups[name].check(arrays) for name, arrays in groups.items()}
         return self.model.check(model), checked
@@ -197,7 +188,7 @@ class GroupSums:
         self, model: Arrays, groups: Mapping[str, Arrays], weight: int, clients: int,
         masked: bool = False,
     ) -> None:  # fmt: skip
-        """Add a node's partial sums over `clients` clients; raises `UpdateRefused` as `add`.
+        """Add a node's partial sums over `clients` clients, or raise `UpdateRefused`.
 
         `masked` sums are added modulo 2^64. Only their form can be checked here, and the range of
         the opened sum of all nodes by `check_opened`.
@@ -217,7 +208,6 @@ class GroupSums:
         """Raise `UpdateRefused` if the sums, without masks, are out of the range of their weight.
 
         `least` is a weight whose range they may use in any case, because they have noise.
-
         In range, they are the sums of a run without masks: each node's sum is at most weight *
         bound * 2^exponent, and the exponents are such that the cohort's total weight stays below
         2^62. So the true sum is an integer between -2^63 and 2^63, which is known modulo 2^64.
@@ -228,6 +218,16 @@ class GroupSums:
     def _check_names(self, groups: Mapping[str, Arrays]) -> None:
         if groups.keys() != self.groups.keys():
             raise WrongForm(f"update.groups has {sorted(groups)}, averaged() {sorted(self.groups)}")
+
+
+def difference(model: Arrays, received: Arrays) -> Arrays:
+    """Return a model minus the received one, in float64 and in the order of `received`."""
+    return {name: model[name].astype(np.float64) - old for name, old in received.items()}
+
+
+def moved(received: Arrays, update: Arrays, share: float = 1.0) -> Arrays:
+    """Return the received model plus `share` of an update, in the model's data types."""
+    return {name: (old + share * update[name]).astype(old.dtype) for name, old in received.items()}
 
 
 def squared_norm(arrays: Mapping[str, np.ndarray]) -> float:

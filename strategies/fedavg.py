@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
-from strategies.aggregate import Arrays, GroupSums, UpdateRefused
-from strategies.rounds.private import moved
+from strategies.aggregate import Arrays, GroupSums, UpdateRefused, moved
 from strategies.rounds.quantised import Codec
 from strategies.rounds.records import (
     ARRAYS,
@@ -44,8 +43,8 @@ class FedAvg(SecureRounds):
         super().__init__(*args, **kwargs)
         self.codec = codec or Codec()
         self.rule = rule or Rule()
-        self.private = self.rule.clip > 0 and self.secure_threshold > 0  # sums of clipped updates
-        self.separate = (self.rule.needed or self.needs_models) and not self.private
+        self.clipped_sums = self.rule.clip > 0 and self.secure_threshold > 0  # by nodes
+        self.separate = (self.rule.needed or self.needs_models) and not self.clipped_sums
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -73,6 +72,13 @@ class FedAvg(SecureRounds):
         """Turn the mean of the clients' models into the next global model."""
         return mean
 
+    def stepped(self, start: Arrays, steps: Arrays, mean: Arrays, length: float = 1.0) -> Arrays:
+        """Return `start` plus `length` times the steps of trained tensors; buffers are the mean's.
+
+        `steps` are in float64, and the result has the types of `start`.
+        """
+        return {**mean, **moved({name: start[name] for name in self.trained}, steps, length)}
+
     def use_means(self, means: dict[str, Arrays]) -> None:
         """Use the uniform means of the groups of `averaged`; called before `server_update`."""
 
@@ -82,7 +88,7 @@ class FedAvg(SecureRounds):
             self._separate = SeparateModels(received, cohort)
         else:
             model = received
-            if self.private:  # whose mean update keeps float64 until it is added to the model
+            if self.clipped_sums:  # whose mean update keeps float64 until it is added to the model
                 model = {name: array.astype(np.float64) for name, array in received.items()}
             self._sums = GroupSums(model, self.averaged(), total_weight, cohort)
 
@@ -139,13 +145,13 @@ class FedAvg(SecureRounds):
         else:
             self.use_means({name: group.mean() for name, group in self._sums.groups.items()})
             mean = self._sums.model.mean()
-        if self.private:  # as with noise of the server, a missing update counts as zero
+        if self.clipped_sums:  # as with noise of the server, a missing update counts as zero
             mean = moved(received, mean, self._sums.model.weight / self.report.asked)
         return self.server_update(received, mean)
 
     def after_replies(self) -> None:
         """Remove the masks of secure aggregation from the sums; raises `RoundFailed`."""
         if self.secure_threshold:
-            least = self.report.asked if self.private else 0  # so that there is room for noise
-            clip = self.rule.clip if self.private else 0.0
+            least = self.report.asked if self.clipped_sums else 0  # so that there is room for noise
+            clip = self.rule.clip if self.clipped_sums else 0.0
             self.unmask(self._sums, least, clip, self.rule.noise * clip)

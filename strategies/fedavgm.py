@@ -21,10 +21,9 @@ class FedAvgM(StatefulFedAvg):
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Update the momentum and subtract it from the received model."""
-        moved, momentum = {}, self.kept
+        steps, momentum = {}, self.kept
         for name in self.trained:
             update = received[name].astype(np.float64) - mean[name]
             momentum[name] = self.beta * momentum.get(name, 0.0) + update
-            step = update + self.beta * momentum[name] if self.nesterov else momentum[name]
-            moved[name] = (received[name] - step).astype(mean[name].dtype)
-        return {**mean, **moved}
+            steps[name] = update + self.beta * momentum[name] if self.nesterov else momentum[name]
+        return self.stepped(received, steps, mean, -1.0)

@@ -25,12 +25,12 @@ class FedDyn(StatefulFedAvg):
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Update h and return the corrected mean."""
         share = self.alpha * len(self.report.results) / self.federation.training_clients
-        moved, h = {}, self.kept
+        steps, h = {}, self.kept
         for name in self.trained:
             drift = mean[name].astype(np.float64) - received[name]
             h[name] = h.get(name, 0.0) - share * drift
-            moved[name] = (mean[name] - h[name] / self.alpha).astype(mean[name].dtype)
-        return {**mean, **moved}
+            steps[name] = h[name] / self.alpha
+        return self.stepped(mean, steps, mean, -1.0)
 
     def model_to_evaluate(self, arrays: Arrays) -> Arrays:
         """Return w, or the mean of the last round's models."""

@@ -100,11 +100,7 @@ class FedExP(StatefulFedAvg):
         self.report.metrics["step_length"] = eta
         averages = self.averages and self.server_round > 1  # the first was initial, not trained
         self.kept = received if averages else {}  # the model before the last one
-        moved = {
-            name: (received[name] - eta * array).astype(mean[name].dtype)
-            for name, array in update.items()
-        }
-        return {**mean, **moved}
+        return self.stepped(received, update, mean, -eta)
 
     def _update(self, received: Arrays, model: Arrays) -> Arrays:
         """Return w_g - w of the trained parameters."""

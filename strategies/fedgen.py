@@ -18,14 +18,14 @@ from strategies.prototypes.training import (
     ensemble_loss,
 )
 from strategies.rounds.named_arrays import load_module, module_arrays, strip_prefix
-from strategies.rounds.records import PRIVATE, TASK, UPLOADS, ClientResult, Task, unpack_uploads
+from strategies.rounds.records import TASK, UNEXPORTED, UPLOADS, ClientResult, Task, unpack_uploads
 from strategies.rounds.report import check_finite
 from strategies.rounds.transport import exchange
 from strategies.threads import one_thread
 
 EXTRA, COUNTS, LABELS = "generator", "label-counts", "label-distribution"
 MISSING_COUNTS = "missing-label-counts"  # ids of clients whose label counts are missing
-_STATE, _ADAM, _KNOWN = "generator.", f"{PRIVATE}adam.", f"{PRIVATE}label-counts."
+_STATE, _ADAM, _KNOWN = "generator.", f"{UNEXPORTED}adam.", f"{UNEXPORTED}label-counts."
 
 
 class FedGen(FedAvg):

@@ -46,8 +46,5 @@ class FedNova(FedAvg):
         weights = [weight_of(self.weights, result.examples) for result in results]
         steps = np.average([result.effective_steps for result in results], weights=weights)
         self.report.metrics["effective_steps"] = float(steps)
-        moved = {
-            name: (received[name] - steps * mean[name]).astype(received[name].dtype)
-            for name in self.trained
-        }
-        return {**mean, **moved}
+        updates = {name: mean[name].astype(np.float64) for name in self.trained}
+        return self.stepped(received, updates, mean, -float(steps))

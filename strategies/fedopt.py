@@ -63,7 +63,7 @@ class FedOpt(StatefulFedAvg):
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Update both moments and step from the received model."""
-        moved = {}
+        steps = {}
         for name in self.trained:
             start = received[name].astype(np.float64)
             update = mean[name] - start
@@ -71,7 +71,6 @@ class FedOpt(StatefulFedAvg):
             second = self.kept.get(f"v.{name}", np.full_like(start, self.tau**2))
             first = self.beta1 * first + (1 - self.beta1) * update
             second = self.second_moment(second, update**2, self.beta2)
-            step = self.server_lr * first / (np.sqrt(second) + self.tau)
-            moved[name] = (start + step).astype(mean[name].dtype)
+            steps[name] = self.server_lr * first / (np.sqrt(second) + self.tau)
             self.kept |= {f"m.{name}": first, f"v.{name}": second}
-        return {**mean, **moved}
+        return self.stepped(received, steps, mean)

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from strategies.aggregate import Arrays
+from strategies.aggregate import Arrays, difference
 from strategies.fedavg import FedAvg
-from strategies.rounds.private import difference, moved
 
 
 class PFedMe(FedAvg):
@@ -20,5 +19,4 @@ class PFedMe(FedAvg):
 
     def server_update(self, received: Arrays, mean: Arrays) -> Arrays:
         """Return the moved model."""
-        start = {name: received[name] for name in self.trained}
-        return {**mean, **moved(start, difference(mean, start), self.beta)}
+        return self.stepped(received, difference(mean, received), mean, self.beta)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from clients.base import LocalClient
+from clients.state.previous_model import Stored
 from clients.training.local_training import LocalSettings, TrainingResult
 from clients.training.model_slot import ClientData, ModelSlot
 from clients.training.objective import Objective, Step
@@ -46,7 +47,7 @@ class VectorClient:
                           lambda: VectorModel(w))  # fmt: skip
         data = ClientData(**dict.fromkeys(field.name for field in fields(ClientData)))
         self.client = kind(slot, 0, data, Inner(), None, _single(extras or {}), **options)
-        self.client.__dict__["_stored"] = (_single({"": state or {}})[""], {})
+        self.client.__dict__["_stored"] = Stored(_single({"": state or {}})[""], {})
         self.received = np.array(w, np.float32)
         self.client.server_round = server_round
         self.client.prepare(server_round)

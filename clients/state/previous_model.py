@@ -4,6 +4,8 @@ The client's state contains it in addition to the method's own state, under a pr
 that any method can be trained with such an objective.
 """
 
+from typing import NamedTuple
+
 from torch import nn
 
 from clients.arrays import Arrays
@@ -13,17 +15,23 @@ from clients.training.model_slot import ModelSlot
 _PREFIX = "previous/"
 
 
+class Stored(NamedTuple):
+    """What a client has stored."""
+
+    own: Arrays  # the method's state
+    previous: Arrays  # the client's last model, by the names of its tensors
+
+
 def taken_from(model: nn.Module) -> Arrays:
     """Return copies of a model's floating tensors, with their names in the state."""
     return {f"{_PREFIX}{name}": array for name, array in to_arrays(floating(model)).items()}
 
 
-def split(stored: Arrays) -> tuple[Arrays, Arrays]:
+def split(stored: Arrays) -> Stored:
     """Divide a stored state into the method's state and the previous model, without its prefix."""
     own = {name: array for name, array in stored.items() if not name.startswith(_PREFIX)}
-    return own, {
-        name.removeprefix(_PREFIX): array for name, array in stored.items() if name not in own
-    }
+    previous = {n.removeprefix(_PREFIX): array for n, array in stored.items() if n not in own}
+    return Stored(own, previous)
 
 
 def load(slot: ModelSlot, stored: Arrays, client: int) -> nn.Module:

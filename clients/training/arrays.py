@@ -29,9 +29,12 @@ def _copied(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def load_arrays(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
-    """Copy arrays into the tensors of the same names, in place; KeyError if one is missing."""
+    """Copy arrays into the tensors of the same names, in place; KeyError if one is missing.
+
+    NumPy's arithmetic on arrays without dimensions gives numbers, which are copied too.
+    """
     for name, tensor in tensors.items():
-        tensor.copy_(torch.from_numpy(arrays[name]))
+        tensor.copy_(torch.from_numpy(np.asarray(arrays[name])))
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
@@ -53,3 +56,9 @@ def squared_distance(one: np.ndarray, other: np.ndarray) -> float:
         np.subtract(left[ends], right[ends], out=piece)
         total += float(np.dot(piece, piece))
     return total
+
+
+def total_distance(one: Arrays, other: Arrays, names: Iterable[str]) -> float:
+    """Return the sum of `squared_distance` over the arrays of these names."""
+    with np.errstate(over="ignore", invalid="ignore"):  # of a model that is not finite
+        return sum(squared_distance(one[name], other[name]) for name in names)

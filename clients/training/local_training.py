@@ -10,22 +10,50 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clients.arrays import Arrays
 from clients.training.factored import CurrentParameters, FactoredWeight, factored
 from clients.training.graphs import replayed
 from clients.training.objective import Objective, Step
 from clients.training.sgd import FusedSGD
 
 Batches = Iterable[tuple[Tensor, Tensor]]
-Forward = Callable[..., Step]  # runs the models on the current batch: see `_forward`
+
+
+class Forward(Protocol):
+    """Runs the trained model, and the frozen ones that the objective needs, on the current batch.
+
+    Every call is a further pass, in training mode, for which a gradient can be taken.
+    """
+
+    def __call__(
+        self, part: slice = slice(None), watched: bool = True, images: Tensor | None = None
+    ) -> Step:
+        """Return what a loss needs of the batch, in float32.
+
+        Args:
+            part: the images of the batch that are used, with their labels.
+            watched: whether the frozen models run, too; without them the step lacks their outputs.
+            images: other images in place of the batch's [B, channels, H, W], with its labels.
+        """
+
+
 Gradients = Callable[[Forward, Objective], Tensor]  # sets the gradients; returns the loss
 
 
 class LossDiverged(ArithmeticError):  # noqa: N818 - an outcome of training, not a program error
     """The training loss or the trained model is not finite."""
+
+
+def check_finite(arrays: Arrays, what: str, steps: int) -> None:
+    """Raise `LossDiverged` unless every value of a trained model is finite."""
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise LossDiverged(f"{what} has non-finite values after {steps} steps")
 
 
 @dataclass(frozen=True)
@@ -48,6 +76,13 @@ class TrainingResult:
     steps: int
     images: int  # total over all steps
     seconds: float
+
+    def followed_by(self, other: "TrainingResult") -> "TrainingResult":
+        """Return the result of both trainings, one after the other."""
+        steps = self.steps + other.steps
+        loss = (self.loss * self.steps + other.loss * other.steps) / max(steps, 1)
+        images, seconds = self.images + other.images, self.seconds + other.seconds
+        return TrainingResult(loss, steps, images, seconds)
 
 
 @dataclass(frozen=True)
@@ -89,17 +124,19 @@ def train(
 
     `epoch()` returns the batches of the next epoch: images [B, channels, H, W] and labels [B] on
     the model's device. `gradients` sets the gradients of one batch. SGD starts from `velocity`
-    (zero if None), one tensor per parameter, and changes it. Raises `LossDiverged`.
+    (zero if None), one tensor per parameter, and changes it. Where no parameter requires a gradient
+    nothing is done. Raises `LossDiverged`.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return TrainingResult(0.0, 0, 0, 0.0)
     start = time.perf_counter()
     model.train()
     with _factored(model, gradients, settings, velocity is None) as large:
         own, received = _trained_parameters(model, frozen.teacher or model)
         optimiser = FusedSGD(own, lr, settings.momentum, settings.weight_decay, velocity, large)
         current = CurrentParameters(own, large)
-        own_and_received = current, received
-        forward = partial(_forward, model, frozen, objective, own_and_received, settings.precision)
-        plain = partial(_step, forward, objective, gradients, optimiser, settings)
+        models = _Models(model, frozen, objective, (current, received), settings.precision)
+        plain = partial(_step, models, gradients, optimiser, settings)
         total = torch.zeros((), device=own[0].device)
         steps = images = 0
         with replayed(plain, total.device) if settings.graphs else nullcontext(plain) as step:
@@ -115,8 +152,7 @@ def train(
 
 
 def _step(
-    forward: Forward,
-    objective: Objective,
+    models: "_Models",
     gradients: Gradients,
     optimiser: FusedSGD,
     settings: LocalSettings,
@@ -126,7 +162,7 @@ def _step(
     """Take a step of SGD on a batch; returns its loss."""
     optimiser.zero_grad()
     with in_bfloat16(inputs.device.type, settings.precision == "bf16"):
-        loss = gradients(partial(forward, inputs, labels), objective)
+        loss = gradients(partial(models.forward, inputs, labels), models.objective)
     if settings.clip_norm:
         nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip_norm)
     optimiser.step()
@@ -148,30 +184,35 @@ def _factored(
     return nullcontext({})
 
 
-def _forward(
-    model: nn.Module,
-    frozen: FrozenModels,
-    objective: Objective,
-    parameters: tuple[CurrentParameters, list[nn.Parameter]],
-    precision: str,
-    inputs: Tensor,
-    labels: Tensor,
-    part: slice = slice(None),
-    watched: bool = True,
-    images: Tensor | None = None,
-) -> Step:
-    """Run the local model and the frozen models that the objective needs on a batch.
+@dataclass(frozen=True)
+class _Models:
+    """The models of a training, what their losses need, and the precision of their passes."""
 
-    `images` replaces the batch's own, with its labels; `part` is a slice of the batch;
-    `watched=False` skips the frozen models. The losses get float32 from every precision: on a CPU,
-    autocast would round log-softmax to bfloat16.
-    """
-    inputs, labels = (inputs if images is None else images)[part], labels[part]
-    step = step_of(model, objective, inputs, labels, parameters)
-    if not watched:
-        return step
-    with in_bfloat16(inputs.device.type, precision == "bf16-teacher"):
-        return frozen.forward(step, inputs, objective)
+    model: nn.Module
+    frozen: FrozenModels
+    objective: Objective
+    parameters: tuple[CurrentParameters, list[nn.Parameter]]  # trained ones, and as received
+    precision: str
+
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        part: slice = slice(None),
+        watched: bool = True,
+        images: Tensor | None = None,
+    ) -> Step:
+        """Run the models on a batch, as `Forward` says.
+
+        The losses get float32 from every precision: on a CPU, autocast would round log-softmax to
+        bfloat16.
+        """
+        inputs, labels = (inputs if images is None else images)[part], labels[part]
+        step = step_of(self.model, self.objective, inputs, labels, self.parameters)
+        if not watched:
+            return step
+        with in_bfloat16(inputs.device.type, self.precision == "bf16-teacher"):
+            return self.frozen.forward(step, inputs, self.objective)
 
 
 def step_of(

@@ -77,7 +77,7 @@ class ModelSlot:
         return self.spare("teacher")
 
     @property
-    def private(self) -> dict[str, Tensor]:
+    def unsent(self) -> dict[str, Tensor]:
         """The floating tensors of `model` that are neither sent nor frozen, by name."""
         return {
             name: tensor

@@ -55,7 +55,7 @@ class PrototypeRounds(UploadRounds[Upload]):
     def read(self, client: int, arrays: Arrays) -> Upload:
         """Check one client's prototypes, and that it counts no more images than it has seen."""
         limit = self.shape.passes * self.federation.examples[client] if self.counted else None
-        return read_upload(client, arrays, self.shape, limit)
+        return read_upload(arrays, self.shape, limit)
 
     def end_round(self, received: Arrays) -> Arrays:
         """Compute the next table; without any prototype keep the old one.

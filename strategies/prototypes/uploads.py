@@ -5,7 +5,7 @@ counts. The server does not trust an upload, because one malformed row would rea
 client as a training target. It accepts a whole upload, or refuses it with a reason.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,6 @@ class TableShape:
 class Upload:
     """The prototypes of one client: rows [n, K] float32, their classes [n] and counts [n]."""
 
-    client: int
     rows: np.ndarray
     classes: np.ndarray
     counts: np.ndarray | None = None
@@ -63,7 +62,6 @@ class Table:
 
 
 def read_upload(
-    client: int,
     arrays: Mapping[str, np.ndarray],
     shape: TableShape,
     counted: int | None = None,
@@ -71,7 +69,6 @@ def read_upload(
     """Check one client's upload; raises `UpdateRefused` with the reason.
 
     Args:
-        client: its id.
         arrays: "proto" [n, K] float32, "proto-classes" [n] int64 ascending and, where the method
             needs them, "proto-counts" [n] int64; n may be 0.
         shape: the sizes that the upload must have.
@@ -85,7 +82,7 @@ def read_upload(
     _check_rows(rows, len(classes), shape.width)
     if counted is not None:
         _check_counts(arrays[COUNTS], len(classes), counted)
-    return Upload(client, rows, classes, arrays.get(COUNTS))
+    return Upload(rows, classes, arrays.get(COUNTS))
 
 
 def _check_classes(classes: np.ndarray, num_classes: int) -> None:
@@ -126,31 +123,27 @@ def _check_counts(counts: np.ndarray, expected: int, most: int) -> None:
         raise UpdateRefused(f"it counts {total} examples, and cannot have seen more than {most}")
 
 
-def pairs(uploads: Iterable[Upload]) -> tuple[np.ndarray, np.ndarray]:
-    """Return all (prototype, class) pairs, [n, K] and [n], by client and then by class.
+def pairs(uploads: Sequence[Upload]) -> tuple[np.ndarray, np.ndarray]:
+    """Return all (prototype, class) pairs, [n, K] and [n], in the order of the uploads.
 
-    The order does not depend on the order of the uploads. Raises ValueError without uploads.
+    `UploadRounds` orders them by client, whatever the order of the replies. Raises ValueError
+    without uploads.
     """
-    ordered = sorted(uploads, key=lambda upload: upload.client)
-    if not ordered:
-        raise ValueError("there are no uploads")
-    return (
-        np.concatenate([upload.rows for upload in ordered]),
-        np.concatenate([upload.classes for upload in ordered]),
-    )
+    rows = np.concatenate([upload.rows for upload in uploads])
+    return rows, np.concatenate([upload.classes for upload in uploads])
 
 
 def class_means(uploads: Sequence[Upload], counted: bool = False) -> Table:
     """Return the mean over clients of every uploaded class, weighted by counts if `counted`.
 
-    Sums are in float64 and in the order of the clients' ids. Raises ValueError without uploads.
+    Sums are in float64 and in the order of the uploads. Raises ValueError without uploads, or
+    without counts that are needed.
     Source: FedProto (Tan et al., AAAI 2022), equation 6 without its extra factor.
     """
     rows, classes = pairs(uploads)
     weights = np.ones(len(classes))
     if counted:
-        ordered = sorted(uploads, key=lambda upload: upload.client)
-        weights = np.concatenate([_counts(upload) for upload in ordered]).astype(np.float64)
+        weights = np.concatenate([_counts(upload) for upload in uploads]).astype(np.float64)
     present, positions = np.unique(classes, return_inverse=True)
     sums, totals = np.zeros((len(present), rows.shape[1])), np.zeros(len(present))
     np.add.at(sums, positions, rows * weights[:, None])
@@ -160,7 +153,7 @@ def class_means(uploads: Sequence[Upload], counted: bool = False) -> Table:
 
 def _counts(upload: Upload) -> np.ndarray:
     if upload.counts is None:
-        raise ValueError(f"client {upload.client} sent no counts")
+        raise ValueError("an upload has no counts")
     return upload.counts
 
 

@@ -27,10 +27,11 @@ def read_scores(
 ) -> tuple[dict[int, Scores], list[ClientFailure]]:
     """Return the scores of a node's clients and the failures of those without scores.
 
-    A client with a non-finite accuracy has a failure and no scores. A client with another
-    non-finite score, such as its loss, has a failure and scores. A score so large that a sum could
-    overflow counts as infinite. Raises `UpdateRefused`, KeyError, TypeError or ValueError if the
-    reply is malformed or does not report exactly these clients.
+    A client whose accuracy or loss is not finite has a failure and no scores: the largest of logits
+    that are NaN is that of class 0. A client with another non-finite score has a failure and
+    scores. A score so large that a sum could overflow counts as infinite. Raises `UpdateRefused`,
+    KeyError, TypeError or ValueError if the reply is malformed or does not report exactly these
+    clients.
     """
     rows = _rows(content.metric_records[REPORT]) if REPORT in content else []
     failures = unpack_failures(content)
@@ -84,7 +85,7 @@ def _summary(rows: Mapping[int, Scores]) -> dict[str, Any]:
 def _is_valid(scores: Scores) -> bool:
     """Return whether the scores that are counted or compared are in their valid ranges."""
     is_counted = 0.0 <= scores[_EXAMPLES] < np.inf and scores.get(REINITIALISED, 0.0) in (0.0, 1.0)
-    return is_counted and 0.0 <= scores[_ACCURACY] <= 1.0
+    return is_counted and 0.0 <= scores[_ACCURACY] <= 1.0 and bool(np.isfinite(scores[_LOSS]))
 
 
 def _rows(columns: MetricRecord) -> list[tuple[int, Scores]]:

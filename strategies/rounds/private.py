@@ -17,17 +17,13 @@ from strategies.aggregate import (
     ExactSum,
     UpdateRefused,
     WrongForm,
+    difference,
     squared_norm,
 )
 from strategies.form import misfit
 
 _STEP_BITS = 36  # between the deviation of a sum's noise and a step
 _FEWEST_STEPS = 2.0**10  # in the deviation of a party's noise, so that rounding changes nothing
-
-
-def difference(model: Arrays, received: Arrays) -> Arrays:
-    """Return a model minus the received one, in float64 and in the order of `received`."""
-    return {name: model[name].astype(np.float64) - old for name, old in received.items()}
 
 
 def clipped(update: Arrays, norm: float) -> Arrays:
@@ -46,11 +42,6 @@ def with_noise(update: Arrays, share: float, deviation: float) -> Arrays:
     return {
         name: share * array + _gaussian(array.shape, deviation) for name, array in update.items()
     }
-
-
-def moved(received: Arrays, update: Arrays, share: float = 1.0) -> Arrays:
-    """Return the received model plus `share` of an update, in the model's data types."""
-    return {name: (old + share * update[name]).astype(old.dtype) for name, old in received.items()}
 
 
 def largest_noise(clients: int) -> float:

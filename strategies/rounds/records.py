@@ -21,7 +21,7 @@ ARRAYS = "arrays"
 UPLOADS = "uploads"
 TASK = "task"
 REPORT = "report"
-PRIVATE = "private."  # begins the names of a server's state that only checkpoints have
+UNEXPORTED = "private."  # begins the names of a server's state that only checkpoints have
 FAILURES = "failures"
 
 DIVERGED = "diverged"

@@ -19,8 +19,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from strategies.aggregate import Arrays, ExactSum, UpdateRefused
-from strategies.rounds.private import clipped, difference, moved, with_noise
+from strategies.aggregate import Arrays, ExactSum, UpdateRefused, difference, moved
+from strategies.rounds.private import clipped, with_noise
 from strategies.rounds.records import ARRAYS, from_array_record, to_array_record
 from strategies.rounds.report import RoundFailed
 

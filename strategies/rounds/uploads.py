@@ -39,7 +39,7 @@ class UploadRounds(ClientStrategy, Generic[U]):
         raise NotImplementedError
 
     def uploads(self) -> list[U]:
-        """Return this round's uploads, ordered by client."""
+        """Return this round's uploads in ascending order of the clients, which methods rely on."""
         return [self._read[client] for client in sorted(self._read)]
 
     def begin_round(self, received: Arrays, total_weight: int, cohort: int) -> None:

@@ -167,8 +167,13 @@ def measure_aggregation() -> dict[str, float]:
     total, partial = ExactSum(model, 5000), ExactSum(model, 5000)
     partial.add(model, 1)
     parameters = sum(array.size for array in model.values())
+
+    def merge_once() -> None:
+        total.check_partial(partial.sums, 1)
+        total.merge_checked(partial.sums, 1)
+
     add = best_seconds(lambda: total.add(model, 1), 5)
-    merge = best_seconds(lambda: total.merge(partial.sums, 1), 5)
+    merge = best_seconds(merge_once, 5)
     copy = memory_bandwidth()
     return {
         "add": 4 * parameters / add / 1e9,

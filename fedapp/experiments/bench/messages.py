@@ -48,7 +48,7 @@ def echo(message: Message, context: Context) -> Message:
     sums = GroupSums(model, {}, task.total_weight, task.cohort)
     if len(task.clients) > 1:
         for _ in task.clients:
-            sums.add(model, {}, _EXAMPLES)
+            sums.add_checked(*sums.check(model, {}), _EXAMPLES)
         model = sums.model.sums
     content[ARRAYS] = to_array_record(model)
     return Message(content, reply_to=message)

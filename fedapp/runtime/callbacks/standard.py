@@ -25,7 +25,7 @@ from fedapp.results.trackers import Tracker
 from fedapp.runtime.callbacks.base import ActiveRun, Callback
 from fedapp.runtime.process.evaluation import Evaluation, evaluate_classes
 from strategies.rounds.interruption import uninterrupted
-from strategies.rounds.records import PRIVATE
+from strategies.rounds.records import UNEXPORTED
 
 log = logging.getLogger(__name__)
 
@@ -261,4 +261,4 @@ def _incomplete(run: ActiveRun, summary: dict[str, Any], file: str) -> None:
 def _server_tensors(run: ActiveRun) -> dict[str, torch.Tensor]:
     """Return the server's tensors if clients keep their models, but none about single clients."""
     arrays = {**run.arrays, **run.strategy.state()}
-    return {n: torch.from_numpy(a) for n, a in arrays.items() if not n.startswith(PRIVATE)}
+    return {n: torch.from_numpy(a) for n, a in arrays.items() if not n.startswith(UNEXPORTED)}

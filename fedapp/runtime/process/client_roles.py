@@ -12,6 +12,7 @@ import numpy as np
 from clients.arrays import Arrays
 from clients.attacks import ATTACKS, LABELS
 from clients.base import LocalClient
+from clients.training.arrays import total_distance
 from clients.update import Update
 from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
@@ -71,5 +72,5 @@ def attack(
         step = update.shared[name] - received[name]
         sent = received[name] + np.float32(config.attack_scale) * change(step, rng)
         update.shared[name] = sent.astype(step.dtype)
-    update.squared_distance = client.squared_distance(received, update.shared)
+    update.squared_distance = total_distance(received, update.shared, client.trained)
     return True

@@ -36,10 +36,23 @@ def test_to_client_gives_what_the_numpy_client_gives(method):
     for own, other in zip(arrays, parameters_to_ndarrays(reply.parameters), strict=True):
         np.testing.assert_array_equal(own, other)
     assert reply.metrics["loss"] == metrics["loss"]
+    client = node.client(number, extras=sent).to_client()
     judged = client.evaluate(EvaluateIns(ndarrays_to_parameters(arrays), {}))
-    loss, count, more = numpy_client.evaluate(arrays, {})
+    loss, count, more = node.client(number, extras=sent).evaluate(arrays, {})
     assert (judged.loss, judged.num_examples, judged.metrics) == (loss, count, more)
     assert count == len(node.data.partition.test[number])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "apfl"])
+@pytest.mark.parametrize("first", ["fit", "evaluate"])
+@pytest.mark.parametrize("second", ["fit", "evaluate"])
+def test_an_object_serves_one_message(method, first, second):
+    """A personal model, a share or a cached state would be that of the first."""
+    client = ProcessContext(parse_config(settings(method=method, num_clients=40))).client(0)
+    received, config = client.get_parameters({}), {"server_round": 1, "lr": 0.05}
+    getattr(client, first)(received, config)
+    with pytest.raises(RuntimeError, match="a client object serves one message"):
+        getattr(client, second)(received, config)
 
 
 def test_the_teacher_is_the_received_model_and_stays_it():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from in_process import settings, work
+from in_process import settings, train_one, work
+from safetensors.numpy import load_file
 from torch import nn
 
 from clients.state.memory import Memory
@@ -63,6 +64,31 @@ def test_a_layer_that_a_network_freezes_is_trained_nowhere(method, tmp_path, mon
     assert any(not torch.equal(now[name], start[name]) for name in others)
 
 
+@pytest.mark.parametrize(
+    "method", ["fedrep", "fedavg", "fedper", "ditto", "per-fedavg", "apfl", "pfedme", "fedala"]
+)
+def test_a_network_without_a_trained_layer_leaves_the_head(method, tmp_path, monkeypatch):
+    changed_networks(monkeypatch, lambda extractor: extractor.requires_grad_(False))
+    start, update, tested = trained_and_tested(method, tmp_path)
+    assert update.training.steps > 0
+    for name, parameter in tested.model.named_parameters():
+        assert torch.equal(parameter, start[name]) == name.startswith("extractor.")
+
+
+def test_a_fine_tuned_part_without_a_trained_layer_takes_no_step(tmp_path, monkeypatch):
+    changed_networks(monkeypatch, lambda extractor: extractor.requires_grad_(False))
+    _, update, tested = trained_and_tested("fedavg-ft", tmp_path, finetune_part="body")
+    for name, parameter in tested.model.named_parameters():
+        np.testing.assert_array_equal(parameter.detach(), update.shared[name])
+
+
+def test_a_model_of_which_nothing_is_trained_is_a_mistake(tmp_path, monkeypatch):
+    """FedBABU's head is frozen, too."""
+    changed_networks(monkeypatch, lambda extractor: extractor.requires_grad_(False))
+    with pytest.raises(ValueError, match="nothing is trained"):
+        trained_and_tested("fedbabu", tmp_path)
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedcurv", "apfl", "fedala", "scaffold", "fednova"])
 def test_a_parameter_that_the_output_does_not_use_stays(method, tmp_path, monkeypatch):
     changed_networks(monkeypatch, lambda extractor: extractor.register_parameter("unused", spare()))
@@ -70,6 +96,24 @@ def test_a_parameter_that_the_output_does_not_use_stays(method, tmp_path, monkey
     unused = update.shared["extractor.unused"]
     change = 0.0 if method == "fednova" else start["extractor.unused"].numpy()
     np.testing.assert_array_equal(unused, np.broadcast_to(change, unused.shape))
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["scaffold", "fedcurv", "feddyn", "fednova", "fedavg", "fedavgm", "fedadam", "fedexp", "pfedme",
+     "fedala", "apfl"],
+)  # fmt: skip
+def test_a_parameter_that_is_one_number_is_trained(method, tmp_path, monkeypatch):
+    def scale(extractor):
+        extractor.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
+        extractor.register_forward_hook(lambda module, _, features: features * module.scale)
+
+    changed_networks(monkeypatch, scale)
+    own = {"fednova_correction": "own"} if method == "fednova" else {}
+    run = train_one(tmp_path, method=method, num_rounds=3, lr=0.0123, **own)
+    arrays = load_file(run.model_path)
+    assert arrays["extractor.scale"].shape == ()
+    assert 0 < abs(arrays["extractor.scale"] - 1) < 0.5
 
 
 def spare():

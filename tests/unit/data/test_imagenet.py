@@ -233,7 +233,7 @@ def test_a_client_trains_on_photos_as_on_any_other_images(folder):
     client = node.client(7)
     received = client.get_parameters({})
     arrays, examples, metrics = client.fit(received, {"server_round": 1, "lr": 0.001})
-    again, _, _ = client.fit(received, {"server_round": 1, "lr": 0.001})
+    again, _, _ = node.client(7).fit(received, {"server_round": 1, "lr": 0.001})
     assert (examples, metrics["steps"]) == (2, 2)
     assert any((own != before).any() for own, before in zip(arrays, received, strict=True))
     assert all((one == two).all() for one, two in zip(arrays, again, strict=True))

@@ -30,7 +30,7 @@ AFFINE, STATISTICS = ("weight", "bias"), ("running_mean", "running_var")
 def test_it_sends_all_but_the_normalisation_layers(bn, tensors):
     process = ProcessContext(parse_config(settings(method="fedbn", bn=bn)))
     kept = {f"extractor.{layer}.{tensor}" for layer in LAYERS for tensor in tensors}
-    assert process.slot.private.keys() == kept
+    assert process.slot.unsent.keys() == kept
     state = process.model.state_dict()
     rest = {name for name, tensor in state.items() if tensor.is_floating_point()} - kept
     assert process.slot.shared.keys() == rest
@@ -61,7 +61,7 @@ def test_a_backbone_of_ones_own_with_batchnorm_is_allowed(monkeypatch):
     build = BACKBONES["resnet10"].build
     monkeypatch.setitem(BACKBONES, "mine", BackboneInfo(build, 512, has_batch_norm=True))
     process = ProcessContext(parse_config(settings(method="fedbn", model="mine")))
-    assert "extractor.bn1.weight" in process.slot.private
+    assert "extractor.bn1.weight" in process.slot.unsent
 
 
 def test_a_model_without_normalisation_is_refused():

@@ -141,7 +141,7 @@ def test_a_round_without_any_prototype_leaves_the_server_as_it_was(method):
     strategy, _ = strategy_of(run(method=method))
     before = strategy.save()
     nothing = np.zeros(0, np.int64)
-    strategy._read = {2: Upload(2, np.zeros((0, 16), np.float32), nothing, nothing)}
+    strategy._read = {2: Upload(np.zeros((0, 16), np.float32), nothing, nothing)}
     strategy.end_round({})
     assert_same(before, strategy.save())
 
@@ -176,7 +176,7 @@ def test_headers_that_are_not_finite_are_named():
     strategy, _ = strategy_of(run(method="fedgh"))
     for header in strategy.headers.values():
         header.weight.data.fill_(np.nan)
-    strategy._read = {0: Upload(0, np.ones((1, 16), np.float32), np.zeros(1, np.int64))}
+    strategy._read = {0: Upload(np.ones((1, 16), np.float32), np.zeros(1, np.int64))}
     with pytest.raises(RoundDiverged, match=r"gave headers with non-finite .*'header-0.weight'"):
         strategy.end_round({})
 

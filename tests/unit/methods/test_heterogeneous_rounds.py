@@ -101,17 +101,17 @@ def test_fedkds_map_and_a_hidden_layer_of_the_same_sizes_start_differently(monke
     assert not np.allclose(hidden.detach(), map_.detach())
 
 
-def upload(client: int, rows: list, classes: list, counts: list | None = None) -> Upload:
+def upload(rows: list, classes: list, counts: list | None = None) -> Upload:
     """Return one client's prototypes."""
     number = None if counts is None else np.array(counts)
-    return Upload(client, np.array(rows, np.float32), np.array(classes), number)
+    return Upload(np.array(rows, np.float32), np.array(classes), number)
 
 
 def test_feddor_without_its_generator_replaces_uploaded_classes_by_counted_means():
     first = np.array([[0, 1], [1, 0]], np.float32)
     strategy = strategy_of(FedDORWithoutGenerator, shape=TableShape(2, 2), first=first)
     np.testing.assert_array_equal(strategy.table.rows, first)
-    strategy._read = {0: upload(0, [[3, 0]], [0], [1]), 2: upload(2, [[0, 4]], [0], [3])}
+    strategy._read = {0: upload([[3, 0]], [0], [1]), 2: upload([[0, 4]], [0], [3])}
     strategy.end_round({})
     mean = np.array([0.75, 3.0])
     np.testing.assert_allclose(strategy.table.rows[0], mean / np.linalg.norm(mean), rtol=1e-6)
@@ -199,7 +199,7 @@ def test_fedtgps_round_is_the_published_loop_written_in_plain_pytorch():
             for value, gradient in zip(values, gradients, strict=True):
                 value -= 0.1 * gradient
     strategy._read = {
-        0: upload(0, rows[:3].tolist(), classes[:3]), 1: upload(1, rows[3:].tolist(), classes[3:]),
+        0: upload(rows[:3].tolist(), classes[:3]), 1: upload(rows[3:].tolist(), classes[3:]),
     }  # fmt: skip
     strategy.end_round({})
     np.testing.assert_allclose(strategy.table.rows, made().detach().numpy(), atol=1e-5)

@@ -10,6 +10,7 @@ from test_personal_mixtures import LR, ce, process_of
 
 from clients.state.memory import Memory
 from clients.state.store import ClientState
+from clients.training.local_training import LossDiverged
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
@@ -47,6 +48,13 @@ def test_dittos_personal_model_is_pulled_at_the_rate_times_lambda(reference, tmp
         optimiser.step()
     for name, value in own.named_parameters():
         np.testing.assert_allclose(update.state[name], value.detach(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_step_of_adaptation_that_diverges_gives_no_accuracy():
+    """Its only loss is that before the step, which is finite."""
+    client = process_of("per-fedavg").client(0)
+    with pytest.raises(LossDiverged, match="the loss of its model is nan on its test images"):
+        client.evaluate(client.get_parameters({}), {"server_round": 1, "lr": 1e38})
 
 
 @pytest.mark.parametrize("epochs", [0, 2])

@@ -31,7 +31,7 @@ def server_of(**keys):
 
 def take_round(strategy, rows=ROWS, classes=CLASSES, counts=None):
     strategy._read = {
-        client: Upload(client, rows[client], np.array(classes[client]), counts and counts[client])
+        client: Upload(rows[client], np.array(classes[client]), counts and counts[client])
         for client in range(len(rows))
     }
     strategy.end_round({})

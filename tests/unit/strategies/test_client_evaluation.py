@@ -4,9 +4,11 @@ import math
 import re
 
 import pytest
+from flwr.app import MetricRecord, RecordDict
 from in_process import ROOT, settings
 
 from clients.base import LocalClient
+from clients.personal_part import PersonalPartClient
 from clients.state.store import ClientState
 from fedapp.config.resolve import parse_config
 from fedapp.engines.in_process import run_in_process
@@ -14,7 +16,8 @@ from fedapp.engines.resources import Resources
 from fedapp.results.outcome import best_round
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
-from strategies.rounds.client_evaluation import summarise_clients
+from strategies.rounds.client_evaluation import read_scores, summarise_clients
+from strategies.rounds.records import DIVERGED, REPORT
 
 HERE = {"output_dir": "", "run_name": "run", "participation": 1.0, "num_rounds": 3}
 
@@ -33,11 +36,42 @@ def test_clients_without_test_images_have_no_accuracy():
     assert summarise_clients({1: row(0.0, 0)}) == {}
 
 
-def test_a_loss_that_is_not_finite_leaves_the_accuracy():
-    found = summarise_clients({0: row(0.8, 30), 1: row(0.2, 30, math.inf)})
+def test_a_further_score_that_is_not_finite_leaves_the_accuracy():
+    found = summarise_clients({0: {**row(0.8, 30), "f": 1.0}, 1: {**row(0.2, 30), "f": math.inf}})
     assert found["client_accuracy_total"] == pytest.approx(0.5)
-    assert found["client_loss_total"] == 1.0
-    assert "client_loss_total" not in summarise_clients({1: row(0.2, 30, math.nan)})
+    assert found["client_f_total"] == 1.0
+    assert "client_f_total" not in summarise_clients({1: {**row(0.2, 30), "f": math.nan}})
+
+
+def test_a_personal_model_of_nan_has_no_accuracy_and_is_named(tmp_path, monkeypatch):
+    """The largest of ten NaN is at class 0, whose images it would seem to classify correctly."""
+    personalise = PersonalPartClient.personalise
+
+    def diverged(self, server_round, lr):
+        personalise(self, server_round, lr)
+        if self.client == 3:
+            self.model.get_parameter("head.weight").data.fill_(math.nan)
+
+    monkeypatch.setattr(PersonalPartClient, "personalise", diverged)
+    config = settings(method="fedper", **{**HERE, "output_dir": str(tmp_path)})
+    assert run_in_process(ROOT, config, Resources()) == 0
+    for found in RunDirectory.load(tmp_path / "run").rounds():
+        assert (found["client_count"], found["unevaluated"]) == (9, [3])
+        failures = ["client 3: the loss of its model is nan on its test images"]
+        assert found["evaluation_failures"] == failures
+
+
+@pytest.mark.parametrize(("accuracy", "loss"), [(0.1, math.nan), (0.1, math.inf), (math.nan, 1.0)])
+def test_the_server_takes_no_accuracy_beside_a_loss_that_is_not_finite(accuracy, loss):
+    columns = {
+        "client": [0, 1],
+        "accuracy": [0.5, accuracy],
+        "examples": [3, 3],
+        "loss": [1.0, loss],
+    }
+    scores, failures = read_scores(RecordDict({REPORT: MetricRecord(columns)}), [0, 1])
+    assert list(scores) == [0]
+    assert [(failure.client, failure.kind) for failure in failures] == [(1, DIVERGED)]
 
 
 def test_the_best_round_is_one_with_all_clients():

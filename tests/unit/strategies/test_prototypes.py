@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from reference import HETEROGENEOUS
+from small_clients import strategy_of
 
 from strategies.aggregate import UpdateRefused
+from strategies.fedproto import FedProto
 from strategies.prototypes.uploads import (
     Table,
     TableShape,
@@ -23,7 +25,7 @@ def upload(rows=None, classes=(0, 2), **changes):
         rows = np.ones((len(classes), 3), np.float32)
     arrays = {"proto": rows, "proto-classes": np.array(classes, np.int64)} | changes
     counted = 5 if "proto-counts" in changes else None
-    return read_upload(7, arrays, TableShape(4, 3), counted)
+    return read_upload(arrays, TableShape(4, 3), counted)
 
 
 def test_a_good_upload_is_taken():
@@ -61,12 +63,11 @@ def test_a_malformed_upload_is_refused_in_words(changes, sentence):
 def fedproto_uploads() -> list[Upload]:
     return [
         Upload(
-            number,
             np.array([row["prototype"] for row in client.values()], np.float32),
             np.array([int(c) for c in client], np.int64),
             np.array([row["count"] for row in client.values()]),
         )
-        for number, client in enumerate(HETEROGENEOUS["fedproto_aggregation"]["clients"])
+        for client in HETEROGENEOUS["fedproto_aggregation"]["clients"]
     ]
 
 
@@ -78,14 +79,20 @@ def test_fedproto_aggregation(weighting):
     np.testing.assert_allclose(table.rows, [row for row in expected if row], rtol=1e-6)
 
 
-def test_the_order_of_uploads_changes_nothing():
+@pytest.mark.parametrize("order", [[2, 1, 0], [1, 0, 2]])
+def test_the_order_of_the_replies_changes_nothing(order):
     uploads = fedproto_uploads()
-    rows, classes = pairs(uploads)
-    for order in ([2, 1, 0], [1, 0, 2]):
-        again = [uploads[i] for i in order]
-        np.testing.assert_array_equal(pairs(again)[0], rows)
-        np.testing.assert_array_equal(pairs(again)[1], classes)
-        np.testing.assert_array_equal(class_means(again).rows, class_means(uploads).rows)
+    strategy = strategy_of(FedProto, shape=TableShape(4, 3), weighting="count", memory=False)
+    strategy._read = {client: uploads[client] for client in order}
+    for ours, theirs in zip(pairs(strategy.uploads()), pairs(uploads), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_there_is_no_mean_of_no_uploads_or_without_counts():
+    with pytest.raises(ValueError, match="at least one"):
+        class_means([])
+    with pytest.raises(ValueError, match="no counts"):
+        class_means([upload()], counted=True)
 
 
 def test_normalised_rows_have_length_one_and_zeros_stay():

@@ -91,7 +91,8 @@ def test_a_malformed_evaluation_is_a_failure_of_its_own_clients(change, words):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
 @pytest.mark.parametrize(
-    ("name", "counted"), [("accuracy", 9), ("loss", 10), ("examples", 9), ("reinitialised", 9)]
+    ("name", "counted"),
+    [("accuracy", 9), ("loss", 9), ("examples", 9), ("reinitialised", 9), ("further", 10)],
 )
 def test_a_score_that_is_not_finite_counts_in_no_mean(name, counted, value):
     report = report_of(JUDGED, EVALUATE, columns(**{name: [value]}))
