@@ -88,8 +88,6 @@ class LocalClient(NumPyClient):
 
     def run(self, server_round: int, lr: float) -> TrainingResult:
         """Train the model in place on this client's data for `server_round`, by `gradients`."""
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            raise ValueError("nothing is trained: all layers of the model are frozen")
         rule, settings = self._gradients(), self.settings
         recordable = rule is backward or self.recordable
         settings = replace(settings, graphs=settings.graphs and recordable)

@@ -27,13 +27,8 @@ class LossOptions:
 
     share: float = 1.0  # of NTD in "kd-ntd"
     tau_squared: bool = True  # whether "ntd" is multiplied by tau^2
-    reduction: str = "mean"  # of "cosine-mse" over classes, or "sum-classes"
-    missing: str = "clamp"  # classes that a client lacks in "balanced-ce", or "exclude"
-    temperature: float = 1.0  # of "scaled-ce"
-    margin: float = 1.0  # of "calibrated-ce"
-    absent: float = 0.5  # factor of the logits of classes that a client lacks in "restricted-ce"
     decorr_authors: bool = True  # whether "decorr" has the scale of its authors' code
-    arguments: tuple[tuple[str, str, Any], ...] = ()  # base loss, its own argument, the value
+    arguments: tuple[tuple[str, str, Any], ...] = ()  # base loss, its argument, the value
 
 
 @dataclass(frozen=True)
@@ -59,26 +54,24 @@ LossFunction = Callable[..., Tensor]  # of a Step, and of the arguments that a r
 
 BASE_LOSSES: dict[str, LossFunction] = {
     "ce": lambda step: losses.cross_entropy(step.logits, step.labels),
-    "cosine-mse": lambda step: losses.cosine_mse(step.logits, step.labels, step.options.reduction),
-    "balanced-ce": lambda step: losses.balanced_cross_entropy(
-        step.logits, step.labels, step.class_counts, missing=step.options.missing
+    "cosine-mse": lambda step, reduction="mean": losses.cosine_mse(
+        step.logits, step.labels, reduction
+    ),
+    "balanced-ce": lambda step, missing="clamp": losses.balanced_cross_entropy(
+        step.logits, step.labels, step.class_counts, missing=missing
     ),
     "balanced-softmax": lambda step: losses.balanced_cross_entropy(
         step.logits, step.labels, step.class_counts, missing="exclude"
     ),
-    "scaled-ce": lambda step: losses.scaled_cross_entropy(
-        step.logits,
-        step.labels,
-        losses.class_scale(step.class_counts),
-        step.options.temperature,
+    "scaled-ce": lambda step, temperature=1.0: losses.scaled_cross_entropy(
+        step.logits, step.labels, losses.class_scale(step.class_counts), temperature
     ),
-    "calibrated-ce": lambda step: losses.calibrated_cross_entropy(
-        step.logits, step.labels, step.class_counts, step.options.margin
+    "calibrated-ce": lambda step, margin=1.0: losses.calibrated_cross_entropy(
+        step.logits, step.labels, step.class_counts, margin
     ),
-    "restricted-ce": lambda step: losses.scaled_cross_entropy(
-        step.logits,
-        step.labels,
-        losses.restricted_scale(step.class_counts, step.options.absent),
+    # `absent` is the factor of the logits of classes that the client lacks
+    "restricted-ce": lambda step, absent=0.5: losses.scaled_cross_entropy(
+        step.logits, step.labels, losses.restricted_scale(step.class_counts, absent)
     ),
     "dr": lambda step: losses.dot_regression(step.features, step.labels, step.classifier),
 }

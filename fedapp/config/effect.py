@@ -81,10 +81,6 @@ def _analyses(config: RunConfig, row: Method) -> bool:
     return row.has_global_model or bool(measures_of_models(config.analyses))
 
 
-def _base_loss(name: str) -> Test:
-    return lambda config, row: row.loss.base == name
-
-
 def _weights(config: RunConfig, row: Method) -> bool:
     """Return whether a mean of models depends on the clients' numbers of examples."""
     averages = row.exchange.sends != "nothing"
@@ -143,11 +139,6 @@ APPLIES: dict[str, Test] = {
     "tau": _tau,
     "ntd-tau-squared": _with("regulariser", "ntd"),
     "kd-ntd-lambda": _with("regulariser", "kd-ntd"),
-    "spherefed-reduction": _base_loss("cosine-mse"),
-    "fedetf-missing": _base_loss("balanced-ce"),
-    "fedgela-temperature": _base_loss("scaled-ce"),
-    "fedlc-tau": _base_loss("calibrated-ce"),
-    "fedrs-alpha": _base_loss("restricted-ce"),
     "feddecorr-authors": _with("regulariser", "decorr"),
     "weights": _weights,
     "upload-bits": lambda _, row: row.averages_models,

@@ -11,7 +11,7 @@ LABEL_SKEW: dict[str, Method] = {
     "fedlc": Method(
         "Logits calibrated by the client's class counts",
         "Zhang J. et al. 2022, ICML; the calibrated loss",
-        loss=LossSpec("calibrated-ce"),
+        loss=LossSpec("calibrated-ce", options={"margin": "fedlc-tau"}),
         keys={
             "fedlc-tau": Key(Weight, 1.0, "FedLC: margin tau; tau n^(-1/4) is subtracted"),
         },
@@ -19,7 +19,7 @@ LABEL_SKEW: dict[str, Method] = {
     "fedrs": Method(
         "Softmax with smaller logits of the classes that a client lacks",
         "Li X. and Zhan 2021, KDD; the restricted softmax",
-        loss=LossSpec("restricted-ce"),
+        loss=LossSpec("restricted-ce", options={"absent": "fedrs-alpha"}),
         keys={
             "fedrs-alpha": Key(Share, 0.5, "FedRS: factor of the logits of classes that it lacks"),
         },

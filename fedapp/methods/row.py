@@ -35,14 +35,9 @@ FAMILIES = {
 
 HETEROGENEOUS_SENDS = ("head", "mentee", "nothing")  # parts of models of their own architectures
 
-LOSS_OPTIONS = {  # field of LossOptions -> key
+REGULARISER_OPTIONS = {  # field of LossOptions -> key
     "share": "kd-ntd-lambda",
     "tau_squared": "ntd-tau-squared",
-    "reduction": "spherefed-reduction",
-    "missing": "fedetf-missing",
-    "temperature": "fedgela-temperature",
-    "margin": "fedlc-tau",
-    "absent": "fedrs-alpha",
     "decorr_authors": "feddecorr-authors",
 }
 
@@ -222,7 +217,7 @@ class Method:
         paper. If tau scales the logits, the regulariser has its usual temperature.
         """
         options = LossOptions(
-            **{name: values[key] for name, key in LOSS_OPTIONS.items()},
+            **{name: values[key] for name, key in REGULARISER_OPTIONS.items()},
             arguments=tuple(
                 (self.loss.base, name, values[key]) for name, key in self.loss.options.items()
             ),

@@ -150,7 +150,7 @@ METHODS: dict[str, Method] = {
         "Squared error of cosines to a frozen orthonormal head",
         "Dong et al. 2022, ECCV; mean over classes",
         head=HeadSpec("orthonormal"),
-        loss=LossSpec("cosine-mse"),
+        loss=LossSpec("cosine-mse", options={"reduction": "spherefed-reduction"}),
         fine_tuning=FineTuning(factor=0.01),
         keys={
             "spherefed-reduction": Key(
@@ -175,7 +175,7 @@ METHODS: dict[str, Method] = {
             options={"learn_scale": "fedetf-learn-scale"},
             scale_key="fedetf-scale-init",
         ),
-        loss=LossSpec("balanced-ce"),
+        loss=LossSpec("balanced-ce", options={"missing": "fedetf-missing"}),
         exchange=Exchange(also_sends="scale"),
         fine_tuning=FineTuning(turns=True),
         keys={
@@ -192,7 +192,7 @@ METHODS: dict[str, Method] = {
         "Simplex ETF scaled by each client's class frequencies",
         "Fan et al. 2023, NeurIPS, equation 5",
         head=HeadSpec("etf", options={"normalise": "fedgela-normalise"}),
-        loss=LossSpec("scaled-ce"),
+        loss=LossSpec("scaled-ce", options={"temperature": "fedgela-temperature"}),
         client=ClientSpec(FrequencyScaledClient),
         keys={
             "fedgela-normalise": Key(bool, False, "FedGELA: normalise features"),

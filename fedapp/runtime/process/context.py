@@ -24,6 +24,7 @@ from clients.training.model_slot import ModelSlot
 from fedapp.config.model_checks import check_single_image_batches
 from fedapp.config.resolve import parse_config
 from fedapp.config.run_config import RunConfig
+from fedapp.core.errors import UserError
 from fedapp.core.hardware import choose_device, keep_memory, set_float32_precision
 from fedapp.core.paths import state_folder
 from fedapp.methods.setup import MethodSetup
@@ -78,6 +79,11 @@ class ProcessContext:
         }
         self.objective = self.method.objective(self._values)
         self.model: Any = self.slot.model
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise UserError(
+                f"all layers of model '{config.model}' are frozen, and method '{config.method}' "
+                "trains no head: nothing would be trained; choose a method with a trained head"
+            )
 
     @cached_property
     def files(self) -> dict[str, str]:

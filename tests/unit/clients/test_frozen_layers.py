@@ -10,6 +10,7 @@ from torch import nn
 from clients.state.memory import Memory
 from clients.state.store import ClientState
 from fedapp.config.resolve import parse_config
+from fedapp.core.errors import UserError
 from fedapp.models import model as models
 from fedapp.runtime.process.context import ProcessContext
 
@@ -85,7 +86,7 @@ def test_a_fine_tuned_part_without_a_trained_layer_takes_no_step(tmp_path, monke
 def test_a_model_of_which_nothing_is_trained_is_a_mistake(tmp_path, monkeypatch):
     """FedBABU's head is frozen, too."""
     changed_networks(monkeypatch, lambda extractor: extractor.requires_grad_(False))
-    with pytest.raises(ValueError, match="nothing is trained"):
+    with pytest.raises(UserError, match="method 'fedbabu' trains no head"):
         trained_and_tested("fedbabu", tmp_path)
 
 

@@ -34,11 +34,11 @@ COSINES = Head(ETF, normalise=True)(FEATURES)
 def loss_of(name: str, logits: Tensor, **options) -> float:
     """Return a base loss or regulariser on the batch of the test vectors, with options."""
     step = Step(
-        LABELS, FEATURES, logits, W, global_logits=Z_GLOBAL, class_counts=COUNTS.double(),
-        tau=3.0, options=LossOptions(**options),
-    )  # fmt: skip
-    function = BASE_LOSSES[name] if name in BASE_LOSSES else REGULARISERS[name].function
-    return function(step).item()
+        LABELS, FEATURES, logits, W, global_logits=Z_GLOBAL, class_counts=COUNTS.double(), tau=3.0
+    )
+    if name in BASE_LOSSES:
+        return BASE_LOSSES[name](step, **options).item()
+    return REGULARISERS[name].function(replace(step, options=LossOptions(**options))).item()
 
 
 @pytest.mark.parametrize(

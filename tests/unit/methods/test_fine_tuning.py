@@ -101,7 +101,7 @@ def test_losses_of_the_second_stage():
     assert losses("fedbabu-ft", finetune_loss="dr", finetune_part="body") == dr
     for loss_name in ("own", "base", "base+fd"):
         kept = losses("spherefed-ft", finetune_loss=loss_name, spherefed_reduction="sum-classes")
-        assert kept.options.reduction == "sum-classes"
+        assert kept.options.arguments == (("cosine-mse", "reduction", "sum-classes"),)
 
 
 def test_the_teacher_of_the_second_stage_is_the_received_model():

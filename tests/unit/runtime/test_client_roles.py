@@ -164,15 +164,11 @@ def test_an_attacker_sends_its_update_with_the_opposite_sign():
         np.testing.assert_allclose(sent - start, scale * (honest[key] - start), atol=1e-6)
 
 
-class Named(SimpleNamespace):
-    squared_distance = LocalClient.squared_distance
-
-
 def test_an_attacker_sends_noise_as_large_as_its_update():
     received = {"large": np.ones((300, 100), np.float32), "count": np.zeros(3, np.float32)}
     step = np.random.default_rng(0).normal(2e-3, 1e-3, (300, 100)).astype(np.float32)
     some = config(attackers=1, attack="noise", attack_scale=3.0)
-    bad = Named(client=next(iter(attackers(some))), trained={"large": None})
+    bad = SimpleNamespace(client=next(iter(attackers(some))), trained={"large": None})
     rounds = []
     for server_round in (1, 2):
         shared = {"large": received["large"] + step, "count": np.full(3, 7, np.float32)}
