@@ -76,6 +76,11 @@ def gives_images(partition: str) -> bool:
     return partition in PARTITIONS and PARTITIONS[partition].given
 
 
+def fixes_images(partition: str) -> bool:
+    """Return whether each client's images are given: from the start, or by a file."""
+    return partition == "file" or gives_images(partition)
+
+
 def computes_from_clients(config: RunConfig) -> bool:
     """Return whether mean and deviation that normalise images come from all clients' images."""
     return not gives_images(config.partition) and computes_statistics(config.dataset)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from math import gcd
 
 from fedapp.config.aggregation_checks import check_aggregation, check_attack, check_upload_bits
+from fedapp.config.auto import fixes_images
 from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
@@ -153,7 +154,7 @@ def _check_chosen_images(config: RunConfig) -> None:
         ("validation-share", config.validation_share, 0),
     ):
         what = f"run-config key '{key}' is {value:g}, but"
-        if value != off and config.partition in ("own", "folders", "file"):
+        if value != off and fixes_images(config.partition):
             raise UserError(
                 f"{what} with partition '{config.partition}' every client's images are given; set "
                 f"it to {off}, or choose another partition"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from clients.attacks import LABELS
-from fedapp.config.auto import gives_images, pools_data
+from fedapp.config.auto import fixes_images, gives_images, pools_data
 from fedapp.config.key_groups import kebab
 from fedapp.config.measures import measures_of_models
 from fedapp.config.run_config import RunConfig
@@ -72,8 +72,7 @@ def _downloads(config: RunConfig, row: Method) -> bool:
 
 
 def _chooses_images(config: RunConfig, row: Method) -> bool:
-    given = config.partition == "file" or gives_images(config.partition)
-    return not given and not config.pool_data
+    return not fixes_images(config.partition) and not config.pool_data
 
 
 def _analyses(config: RunConfig, row: Method) -> bool:

@@ -30,8 +30,3 @@ def check_node_config(node_config: Mapping[str, Any]) -> None:
     for key in node_config:
         if key not in NODE_KEYS and (near := nearest(key, NODE_KEYS, 1, _LIKENESS)):
             raise UserError(f"node-config key '{key}' does not exist; did you mean '{near[0]}'?")
-    if "secure-least" in node_config and "secure-peers" not in node_config:
-        raise UserError(
-            "node-config has 'secure-least' without 'secure-key' and 'secure-peers', which name "
-            "the nodes of which there must be so many"
-        )

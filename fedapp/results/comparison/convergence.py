@@ -83,21 +83,21 @@ def until_target(runs_of: Mapping[int, Sequence[Reached | None]]) -> dict[str, A
 
     Returns:
         "reached" and "not_reached" (seeds), "round", "megabytes" and "seconds", and their
-        deviations ("round_std", ...); None without a seed, or if one did not record the figure.
+        deviations ("round_std", ...); None without a seed, or if one did not record the number.
     """
     found = {seed: [run for run in runs if run] for seed, runs in sorted(runs_of.items())}
     reached = [seed for seed, runs in found.items() if len(runs) == len(runs_of[seed])]
     means = {number: [_mean(number, found[seed]) for seed in reached] for number in _NUMBERS}
     known = {
-        figure: [] if None in values else [value for value in values if value is not None]
-        for figure, values in means.items()
+        number: [] if None in values else [value for value in values if value is not None]
+        for number, values in means.items()
     }
     missed = [seed for seed in found if seed not in reached]
     return {"reached": reached, "not_reached": missed, **spread_columns(known)}
 
 
-def _mean(figure: str, runs: Sequence[Reached]) -> float | None:
-    values = [getattr(run, figure) for run in runs]
+def _mean(number: str, runs: Sequence[Reached]) -> float | None:
+    values = [getattr(run, number) for run in runs]
     return None if None in values else statistics.fmean(values)
 
 

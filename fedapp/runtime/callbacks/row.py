@@ -43,9 +43,8 @@ def trained_row(strategy: ClientStrategy, server_round: int) -> dict[str, Any]:
         "failures": _texts(report.failures),
         "class_accuracy": None,
     }
-    if report.slowest is not None:
-        row["slowest_client"] = report.slowest.client
-        row["slowest_seconds"] = report.slowest.seconds
+    if slowest := report.slowest:
+        row["slowest_client"], row["slowest_seconds"] = slowest.client, slowest.seconds
     if report.evaluation_failures:
         row["evaluation_failures"] = _texts(report.evaluation_failures)
     if report.eval_bytes_down:

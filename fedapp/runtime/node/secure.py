@@ -87,11 +87,13 @@ def keys_of(node_config: Mapping[str, Any]) -> NodeKeys | None:
     """Return the node's signing key and the keys that it knows; None if it has neither.
 
     Raises:
-        UserError: one of the two node-config keys is missing, a file has no such key, or
-            `secure-least` is too small.
+        UserError: a node-config key is without the other two that it needs, a file has no such
+            key, or `secure-least` is too small.
     """
     named = [name for name in (KEY, PEERS) if name in node_config]
     if not named:
+        if LEAST in node_config:
+            raise UserError(f"node-config has '{LEAST}' without '{KEY}' and '{PEERS}'")
         return None
     if len(named) == 1:
         raise UserError(

@@ -8,6 +8,7 @@ from project_tree import ROOT
 
 from fedapp.config.node_keys import NODE_KEYS, check_node_config
 from fedapp.core.errors import UserError
+from fedapp.runtime.node.secure import keys_of
 
 PLACE = {"partition-id": 0, "num-partitions": 1}
 
@@ -35,7 +36,7 @@ def test_keys_of_the_operator_and_of_fedapp_are_taken():
 
 def test_a_number_of_nodes_without_their_keys_is_refused():
     with pytest.raises(UserError, match="'secure-least' without 'secure-key'"):
-        check_node_config({**PLACE, "secure-least": 3})
+        keys_of({**PLACE, "secure-least": 3})
 
 
 def test_the_server_names_the_node_before_round_1():
