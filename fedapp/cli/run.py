@@ -156,16 +156,18 @@ def config(
         say(f"{more}fedapp config KEY explains a key.")
 
 
+SplitFile = Annotated[
+    Path | None, typer.Option(help="JSON file for the split, to be used as partition-file.")
+]
+
+
 def partition(
     config: Overrides = None,
     project: Project = Path("."),
     plot: Annotated[Path | None, typer.Option(help="PNG file for the distribution.")] = None,
-    save: Annotated[
-        Path | None, typer.Option(help="JSON file for the split, to be used as partition-file.")
-    ] = None,
-    only_kinds: Annotated[
-        bool, typer.Option("--list", help="List the available partitions instead.")
-    ] = False,
+    images: Annotated[Path | None, typer.Option(help="PNG file for some clients' images.")] = None,
+    save: SplitFile = None,
+    only_kinds: Annotated[bool, typer.Option("--list", help="List the partitions.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print and plot the number of training images per client and class.
@@ -174,10 +176,12 @@ def partition(
     """
     import numpy as np
 
-    from fedapp.cli.listing import client_rows, kind_rows  # imports PyTorch
+    from fedapp.cli.listing import client_rows, kind_rows
     from fedapp.config.resolve import parse_config  # imports PyTorch
     from fedapp.data.partition.split_file import write_split
-    from fedapp.runtime.process.run_data import load_partition  # imports PyTorch
+    from fedapp.results.plots.client_images import client_images
+    from fedapp.results.plots.client_plots import label_distribution
+    from fedapp.runtime.process.run_data import load_partition, some_images  # imports PyTorch
 
     if only_kinds:
         show("Partitions", kind_rows(), as_json)
@@ -188,9 +192,9 @@ def partition(
     rows = client_rows(counts, list(map(len, parts.test)), data.classes, nested=as_json)
     show(f"Training images of each client ({resolved.partition})", rows, as_json)
     if plot is not None:
-        from fedapp.results.plots.client_plots import label_distribution  # imports NumPy
-
         write_png(label_distribution(counts, data.classes), plot)
+    if images is not None:
+        write_png(client_images(some_images(resolved, data, parts)), images)
     if save is not None:
         write_split(save, parts)
         print(f"wrote {save.absolute()}", file=sys.stderr)

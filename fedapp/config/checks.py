@@ -11,7 +11,7 @@ from collections.abc import Collection
 from math import gcd
 
 from fedapp.config.aggregation_checks import check_aggregation, check_attack, check_upload_bits
-from fedapp.config.auto import fixes_images
+from fedapp.config.auto import fixes_images, gives_images
 from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
@@ -50,6 +50,7 @@ def check_config(config: RunConfig) -> None:
     _check_own(config)
     _check_folders(config)
     _check_chosen_images(config)
+    _check_feature_skew(config)
     for word in config.analyses.split():
         _check_name("analyses: measure", word, MEASURES)
     check_measures(config.method, config.analyses, config.bottleneck)
@@ -164,6 +165,22 @@ def _check_chosen_images(config: RunConfig) -> None:
                 f"{what} it chooses among the training images, and pool-data pools them with the "
                 f"test images; set pool-data=false or {key}={off}"
             )
+
+
+def _check_feature_skew(config: RunConfig) -> None:
+    what = f"run-config key 'feature-skew' is '{config.feature_skew}', but"
+    if config.feature_skew == "none":
+        return
+    if gives_images(config.partition):
+        raise UserError(
+            f"{what} with partition '{config.partition}' every client has images of its own; set "
+            "it to 'none', or choose another partition"
+        )
+    if find_dataset(config.dataset).streams:
+        raise UserError(
+            f"{what} data set '{config.dataset}' is decoded during training; set it to 'none', or "
+            "choose another data set"
+        )
 
 
 def check_measures(name: str, analyses: str, bottleneck: int = 0) -> None:

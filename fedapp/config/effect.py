@@ -75,6 +75,11 @@ def _chooses_images(config: RunConfig, row: Method) -> bool:
     return not fixes_images(config.partition) and not config.pool_data
 
 
+def _simulates_features(config: RunConfig, row: Method) -> bool:
+    streams = find_dataset(config.dataset).streams
+    return not streams and not gives_images(config.partition)
+
+
 def _analyses(config: RunConfig, row: Method) -> bool:
     """Return whether a word names a measure of models, or class accuracies are recorded."""
     return row.has_global_model or bool(measures_of_models(config.analyses))
@@ -158,6 +163,8 @@ APPLIES: dict[str, Test] = {
     "unbalanced-sigma": _with("partition", "unbalanced"),
     "pool-data": lambda config, _: bool(config.pool_data) or pools_data(config.partition),
     **dict.fromkeys(("imbalance-factor", "validation-share"), _chooses_images),
+    "feature-skew": _simulates_features,
+    "feature-skew-level": _with("feature_skew", "noise", "brightness"),
     "stochastic-from": lambda config, _: config.stochastic_every > 0,
     "model": _one_model,
     "bn": _batch_norm,

@@ -33,6 +33,7 @@ class Stream(IntEnum):
     ATTACKERS = 36  # which clients are malicious
     ATTACK = 37  # the noise that a malicious client sends
     LONG_TAIL = 38  # which training images a long-tailed data set keeps
+    FEATURE_SKEW = 39  # the noise on a client's images
     TUNING = 41  # batches of fine-tuning
 
 

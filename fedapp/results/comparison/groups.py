@@ -34,6 +34,7 @@ _IMAGES = (  # they decide on what images a model is tested
 _PROTOCOL = (
     *_IMAGES, "model", "partition", "shards", "alpha", "lda-cap", "classes-per-client",
     "unbalanced-sigma", "imbalance-factor", "partition-file", "partition-seed",
+    "feature-skew", "feature-skew-level",
     "stochastic-every", "stochastic-from",
     "num-clients", "participation", "num-rounds", "straggler-share", "straggler-epochs",
     "new-clients", "attackers", "attack", "attack-scale",

@@ -37,7 +37,7 @@ from fedapp.runtime.process.federated_data import BatchSettings, FederatedData
 from fedapp.runtime.process.fine_tuning import tuning_of
 from fedapp.runtime.process.global_model import build_global_model
 from fedapp.runtime.process.heterogeneous_models import HeterogeneousSlots
-from fedapp.runtime.process.run_data import draw_partition, load_run_dataset
+from fedapp.runtime.process.run_data import draw_partition, feature_skew, load_run_dataset
 from strategies.rounds.quantised import Codec
 
 _opened: dict[tuple[Any, ...], "ProcessContext"] = {}  # at most one
@@ -247,6 +247,7 @@ def batch_settings(config: RunConfig, one_model: bool, image_size: int) -> Batch
         test_size=int(config.test_batch_size) if own_statistics else 0,
         dropped_every=config.stochastic_every,
         dropped_from=config.stochastic_from,
+        skew=feature_skew(config),
         mislabelled=attackers(config) if config.attack == LABELS else frozenset(),
         batchnorm_model=config.model if needs_pairs else "",
     )

@@ -5,9 +5,8 @@ data therefore gives the same batches.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from fedapp.data.batches.in_memory import ClientBatches, batch_bounds, full_batc
 from fedapp.data.batches.serving import plain_batches, training_batches
 from fedapp.data.batches.streamed import StreamedBatches
 from fedapp.data.dataset import Dataset
+from fedapp.data.feature_skew import FeatureSkew, Split
 from fedapp.data.partition import stochastic
 from fedapp.data.partition.table import Partition
 from fedapp.runtime.process.run_data import data_hash
@@ -47,6 +47,7 @@ class BatchSettings:
     # name of the model if its BatchNorm needs 2 images per client, otherwise empty
     batchnorm_model: str = ""
     mislabelled: frozenset[int] = frozenset()  # clients that train on wrong labels
+    skew: FeatureSkew | None = None  # how the images of the clients differ
 
 
 class FederatedData:
@@ -77,7 +78,7 @@ class FederatedData:
             training=lambda server_round: self._epochs(client, server_round, Stream.BATCHES),
             tuning=lambda server_round: self._epochs(client, server_round, Stream.TUNING),
             examples=lambda server_round: self.examples(client, server_round),
-            test=lambda: self.test_batches(self._test_members(client)),
+            test=lambda: self._as_tested("test", self._test_members(client), client),
             num_examples=len(self.partition.train[client]),
             class_counts=counts,
             all_counts=self._class_counts[client],
@@ -90,7 +91,7 @@ class FederatedData:
         members, present = self.partition.train[client], self._present(client, server_round)
         members = members if present is None else members[present.numpy()]
         return plain_batches(
-            self.dataset, "train", members, EVALUATION_BATCH, self.device,
+            self._seen_by(client), "train", members, EVALUATION_BATCH, self.device,
             threads=self.settings.decode_threads,
         )  # fmt: skip
 
@@ -100,7 +101,7 @@ class FederatedData:
         Where BatchNorm normalises by the batch, its classes are thus mixed in every batch.
         """
         self._check_pair(client, len(self.partition.train[client]))
-        batches = self._as_tested("train", self.partition.train[client])
+        batches = self._as_tested("train", self.partition.train[client], client)
         wrong = client in self.settings.mislabelled
         return flipped(batches, self.dataset.num_classes) if wrong else batches
 
@@ -155,11 +156,24 @@ class FederatedData:
                 "which needs 2 of these images or more"
             )
 
-    def _as_tested(self, split: Literal["train", "test"], members: np.ndarray | None) -> Batches:
+    def _seen_by(self, client: int | None) -> Dataset:
+        """Return the data set with its images as a client has them; None: as they are."""
+        data, skew = self.dataset, self.settings.skew
+        if skew is None or client is None:
+            return data
+        return replace(
+            data,
+            train_images=skew.view(data.train_images, client, "train"),
+            test_images=skew.view(data.test_images, client, "test"),
+        )
+
+    def _as_tested(
+        self, split: Split, members: np.ndarray | None, client: int | None = None
+    ) -> Batches:
         """Return images without augmentation, in batches of the test's size and mixed like them."""
         size = self.settings.test_size
         return plain_batches(
-            self.dataset, split, members, size or EVALUATION_BATCH, self.device,
+            self._seen_by(client), split, members, size or EVALUATION_BATCH, self.device,
             torch_seed(0, Stream.EVALUATION) if size else None, self.settings.decode_threads,
         )  # fmt: skip
 
@@ -188,8 +202,8 @@ class FederatedData:
         divide = full_batch_bounds if settings.drop_last else batch_bounds
         bounds = partial(divide, keep_single=settings.trains_on_one_image)
         return training_batches(
-            self.dataset, self.partition.train[client], settings.size, settings.augmentation,
-            self.device, settings.decode_threads, bounds, settings.shuffle,
+            self._seen_by(client), self.partition.train[client], settings.size,
+            settings.augmentation, self.device, settings.decode_threads, bounds, settings.shuffle,
         )  # fmt: skip
 
     def _test_members(self, client: int) -> np.ndarray:

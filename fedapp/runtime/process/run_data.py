@@ -17,6 +17,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.rng import Stream, numpy_rng
 from fedapp.data.dataset import Dataset
 from fedapp.data.datasets import load_dataset
+from fedapp.data.feature_skew import FeatureSkew
 from fedapp.data.partition.assignment import Indices
 from fedapp.data.partition.long_tail import long_tailed
 from fedapp.data.partition.split_file import find_split
@@ -116,6 +117,38 @@ def _chosen(config: RunConfig, train: np.ndarray, test: np.ndarray) -> tuple[Ind
         rng = numpy_rng(int(config.partition_seed), Stream.LONG_TAIL)
         kept = kept[long_tailed(train[kept], config.imbalance_factor, rng)]
     return kept, tests
+
+
+def feature_skew(config: RunConfig) -> FeatureSkew | None:
+    """Return how the clients' images differ; None: they do not."""
+    if config.feature_skew == "none":
+        return None
+    return FeatureSkew(
+        config.feature_skew,
+        config.feature_skew_level,
+        config.num_clients,
+        int(config.partition_seed),
+    )
+
+
+def some_images(
+    config: RunConfig, data: Dataset, partition: Partition, clients: int = 8, images: int = 10
+) -> dict[int, np.ndarray]:
+    """Return training images of some clients as they have them: uint8 [n, H, W, channels] each.
+
+    At most `clients` clients, from the first to the last, and `images` images of each.
+    """
+    skew, chosen = feature_skew(config), {}
+    for client in _spread(len(partition.train), clients).tolist():
+        members = partition.train[client]
+        source = skew.view(data.train_images, client, "train") if skew else data.train_images
+        chosen[client] = source[members[_spread(len(members), images)]]
+    return chosen
+
+
+def _spread(count: int, most: int) -> Indices:
+    """Return at most `most` of the numbers 0 to count - 1, at equal distances."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, most)).astype(np.int64))
 
 
 def data_hash(data: Dataset, partition: Partition) -> str:

@@ -59,14 +59,15 @@ def test_config_shows_what_auto_becomes():
 
 
 def test_partition_prints_and_plots_the_label_distribution(tmp_path):
-    plot = tmp_path / "new" / "clients.png"
-    table = rows("partition", "-c", "num-clients=10", "--plot", str(plot))
+    plot, images = tmp_path / "new" / "clients.png", tmp_path / "images.png"
+    files = ("--plot", str(plot), "--images", str(images))
+    table = rows("partition", "-c", "num-clients=10", *files)
     assert len(table) == 10
     assert sum(row["train"] for row in table) == 1438
     for row in table:
         assert list(row["classes"]) == list(map(str, range(10)))
         assert sum(count > 0 for count in row["classes"].values()) <= 2
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in (plot, images))
 
 
 def test_partition_lists_the_kinds():
