@@ -31,6 +31,7 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.results.trackers import check_tracker, open_tracker
 from fedapp.runtime.callbacks import standard as callbacks
 from fedapp.runtime.callbacks.base import Callback
+from fedapp.runtime.callbacks.best_model import BestModel
 from fedapp.runtime.callbacks.checkpoints import Checkpoints
 from fedapp.runtime.callbacks.recorder import Recorder
 from fedapp.runtime.callbacks.safe import SafeCallback
@@ -105,6 +106,7 @@ def callbacks_of(
         Measures(config.analyses, tracker),
         Checkpoints(),  # after the measures, before a slow tracker
         callbacks.Tracking(tracker),
+        *([BestModel()] if config.keep_best else []),
         callbacks.FinalModel(),
         *([Statistics(grid)] if config.class_statistics else []),
         callbacks.SummaryFile(),  # after the files whose presence it vouches for

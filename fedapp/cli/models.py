@@ -14,12 +14,16 @@ from fedapp.cli.options import AsJson, check_run_directories, say, show
 from fedapp.config.overrides import read_overrides
 from fedapp.core.errors import printable
 from fedapp.results.formatting import clients_headline, decimal, percent
+from fedapp.results.which_model import FINAL, Which
 
 if TYPE_CHECKING:
     from fedapp.trained_models.model_scores import ModelScores
 
-Calibrated = Annotated[
-    bool, typer.Option("--calibrated", help="With the head of `fedapp calibrate`.")
+WhichModel = Annotated[
+    Which,
+    typer.Option(
+        "--which", help="best: of keep-best=true; calibrated: with the head of `fedapp calibrate`."
+    ),
 ]
 Personal = Annotated[
     Path | None, typer.Option(help="A client's model, of `fedapp personalise --export`.")
@@ -123,7 +127,7 @@ def classify(
     run: Annotated[Path, typer.Argument(help="A run directory with model.safetensors.")],
     files: Annotated[list[Path], typer.Argument(help="Image files.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
-    calibrated: Calibrated = False,
+    which: WhichModel = FINAL,
     personal: Personal = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,7 +139,7 @@ def classify(
     from fedapp.results.run_directory import RunDirectory
     from fedapp.trained_models.classify import BATCH_NOTE, TrainedModel
 
-    trained = TrainedModel.of(RunDirectory.load(run), device, calibrated, personal)
+    trained = TrainedModel.of(RunDirectory.load(run), device, which, personal)
     guesses = trained.classify(files)
     if trained.depends_on_batch:
         print(f"note: {BATCH_NOTE}", file=sys.stderr)
@@ -158,7 +162,7 @@ def test(
     ] = "",
     download: Annotated[bool, typer.Option("--download", help="Download missing data.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; else the run's.")] = "",
-    calibrated: Calibrated = False,
+    which: WhichModel = FINAL,
     personal: Personal = None,
     as_json: AsJson = False,
 ) -> None:
@@ -176,7 +180,7 @@ def test(
 
     keys = {"data-dir": data_dir, "download": download, "device": device}
     given = {key: value for key, value in keys.items() if value}
-    scores = score_model(run, dataset, given, calibrated, personal)
+    scores = score_model(run, dataset, given, which, personal)
     if dataset and scores.depends_on_batch:
         print(f"note: {BATCH_NOTE}", file=sys.stderr)
     if as_json:
@@ -195,7 +199,7 @@ def export(
             help="New file: .pt2 for PyTorch, or .onnx.", show_default="RUN/model.pt2, replaced"
         ),
     ] = None,
-    calibrated: Calibrated = False,
+    which: WhichModel = FINAL,
     personal: Personal = None,
 ) -> None:
     """Write the final global model of a run, or a client's own, as a program without fedapp.
@@ -209,7 +213,7 @@ def export(
     from fedapp.trained_models.classify import BATCH_NOTE
     from fedapp.trained_models.export import export_model
 
-    made = export_model(run, file, calibrated, personal)
+    made = export_model(run, file, which, personal)
     if made.depends_on_batch:
         print(f"note: {BATCH_NOTE}", file=sys.stderr)
     print(f"wrote {printable(made.file)}", file=sys.stderr)

@@ -16,6 +16,7 @@ from fedapp.config.fine_tuning import check_fine_tuning
 from fedapp.config.measures import FEATURES_OF, measures_of_models
 from fedapp.config.measures import WORDS as MEASURES
 from fedapp.config.model_checks import (
+    check_best,
     check_group,
     check_head,
     check_initial,
@@ -59,6 +60,7 @@ def check_config(config: RunConfig) -> None:
     check_model(config, row)
     check_model_keys(config, row)
     check_statistics(config, row)
+    check_best(config, row)
     check_initial(config)
     check_fine_tuning(config, row)
     check_group(config, row)

@@ -11,7 +11,7 @@ from fedapp.data.datasets import find_dataset
 from fedapp.methods.fine_tuned import ALTERNATING, FINE_TUNING_KEYS
 from fedapp.methods.heterogeneous_keys import SHARED
 from fedapp.methods.heterogeneous_parts import feddor_without_oi
-from fedapp.methods.row import Method
+from fedapp.methods.row import GLOBAL, Method
 from fedapp.methods.table import METHODS, find_method, kept_by_clients
 from fedapp.models.backbones import BACKBONES
 from fedapp.models.heterogeneous_heads import STYLES
@@ -175,6 +175,7 @@ APPLIES: dict[str, Test] = {
     "analyses": _analyses,
     "analysis-every": lambda config, _: bool(config.analyses),
     "analysis-clients": lambda config, _: bool(config.analyses),
+    "keep-best": lambda _, row: row.accuracy == GLOBAL,
     "checkpoint-keep": lambda config, _: config.checkpoint_every > 0,
     "robust-malicious": _with("aggregation", "krum", "multi-krum"),
     "straggler-share": lambda config, _: config.straggler_epochs < int(config.local_epochs),

@@ -4,7 +4,7 @@ from fedapp.config.auto import default_model
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
 from fedapp.data.datasets import find_dataset
-from fedapp.methods.row import Method
+from fedapp.methods.row import GLOBAL, Method
 from fedapp.models.architectures import check_architecture
 from fedapp.models.backbones import BACKBONES, fitting_backbones, needs_two
 from fedapp.models.groups import MODEL_GROUPS, ModelGroup, find_group
@@ -56,6 +56,15 @@ def check_trained_head(name: str, row: Method) -> None:
         raise UserError(
             f"method '{name}' has a frozen head, which its features were trained for: "
             "calibrate a method whose head is trained, such as fedavg"
+        )
+
+
+def check_best(config: RunConfig, row: Method) -> None:
+    """Raise UserError if the best model is to be kept, and the accuracy is not that of a model."""
+    if config.keep_best and row.accuracy != GLOBAL:
+        raise UserError(
+            "run-config key 'keep-best' keeps the best global model, but the accuracy of method "
+            f"'{config.method}' is that of {row.accuracy}: set it to false"
         )
 
 

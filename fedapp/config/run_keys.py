@@ -207,6 +207,11 @@ class OutputKeys(Keys):
     checkpoint_keep: Recording[Unsigned] = Field(
         2, description="number of newest checkpoints to keep; 0: all"
     )
+    keep_best: Recording[bool] = Field(
+        False,
+        description="write best.safetensors, the global model with the highest accuracy, at every "
+        "test that finds one",
+    )
     resume: Recording[str] = Field(
         "", description="run directory to continue; auto: the one that run-name names"
     )

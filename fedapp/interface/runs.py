@@ -25,6 +25,7 @@ from fedapp.results.plots import curves
 from fedapp.results.report import page, report
 from fedapp.results.run_directory import RunDirectory, Scalar
 from fedapp.results.run_list import runs_below
+from fedapp.results.which_model import FINAL, Which
 from fedapp.runtime.process.run_data import clear_data_cache
 from fedapp.trained_models.calibrate import Retraining, calibrate
 from fedapp.trained_models.classify import Given, Guess, TrainedModel
@@ -103,7 +104,7 @@ class Run:
         return read_image_format(self.directory)
 
     def model(
-        self, device: str = "cpu", calibrated: bool = False, personal: str | Path | None = None
+        self, device: str = "cpu", which: Which = FINAL, personal: str | Path | None = None
     ) -> Model:
         """Return the final global model as a torch module in evaluation mode.
 
@@ -112,20 +113,20 @@ class Run:
 
         Args:
             device: the model's device: auto, cpu, cuda or cuda:N.
-            calibrated: take the head that `calibrate` has retrained.
+            which: "final", "best" (of keep-best) or "calibrated" (with the head of `calibrate`).
             personal: the file of a client's model, of `personalise`, to return instead.
 
         Raises:
             UserError: the method has personal models and no file is named, or the run has not ended
                 or saved no such model.
         """
-        return self._trained(device, calibrated, personal).model
+        return self._trained(device, which, personal).model
 
     def classify(
         self,
         images: Given,
         device: str = "cpu",
-        calibrated: bool = False,
+        which: Which = FINAL,
         personal: str | Path | None = None,
     ) -> list[Guess]:
         """Return the class name of each image, and its score, by the final global model.
@@ -135,12 +136,12 @@ class Run:
         `personalise`, to use instead. Raises UserError as `model`, and for images that the model
         cannot take.
         """
-        return self._trained(device, calibrated, personal).classify(images)
+        return self._trained(device, which, personal).classify(images)
 
     def test(
         self,
         dataset: str = "",
-        calibrated: bool = False,
+        which: Which = FINAL,
         personal: str | Path | None = None,
         **keys: Any,
     ) -> ModelScores:
@@ -149,7 +150,7 @@ class Run:
         Args:
             dataset: test on other labelled images, whose classes are matched by name: "images" for
                 class folders in `data_dir`, or the test images of another data set.
-            calibrated: test the model with the head that `calibrate` has retrained.
+            which: as in `model`.
             personal: the file of a client's model, of `personalise`, to test instead.
             keys: data_dir, download, device; the rest are the run's.
 
@@ -162,12 +163,12 @@ class Run:
                 takes, or of a class that it does not know.
         """
         clear_data_cache()
-        return score_model(self.path, dataset, by_key(keys), calibrated, _path(personal))
+        return score_model(self.path, dataset, by_key(keys), which, _path(personal))
 
     def export(
         self,
         file: str | Path | None = None,
-        calibrated: bool = False,
+        which: Which = FINAL,
         personal: str | Path | None = None,
     ) -> Path:
         """Write the final global model as a program that needs PyTorch alone; return its file.
@@ -176,7 +177,7 @@ class Run:
         ends in .pt2 or .onnx; None: RUN/model.pt2. Raises UserError as `model`, and if the file
         exists, has another ending or cannot be written, or the packages for ONNX are missing.
         """
-        return export_model(self.path, _path(file), calibrated, _path(personal)).file
+        return export_model(self.path, _path(file), which, _path(personal)).file
 
     def personalise(
         self, export: str | Path | None = None, client: int | None = None, **keys: Any
@@ -239,8 +240,8 @@ class Run:
         title = report.title(self.directory)
         return displayable(curves.curves(self.directory.rounds(), title, tested))
 
-    def _trained(self, device: str, calibrated: bool, personal: str | Path | None) -> TrainedModel:
-        return TrainedModel.of(self.directory, device, calibrated, _path(personal))
+    def _trained(self, device: str, which: str, personal: str | Path | None) -> TrainedModel:
+        return TrainedModel.of(self.directory, device, which, _path(personal))
 
     def __repr__(self) -> str:
         final = percent(self.summary.get("accuracy_final"))

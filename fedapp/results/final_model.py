@@ -1,24 +1,49 @@
-"""The final model of a run: model.safetensors, if it is that of the run's last round.
+"""The models of a run: model.safetensors, if it is that of the run's last round, and others.
 
-Beside it may lie the same model with a calibrated head, calibrated.safetensors, and the statistics
-with which it is calibrated, class_statistics.safetensors.
+Beside it may lie the model with the highest accuracy, best.safetensors, the final one with a
+calibrated head, calibrated.safetensors, and the statistics with which it is calibrated,
+class_statistics.safetensors.
 """
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from fedapp.core.errors import UserError
 from fedapp.data.image_format import ImageFormat
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.which_model import BEST, CALIBRATED, FINAL, Which
 
 _MADE_FROM = "sha256-of-model"  # in the metadata of files that were made from the model
 
 
-def model_file(run: RunDirectory, calibrated: bool = False) -> Path:
-    """Return where a run's final model is, or that with a calibrated head."""
-    return run.path / "calibrated.safetensors" if calibrated else run.model_path
+@dataclass(frozen=True)
+class KeptBest:
+    """The round and the accuracy, in 0..1, of the best model that a run has kept so far."""
+
+    server_round: int
+    accuracy: float
+
+
+def model_file(run: RunDirectory, which: str = FINAL) -> Path:
+    """Return where a model of a run is; raises UserError for a word that is not one of `Which`."""
+    if which not in get_args(Which):
+        words = ", ".join(f"'{word}'" for word in get_args(Which))
+        raise UserError(f"'{which}' is no model of a run: {words}")
+    return run.model_path if which == FINAL else run.path / f"{which}.safetensors"
+
+
+def kept_best(run: RunDirectory) -> KeptBest | None:
+    """Return what best.safetensors is; None if there is none, or it does not say it."""
+    file = model_file(run, BEST)
+    try:
+        words = read_metadata(file) if file.is_file() else {}
+        return KeptBest(int(words["round"]), float(words["accuracy"]))
+    except (UserError, KeyError, ValueError):
+        return None
 
 
 def statistics_file(run: RunDirectory) -> Path:
@@ -44,18 +69,18 @@ def read_image_format(run: RunDirectory) -> ImageFormat:
     return ImageFormat.of_metadata(read_metadata(run.model_path), run.model_path)
 
 
-def read_model(run: RunDirectory, calibrated: bool = False) -> dict[str, np.ndarray]:
-    """Return the tensors of a run's final model, or of that with a calibrated head, by name.
+def read_model(run: RunDirectory, which: str = FINAL) -> dict[str, np.ndarray]:
+    """Return the tensors of a model of a run, by name.
 
     Raises:
         UserError: the run has not ended, has saved no such model, or the file is damaged.
     """
     _check(run)
-    file = model_file(run, calibrated)
-    if calibrated:
-        remedy = f"`fedapp calibrate {run.path}`"
-        if not file.is_file():
-            raise UserError(f"{file} is missing; {remedy} makes it")
+    file, remedy = model_file(run, which), f"`fedapp calibrate {run.path}`"
+    if not file.is_file():
+        maker = remedy if which == CALIBRATED else "a run with keep-best=true"
+        raise UserError(f"{file} is missing; {maker} makes it")
+    if which == CALIBRATED:
         check_made_from(file, run, f"repeat {remedy}")
     return read_arrays(file)
 

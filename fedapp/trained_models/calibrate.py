@@ -31,6 +31,7 @@ from fedapp.methods.table import find_method
 from fedapp.results.final_model import made_from, model_file, statistics_file
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.which_model import CALIBRATED
 from fedapp.runtime.process.context import ProcessContext
 from fedapp.runtime.process.earlier_run import reopened
 from fedapp.runtime.process.evaluation import evaluate_classes
@@ -94,7 +95,7 @@ def calibrate(
     metadata = process.metadata() | made_from(run)
     model = safetensors_bytes(process.model.state_dict(), metadata)
     with writing(run.path):
-        write_atomically(model_file(run, calibrated=True), model)
+        write_atomically(model_file(run, CALIBRATED), model)
         write_atomically(run.path / "calibration.json", json_text(results, 2).encode())
     return results
 

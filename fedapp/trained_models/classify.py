@@ -25,8 +25,9 @@ from fedapp.data.readers.sources import Images
 from fedapp.methods.table import find_method
 from fedapp.models.backbones import normalises_by_batch
 from fedapp.models.model import Model
-from fedapp.results.final_model import read_image_format
+from fedapp.results.final_model import kept_best, read_image_format
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.which_model import BEST, FINAL
 from fedapp.runtime.process.earlier_run import check_extension
 from fedapp.runtime.process.global_model import build_global_model, check_global_model, load_weights
 from fedapp.runtime.process.heterogeneous_models import load_personal_model
@@ -75,7 +76,7 @@ class TrainedModel:
         cls,
         run: RunDirectory,
         device: str = "cpu",
-        calibrated: bool = False,
+        which: str = FINAL,
         personal: Path | None = None,
     ) -> "TrainedModel":
         """Load the model of a run, or of one of its clients.
@@ -83,7 +84,7 @@ class TrainedModel:
         Args:
             run: the run.
             device: auto, cpu, cuda or cuda:N.
-            calibrated: take the head that `fedapp calibrate` has retrained.
+            which: final, best (of keep-best) or calibrated (with the head of `fedapp calibrate`).
             personal: the file of a client's model, of `fedapp personalise`; None: the global model.
 
         Raises:
@@ -94,8 +95,8 @@ class TrainedModel:
         check_extension(run)
         if personal is None:
             check_global_model(str(run.config()["method"]))
-        elif calibrated:
-            raise UserError("a client's own model has no calibrated head: leave out one of the two")
+        elif which != FINAL:
+            raise UserError(f"a client's own model has no '{which}' one: leave out one of the two")
         config = parse_config({**run.config(), "device": device, "initial-model": "", "resume": ""})
         check_extension(run, config)
         chosen = choose_device(config.device)
@@ -105,7 +106,7 @@ class TrainedModel:
         else:
             images = read_image_format(run)
             model = build_global_model(config, images, chosen)
-            load_weights(model, run, calibrated)
+            load_weights(model, run, which)
         return cls(model.eval(), images, config, chosen)
 
     @property
@@ -186,11 +187,13 @@ class TrainedModel:
         return np.stack([read_central_square(file, side, mode) for file in chosen])
 
 
-def model_name(calibrated: bool, personal: Path | None) -> tuple[str, str]:
+def model_name(run: RunDirectory, which: str, personal: Path | None) -> tuple[str, str]:
     """Return the name of a run's or a client's model in those of files, and in words."""
     if personal is not None:
         return folder_name(personal.stem), f"the model in {personal.name}"
-    return ("calibrated", "the calibrated model") if calibrated else ("", "the global model")
+    best = kept_best(run) if which == BEST else None
+    when = f" (round {best.server_round})" if best else ""
+    return ("", "the global model") if which == FINAL else (which, f"the {which} model{when}")
 
 
 def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:

@@ -23,6 +23,7 @@ from fedapp.core.files import write_named
 from fedapp.data.batches.in_memory import Normaliser
 from fedapp.models.quick_layers import use_plain_layers
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.which_model import FINAL
 from fedapp.trained_models.classify import TrainedModel, model_name
 
 PYTORCH, ONNX = ".pt2", ".onnx"
@@ -60,7 +61,7 @@ class _Program(nn.Module):
 
 
 def export_model(
-    path: Path, file: Path | None = None, calibrated: bool = False, personal: Path | None = None
+    path: Path, file: Path | None = None, which: str = FINAL, personal: Path | None = None
 ) -> Exported:
     """Write the final model of a run as a program for PyTorch or ONNX.
 
@@ -72,7 +73,7 @@ def export_model(
         file: new file that ends in .pt2 or .onnx; None: RUN/model.pt2, which is replaced, or
             for another than the global model a file with its name, such as
             RUN/model-calibrated.pt2.
-        calibrated: export the model with the head that `fedapp calibrate` has retrained.
+        which: final, best (of keep-best) or calibrated (with the head of `fedapp calibrate`).
         personal: the file of a client's model, of `fedapp personalise`, to export instead.
 
     Raises:
@@ -83,9 +84,9 @@ def export_model(
     run = RunDirectory.load(path)
     if file is not None:
         _check_file(file)
-    name, _ = model_name(calibrated, personal)
+    name, _ = model_name(run, which, personal)
     chosen = file or run.path / f"{'-'.join(filter(None, ('model', name)))}{PYTORCH}"
-    trained = TrainedModel.of(run, "cpu", calibrated, personal)
+    trained = TrainedModel.of(run, "cpu", which, personal)
     write = _onnx if chosen.suffix == ONNX else _pytorch
     try:
         content = write(_program(trained), _description(run, trained))

@@ -26,6 +26,7 @@ from fedapp.results.formatting import percent
 from fedapp.results.plots.client_plots import confusion
 from fedapp.results.plots.rendering import png
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.which_model import FINAL
 from fedapp.runtime.process.earlier_run import reopened
 from fedapp.trained_models.classify import TrainedModel, model_name
 from fedapp.trained_models.finished_run import run_values
@@ -124,7 +125,7 @@ def score_model(
     path: Path,
     dataset: str = "",
     overrides: Mapping[str, Any] | None = None,
-    calibrated: bool = False,
+    which: str = FINAL,
     personal: Path | None = None,
 ) -> ModelScores:
     """Test the final model of a run, and write the scores and the confusion matrix into the run.
@@ -135,7 +136,7 @@ def score_model(
             name of the run's public data set: the run's test images. With validation-share: empty
             are the run's validation images, and the name the published test images.
         overrides: data-dir, download and device.
-        calibrated: test the model with the head that `fedapp calibrate` has retrained.
+        which: final, best (of keep-best) or calibrated (with the head of `fedapp calibrate`).
         personal: the file of a client's model, of `fedapp personalise`, to test instead.
 
     Raises:
@@ -145,8 +146,8 @@ def score_model(
     run, changes = RunDirectory.load(path), dict(overrides or {})
     check_writable(run.path, "run directory")
     values = run_values(run, changes, CHANGEABLE)
-    trained = TrainedModel.of(run, str(values["device"]), calibrated, personal)
-    name, words = model_name(calibrated, personal)
+    trained = TrainedModel.of(run, str(values["device"]), which, personal)
+    name, words = model_name(run, which, personal)
     published = trained.config.validation_share > 0 and bool(dataset)
     own = dataset in ("", trained.config.dataset) and dataset != FOLDERS and not published
     images = _own(run, trained, values, changes) if own else _other(trained, dataset, changes)

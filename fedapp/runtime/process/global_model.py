@@ -14,6 +14,7 @@ from fedapp.methods.table import find_method
 from fedapp.models.model import Model, build_model
 from fedapp.results.final_model import model_file, not_its_model, read_model
 from fedapp.results.run_directory import RunDirectory
+from fedapp.results.which_model import FINAL
 
 
 def build_global_model(config: RunConfig, images: ImageFormat, device: torch.device) -> Model:
@@ -38,12 +39,9 @@ def check_global_model(method: str) -> None:
         )
 
 
-def load_weights(model: nn.Module, run: RunDirectory, calibrated: bool = False) -> None:
-    """Load a run's final model, or that with a calibrated head.
-
-    Raises UserError if there is none, or it does not fit.
-    """
-    load_arrays_of(model, read_model(run, calibrated), model_file(run, calibrated))
+def load_weights(model: nn.Module, run: RunDirectory, which: str = FINAL) -> None:
+    """Load a model of a run; raises UserError if there is none, or it does not fit."""
+    load_arrays_of(model, read_model(run, which), model_file(run, which))
 
 
 def load_arrays_of(model: nn.Module, arrays: Arrays, file: Path) -> None:

@@ -96,13 +96,20 @@ def test_it_lifts_a_model_of_clients_with_two_classes_and_changes_its_head_alone
 def test_images_are_classified_by_the_calibrated_head_if_asked(run, tmp_path):
     found = calibrate(run.path, {}, Retraining(features=200, epochs=5))
     digits = load_dataset("digits")
-    for calibrated, when in ((False, "before"), (True, "after")):
-        guesses = load_run(run.path).classify(digits.test_images, calibrated=calibrated)
+    for which, when in (("final", "before"), ("calibrated", "after")):
+        guesses = load_run(run.path).classify(digits.test_images, which=which)
         right = [digits.classes[label] for label in digits.test_labels]
         share = np.mean([each.label == name for each, name in zip(guesses, right, strict=True)])
         assert share == pytest.approx(found[when]["accuracy"])
     Image.fromarray(digits.test_images[0, ..., 0]).save(tmp_path / "zero.png")
-    command = ["classify", str(run.path), str(tmp_path / "zero.png"), "--json", "--calibrated"]
+    command = [
+        "classify",
+        str(run.path),
+        str(tmp_path / "zero.png"),
+        "--json",
+        "--which",
+        "calibrated",
+    ]
     (printed,) = json.loads(CliRunner().invoke(app, command).stdout)
     assert (printed["class"], printed["score"]) == (guesses[0].label, round(guesses[0].score, 4))
 
@@ -111,16 +118,16 @@ def test_a_calibrated_head_that_is_missing_or_of_an_earlier_model_is_refused(run
     copy = RunDirectory.load(shutil.copytree(run.path, tmp_path / "copy"))
     head = copy.path / "calibrated.safetensors"
     calibrate(copy.path, {}, Retraining(features=20, epochs=1))
-    assert read_model(copy, calibrated=True)
+    assert read_model(copy, which="calibrated")
     write_atomically(copy.model_path, copy.model_path.read_bytes()[:-4] + b"resu")
     with pytest.raises(UserError, match=r"calibrated\.safetensors was made from an earlier model"):
-        read_model(copy, calibrated=True)
+        read_model(copy, which="calibrated")
     head.write_bytes(head.read_bytes()[:-9])
     with pytest.raises(UserError, match=r"calibrated\.safetensors does not contain the model"):
-        read_model(copy, calibrated=True)
+        read_model(copy, which="calibrated")
     head.unlink()
     with pytest.raises(UserError, match=r"calibrated\.safetensors is missing; `fedapp calibrate"):
-        load_run(copy.path).model(calibrated=True)
+        load_run(copy.path).model(which="calibrated")
 
 
 def test_the_command_prints_both_accuracies(run):

@@ -178,9 +178,9 @@ def test_the_file_says_what_the_program_takes(trained, tmp_path):
 
 def test_calibrated_and_clients_models_have_files_of_their_own(trained, tmp_path):
     calibrate(trained.path, {}, Retraining(features=20, epochs=1))
-    form, file = trained.image_format, trained.export(calibrated=True)
+    form, file = trained.image_format, trained.export(which="calibrated")
     assert file == trained.path / "model-calibrated.pt2"
-    check(trained, file, form, calibrated=True)
+    check(trained, file, form, which="calibrated")
     personalise(trained.path, {"finetune-epochs": 1}, tmp_path / "models", client=3)
     own = tmp_path / "models" / "client-3.safetensors"
     file = trained.export(personal=own)

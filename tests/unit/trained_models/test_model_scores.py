@@ -187,7 +187,7 @@ def test_wrong_folders_and_keys_are_explained(run, tmp_path):
         ({"device": "gpu"}, "device"),
         ({"lr": 1}, "key 'lr' cannot differ from the run's; these can: data-dir, download, device"),
         ({"data_dir": folder, "personal": run.path / "model.safetensors"}, "not a client's model"),
-        ({"data_dir": folder, "calibrated": True}, r"calibrated\.safetensors is missing"),
+        ({"data_dir": folder, "which": "calibrated"}, r"calibrated\.safetensors is missing"),
     ):
         with pytest.raises(UserError, match=words):
             run.test("images", **given)
@@ -204,7 +204,7 @@ def test_other_data_than_the_runs_are_refused_with_advice(run, monkeypatch):
 
 def test_calibrated_and_clients_models_have_files_of_their_own(run, tmp_path):
     accuracy = calibrate(run.path, {}, Retraining(features=20, epochs=1))["after"]["accuracy"]
-    scores = run.test(calibrated=True)
+    scores = run.test(which="calibrated")
     assert scores.accuracy == accuracy
     assert scores.file.name == "test-calibrated.json"
     personalise(run.path, {"finetune-epochs": 1}, tmp_path / "models", client=3)
@@ -213,7 +213,7 @@ def test_calibrated_and_clients_models_have_files_of_their_own(run, tmp_path):
     assert own.model == "the model in client-3.safetensors"
     assert 0.3 < own.accuracy < 1
     folder = write(tmp_path / "photos", "12", 5)
-    other = run.test("images", calibrated=True, data_dir=folder)
+    other = run.test("images", which="calibrated", data_dir=folder)
     assert other.file.name == "test-calibrated-images-photos.json"
 
 

@@ -122,8 +122,8 @@ def test_a_clients_model_is_used_by_the_command_and_a_wrong_file_is_refused(tmp_
             TrainedModel.of(run, personal=path)
     with pytest.raises(UserError, match="not a client's model of method 'ditto'"):
         TrainedModel.of(other, personal=file)
-    with pytest.raises(UserError, match="has no calibrated head"):
-        TrainedModel.of(run, personal=file, calibrated=True)
+    with pytest.raises(UserError, match=r"has no .calibrated. one"):
+        TrainedModel.of(run, personal=file, which="calibrated")
     save_file({"head.weight": np.zeros((10, 2), np.float32)}, file, trained_metadata(file))
     with pytest.raises(UserError, match="does not contain the model of this run"):
         TrainedModel.of(run, personal=file)
