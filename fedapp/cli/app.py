@@ -56,7 +56,6 @@ PANELS = {  # the groups of `fedapp --help`
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # it prints all local variables, which may take minutes
     help="Federated learning on heterogeneous data with Flower.",
     context_settings={"help_option_names": ["-h", "--help"]},

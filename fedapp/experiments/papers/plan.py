@@ -28,8 +28,9 @@ from fedapp.experiments.papers.protocol import Reason, predicts_by_the_global_mo
 from fedapp.methods.table import find_method, kept_by_clients
 
 _OWN_OPTIONS = {  # keys that a plan sets itself, and what to use instead
-    "num-rounds": "use --scale", "seed": "use --seeds", "dataset": "use --dataset-as",
-    "data-dir": "use --data-dir", "download": "use --download", "output-dir": "use --output-dir",
+    "num-rounds": "use --scale, a factor of the published number", "seed": "use --seeds",
+    "dataset": "use --dataset-as", "data-dir": "use --data-dir", "download": "use --download",
+    "output-dir": "use --output-dir",
     "run-name": "cells have names of their own", "resume": "every run resumes by itself",
 }  # fmt: skip
 _CHECKPOINTS = 10  # per run, so that an interrupted run loses at most a tenth

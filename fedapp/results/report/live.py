@@ -28,7 +28,7 @@ def report_server(run: RunDirectory, port: int = 0) -> ThreadingHTTPServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET / with the report as it is now, and nothing else."""
+    """Answers GET / with the report as it is now, HEAD / with its headers, and nothing else."""
 
     run: RunDirectory
     pages: "_Pages"
@@ -41,6 +41,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
         else:
             self._send_page()
+
+    def do_HEAD(self) -> None:
+        """Send the headers of the page."""
+        self.do_GET()
 
     def _send_page(self) -> None:
         status, kind = 200, "html"
@@ -56,7 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
         if page.growing:
             self.send_header("Refresh", str(REFRESH))
         self.end_headers()
-        self.wfile.write(page.content)
+        if self.command == "GET":
+            self.wfile.write(page.content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no request: the terminal shows the address only."""

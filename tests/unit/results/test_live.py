@@ -1,8 +1,10 @@
 """`fedapp watch`: the report grows with the run, for this machine only."""
 
+import socket
 import threading
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -101,6 +103,15 @@ def test_nothing_else_is_served(address, path, headers, method, code):
     with pytest.raises(HTTPError) as refused:
         urlopen(Request(address + path, headers=headers, method=method))
     assert refused.value.code == code
+
+
+def test_a_head_request_gets_the_headers_alone(address):
+    with socket.create_connection(("127.0.0.1", int(urlsplit(address).port)), 10) as connection:
+        connection.sendall(b"HEAD / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.0 200")
+    assert b"\r\nContent-Length: " in answer
+    assert answer.endswith(b"\r\n\r\n")
 
 
 def test_only_this_machine_can_connect(run):
