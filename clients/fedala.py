@@ -106,10 +106,11 @@ class FedALAClient(KeepingClient):
         copy_weights(self.model, model)
         model.train()
         mixed = [model.get_parameter(name).requires_grad_() for name in self.top]
+        batches = list(self._some(epoch()))  # once: the losses of all epochs are of equal images
         losses: list[float] = []
         loss = torch.zeros(())  # of a client without a full batch
         while not losses or (first and len(losses) < _MOST_EPOCHS and not _steady(losses)):
-            for images, labels in self._some(epoch()):
+            for images, labels in batches:
                 _set(mixed, last, ways, shares)
                 with in_bfloat16(images.device.type, self.settings.precision == "bf16"):
                     loss = self.objective(step_of(model, self.objective, images, labels))

@@ -20,7 +20,7 @@ MISSING_COUNTS = "missing-label-counts"
 
 
 class FedGenClient(PersonalClient):
-    """CE(h(f), y) + CE(h(Gen(ε, ỹ)), ỹ), starting from the received head; the head is sent.
+    """CE(h(f), y) + alpha CE(h(Gen(ε, ỹ)), ỹ), starting from the received head; the head is sent.
 
     The generator is frozen on the client. The first `warmup` rounds skip it, because it is not
     trained yet. A client uploads its label counts if the server lacks them. Source: Zhu et al.,
@@ -33,10 +33,12 @@ class FedGenClient(PersonalClient):
         generator: Callable[[], nn.Module],
         noise: int,
         warmup: int,
+        alpha: float,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.build_generator, self.noise, self.warmup = generator, noise, warmup
+        self.alpha = alpha
         self.generator: nn.Module | None = None
         self.labels = torch.empty(0)
 
@@ -63,7 +65,7 @@ class FedGenClient(PersonalClient):
             noise = torch.rand(size, self.noise).to(device, non_blocking=True)
             features = self.generator(noise, labels)
             logits = self.model.get_submodule("head")(features).float()
-            loss = loss + F.cross_entropy(logits, labels)
+            loss = loss + self.alpha * F.cross_entropy(logits, labels)
         loss.backward()
         return loss.detach()
 

@@ -148,7 +148,9 @@ HETEROGENEOUS: dict[str, Method] = {
             parts.fedgen,
         ),
         client=ClientSpec(
-            FedGenClient, {**_WHEN, "warmup": "fedgen-warmup-rounds"}, parts.fedgen_client
+            FedGenClient,
+            {**_WHEN, "warmup": "fedgen-warmup-rounds", "alpha": "fedgen-alpha"},
+            parts.fedgen_client,
         ),
         exchange=_exchange(also_sends="generator, label counts once", sends="head"),
         heterogeneous=_SAME_HEADS,

@@ -122,6 +122,9 @@ FEDGEN = {
     "fedgen-label-query": Key(
         bool, False, "FedGen: request all clients' label counts before round 1"
     ),
+    "fedgen-alpha": Key(
+        Weight, 1.0, "FedGen: weight of the cross-entropy on generated features; its code has 10"
+    ),
     "fedgen-diversity": Key(Weight, 0.0, "FedGen: weight of feature diversity; 0: off"),
 }
 
@@ -138,6 +141,12 @@ FEDKD = {
         Literal["weights", "updates"],
         "weights",
         "FedKD: compress the mentee's weights, or their changes in a round",
+    ),
+    "fedkd-truncation": Key(
+        Literal["if-smaller", "htfllib"],
+        "if-smaller",
+        "FedKD: matrices whose factors are not smaller are sent whole, or all are truncated, as in "
+        "HtFLlib's code",
     ),
 }
 

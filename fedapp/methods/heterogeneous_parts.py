@@ -120,7 +120,8 @@ def fedgen_client(setup: MethodSetup) -> dict[str, Any]:
 def fedkd_client(setup: MethodSetup) -> dict[str, Any]:
     """Return FedKD's compression, which depends on the number of rounds."""
     start, end = setup.values["fedkd-energy-start"], setup.values["fedkd-energy-end"]
-    low_rank = LowRank(start, end, setup.number("num-rounds"))
+    truncation = setup.values["fedkd-truncation"]
+    low_rank = LowRank(start, end, setup.number("num-rounds"), truncation)
     return {"compress": low_rank.compress, "decompress": low_rank.decompress}
 
 

@@ -36,6 +36,10 @@ RELEASED: dict[tuple[str, str], tuple[Keys, str]] = {
         "prototypes are means of the features during training, and all clients count equally, as "
         "in FedORGP's public code",
     ),
+    ("feddor", "fedkd"): (
+        {"fedkd-truncation": "htfllib"},
+        "all matrices are truncated, convolutions kernel by kernel, as in FedORGP's public code",
+    ),
     ("fedntd", "fednova"): (
         {"fednova-correction": "own"},
         "correction by the client's own last mean gradient, as in the authors' code; plain FedNova "

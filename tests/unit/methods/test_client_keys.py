@@ -264,3 +264,24 @@ def test_two_models_teach_each_other_as_the_keys_say(losses, keys, detach):
         assert (value.grad is None) == (slope is None), tensor
         if slope is not None:
             torch.testing.assert_close(value.grad, slope, rtol=1e-4, atol=1e-6, msg=tensor)
+
+
+def fedgens_slope(alpha):
+    """Return the gradient of the head's weight for fixed features, noise and drawn labels."""
+    client = client_of(method="fedgen", fedgen_alpha=alpha)
+    head = client.model.get_submodule("head")
+    client.generator, client.labels = client.build_generator().eval(), torch.full((C,), 1 / C)
+    features = torch.tensor(FEATURES, dtype=torch.float32)
+
+    def forward():
+        return Step(LABELS_TENSOR, features, head(features), head.weight)
+
+    torch.manual_seed(4)
+    client.gradients(forward, lambda step: F.cross_entropy(step.logits, step.labels))
+    return head.weight.grad.clone()
+
+
+def test_generated_features_have_fedgens_weight():
+    plain, whole, triple = (fedgens_slope(alpha) for alpha in (0.0, 1.0, 3.0))
+    assert (whole - plain).abs().max() > 1e-3
+    torch.testing.assert_close(triple - plain, 3 * (whole - plain), rtol=1e-3, atol=1e-6)

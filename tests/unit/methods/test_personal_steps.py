@@ -10,7 +10,7 @@ from test_personal_mixtures import LR, ce, process_of
 
 from clients.state.memory import Memory
 from clients.state.store import ClientState
-from clients.training.local_training import LossDiverged
+from clients.training.local_training import LossDiverged, step_of
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
@@ -114,14 +114,12 @@ def test_after_its_first_learning_fedala_takes_one_epoch_of_a_part_of_the_images
     state, taken = ClientState(tmp_path, "run", 0, {"v": "1"}), []
     for server_round in (1, 2, 3):
         client = process.client(0, Memory(state, server_round, server_round - 1))
-        some = client._some
 
-        def counted(batches, some=some, server_round=server_round):
-            for images, labels in some(batches):
-                taken.append((server_round, len(labels)))
-                yield images, labels
+        def counted(model, objective, images, labels, server_round=server_round):
+            taken.append((server_round, len(labels)))
+            return step_of(model, objective, images, labels)
 
-        monkeypatch.setattr(client, "_some", counted)
+        monkeypatch.setattr("clients.fedala.step_of", counted)
         client.save_state(work(client, server_round, LR))
     half, batch = client.data.num_examples / 2, 11
     third = sum(count for server_round, count in taken if server_round == 3)

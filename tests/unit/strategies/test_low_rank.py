@@ -50,3 +50,54 @@ def test_parts_that_do_not_fit_are_refused():
         codec.decompress({k: v for k, v in good.items() if k != "w.s"}, shapes)
     with pytest.raises(ValueError, match="factors of 'w'"):
         codec.decompress({**good, "w.v": good["w.v"][:, :5]}, shapes)
+
+
+def htfllib_rank(values, energy):
+    """Return k as HtFLlib's loop finds it, for singular values [..., r]."""
+    squares = np.square(values).reshape(-1, values.shape[-1]).sum(axis=0)
+    for k in range(len(squares)):
+        if squares[:k].sum() > energy * squares.sum():
+            return k
+    return 0
+
+
+@pytest.mark.parametrize("shape", [(12, 30), (30, 12), (8, 4, 5, 5), (6, 3, 3, 3)])
+@pytest.mark.parametrize("energy", [0.3, 0.6, 0.9])
+def test_htfllibs_truncation_takes_every_matrix_and_kernel_to_one_rank(shape, energy):
+    array = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    codec, shapes = LowRank(energy, energy, 1, "htfllib"), {"w": array}
+    sent = codec.compress(shapes, 1)
+    left, values, right = np.linalg.svd(array, full_matrices=False)
+    k = htfllib_rank(values, energy)
+    assert sent["w.s"].shape == (*values.shape[:-1], k)
+    expected = (left[..., :k] * values[..., None, :k]) @ right[..., :k, :]
+    np.testing.assert_allclose(codec.decompress(sent, shapes)["w"], expected, atol=1e-5)
+
+
+def test_htfllibs_truncation_zeroes_a_layer_that_needs_its_full_rank():
+    arrays = {
+        "head": np.eye(10, 40, dtype=np.float32),  # nine of ten equal values hold 90 %
+        "pointwise": np.ones((4, 4, 1, 1), np.float32),
+        "row": np.ones((1, 40), np.float32),
+        "bias": np.ones(10, np.float32),
+        "zero": np.zeros((9, 9), np.float32),
+    }
+    codec = LowRank(0.95, 0.95, 1, "htfllib")
+    back = codec.decompress(codec.compress(arrays, 1), arrays)
+    assert not back["head"].any()
+    assert not back["pointwise"].any()
+    for name in ("row", "bias", "zero"):
+        np.testing.assert_array_equal(back[name], arrays[name])
+    usual = LowRank(0.95, 0.95, 1)
+    kept = usual.decompress(usual.compress(arrays, 1), arrays)["head"]
+    assert np.square(kept).sum() >= 0.95 * 10
+
+
+def test_factors_by_kernel_that_do_not_fit_are_refused():
+    codec, shapes = LowRank(0.5, 0.5, 1, "htfllib"), {"w": np.ones((4, 3, 3, 3), np.float32)}
+    good = codec.compress(shapes, 1)
+    for part, bad in (("w.u", good["w.u"][:3]), ("w.s", np.float32(1.0)), ("w.v", good["w.u"])):
+        with pytest.raises(ValueError, match="factors of 'w'"):
+            codec.decompress({**good, part: np.asarray(bad)}, shapes)
+    with pytest.raises(ValueError, match="factors of 'w'"):
+        LowRank(0.5, 0.5, 1).decompress(good, shapes)
