@@ -43,7 +43,7 @@ def run(job: tuple[str, float], options: argparse.Namespace) -> None:
         name_of(job, options.central),
         f"{BASE} {CENTRAL if options.central else FEDERATED} method='{method}' lr={lr:g} "
         f"data-dir='{options.folder.absolute()}' num-rounds={options.rounds} "
-        f"seed={options.seed} precision='{options.precision}'",
+        f"seed={options.seed} precision='{options.precision}' {options.keys}",
     )
 
 
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--central", action="store_true")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(RATES))
+    parser.add_argument("--keys", default="", help="further keys of every run")
     parser.add_argument("--output", type=Path, default=Path("runs/cnn-rates"))
     options = parser.parse_args()
     jobs = [(method, lr) for method in options.only for lr in RATES[method]]

@@ -86,7 +86,7 @@ def run(job: Job, options: argparse.Namespace, data: str) -> None:
         f"{BASE} {data} {PARTITIONS[job.partition]} method='{job.method}' seed={job.seed} "
         f"lr={job.lr!r} model-group='{options.group}' {width}batch-size={options.batch_size} "
         f"num-rounds={options.rounds} eval-every={options.eval_every} "
-        f"precision='{options.precision}'",
+        f"precision='{options.precision}' {options.keys}",
         nodes=20,
     )
 
@@ -185,6 +185,7 @@ def parsed() -> argparse.Namespace:
         "--only", type=listed(str), default="", help="method names, separated by commas"
     )
     parser.add_argument("--partitions", type=listed(str), default=",".join(PARTITIONS))
+    parser.add_argument("--keys", default="", help="further keys of every run")
     parser.add_argument("--output", type=Path, default=Path("runs/heterogeneous"))
     options = parser.parse_args()
     for asked, known in ((options.partitions, list(PARTITIONS)), (options.only, OWN_MODELS)):

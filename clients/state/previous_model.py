@@ -37,7 +37,8 @@ def split(stored: Arrays) -> Stored:
 def load(slot: ModelSlot, stored: Arrays, client: int) -> nn.Module:
     """Return the previous model, frozen; before the client's first round, the initial one.
 
-    The paper leaves that case open. Its authors' code uses the model of the first round.
+    The paper leaves that case open. In its authors' code a first round has no previous model, which
+    is the same: with equal models the loss has no gradient. Later it is a random network there.
     """
     if not stored:
         return slot.initial(client)
