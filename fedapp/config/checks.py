@@ -178,6 +178,8 @@ def _check_feature_skew(config: RunConfig) -> None:
             f"{what} with partition '{config.partition}' every client has images of its own; set "
             "it to 'none', or choose another partition"
         )
+    if config.num_clients == 1:
+        raise UserError(f"{what} there is only one client (num-clients=1); set it to 'none'")
     if find_dataset(config.dataset).streams:
         raise UserError(
             f"{what} data set '{config.dataset}' is decoded during training; set it to 'none', or "

@@ -23,7 +23,7 @@ class FeatureSkew:
     Attributes:
         kind: key in `KINDS`.
         level: of the client with the largest change, in (0, 1]; rotations have none.
-        num_clients: number of clients N.
+        num_clients: number of clients N, 2 or more.
         seed: of the noise.
     """
 
@@ -34,7 +34,7 @@ class FeatureSkew:
 
     def position(self, client: int) -> float:
         """Return where a client stands between the first one (0) and the last (1)."""
-        return client / max(1, self.num_clients - 1)
+        return client / (self.num_clients - 1)
 
     def view(self, images: Images, client: int, split: Split) -> Images:
         """Return the images of a split as this client has them."""

@@ -116,6 +116,8 @@ def test_some_images_are_those_of_the_first_to_the_last_client():
         ({"partition": "own", "classes": "a b", "dataset": "images"}, "images of its own"),
         ({"partition": "folders", "dataset": "images"}, "images of its own"),
         ({"dataset": "imagenet100"}, "is decoded during training"),
+        ({"num_clients": 1, "shards": 10}, "there is only one client"),
+        ({"method": "centralised"}, "there is only one client"),
         ({"feature_skew_level": 0}, "feature-skew-level"),
         ({"feature_skew": "blur"}, "feature-skew"),
     ],
