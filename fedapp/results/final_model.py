@@ -82,6 +82,8 @@ def read_model(run: RunDirectory, which: str = FINAL) -> dict[str, np.ndarray]:
         raise UserError(f"{file} is missing; {maker} makes it")
     if which == CALIBRATED:
         check_made_from(file, run, f"repeat {remedy}")
+    if which == BEST:
+        _check_best(run, file)
     return read_arrays(file)
 
 
@@ -117,6 +119,17 @@ def _check(run: RunDirectory) -> None:
         raise UserError(
             f"{run.model_path} is of an earlier end of this run, which goes on or was killed; wait "
             "for its end, or resume it"
+        )
+
+
+def _check_best(run: RunDirectory, file: Path) -> None:
+    """Raise UserError if a best model is damaged, or of rounds that were trained again."""
+    read_metadata(file)
+    best, rows = kept_best(run), {row["round"]: row["accuracy"] for row in run.rounds()}
+    if best is None or rows.get(best.server_round) != best.accuracy:
+        raise UserError(
+            f"{file} is of rounds that this run has trained again without keep-best=true; train "
+            "with it, or take the final model"
         )
 
 

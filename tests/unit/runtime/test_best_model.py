@@ -1,5 +1,8 @@
 """keep-best: the model with the highest accuracy, also over a resume, and its use afterwards."""
 
+import json
+import shutil
+
 import pytest
 from in_process import settings, train_one
 from safetensors.numpy import load_file
@@ -10,6 +13,7 @@ from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
 from fedapp.interface import load_run
 from fedapp.results.final_model import kept_best, model_file, read_model
+from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callbacks.best_model import BestModel
 
 KEYS = {
@@ -71,6 +75,21 @@ def test_a_best_model_of_a_later_round_than_the_checkpoint_is_made_again(run, tm
     assert model_file(resumed, "best").stat().st_mtime_ns > before
     kept = load_file(model_file(run, "best"))
     assert all((kept[n] == a).all() for n, a in read_model(resumed, "best").items())
+
+
+def test_a_model_of_rounds_that_were_trained_again_and_a_damaged_one_are_refused(run, tmp_path):
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    rows = [{**row, "accuracy": row["accuracy"] / 2} for row in run.rounds()]
+    copy.metrics_path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(
+        UserError, match=r"best\.safetensors is of rounds that this run has trained"
+    ):
+        load_run(copy.path).test(which="best")
+    model_file(copy, "best").write_bytes(b"not a model")
+    with pytest.raises(
+        UserError, match=r"best\.safetensors does not contain the model of this run"
+    ):
+        load_run(copy.path).model(which="best")
 
 
 def test_a_lower_accuracy_or_a_round_without_test_changes_nothing(run):
