@@ -77,3 +77,19 @@ def test_clients_that_may_lose_their_state_always_get_the_whole_mentee(tmp_path)
     assert strategy.report.failures == []
     assert all(result.reinitialised for result in strategy.report.results)
     assert strategy.extras([0]).keys() == {EXTRA}
+
+
+def test_truncated_as_in_htfllib_a_layer_without_a_smaller_rank_arrives_as_zero(monkeypatch):
+    received = []
+    prepare = FedKDClient.prepare
+
+    def recorded(client, server_round):
+        prepare(client, server_round)
+        head = client.model.get_submodule("mentee").get_parameter("head.weight")
+        received.append((server_round, bool(head.detach().any())))
+
+    monkeypatch.setattr(FedKDClient, "prepare", recorded)
+    keys = {"fedkd_energy_start": 0.9999, "fedkd_energy_end": 0.9999, "num_rounds": 2}
+    strategy = federate(run(method="fedkd", fedkd_truncation="htfllib", **keys), nodes=4)[1]
+    assert strategy.report.failures == []
+    assert set(received) == {(1, True), (2, False)}
