@@ -106,7 +106,8 @@ class FedALAClient(KeepingClient):
         copy_weights(self.model, model)
         model.train()
         mixed = [model.get_parameter(name).requires_grad_() for name in self.top]
-        batches = list(self._some(epoch()))  # once: the losses of all epochs are of equal images
+        chosen = self._some(epoch())
+        batches = list(chosen) if first else chosen  # kept: the losses of all epochs are of these
         losses: list[float] = []
         loss = torch.zeros(())  # of a client without a full batch
         while not losses or (first and len(losses) < _MOST_EPOCHS and not _steady(losses)):

@@ -104,9 +104,9 @@ def callbacks_of(
         callbacks.ClientScores(),
         callbacks.Console(),
         Measures(config.analyses, tracker),
+        *([BestModel()] if config.keep_best else []),  # before: a checkpoint's round is done
         Checkpoints(),  # after the measures, before a slow tracker
         callbacks.Tracking(tracker),
-        *([BestModel()] if config.keep_best else []),
         callbacks.FinalModel(),
         *([Statistics(grid)] if config.class_statistics else []),
         callbacks.SummaryFile(),  # after the files whose presence it vouches for

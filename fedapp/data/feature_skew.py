@@ -65,7 +65,7 @@ class SkewedImages:
 def rotated(pixels: np.ndarray, rows: np.ndarray, view: SkewedImages) -> np.ndarray:
     """Turn images by client mod 4 quarter turns, counterclockwise.
 
-    These are the four clusters of Ghosh et al. 2020, NeurIPS (IFCA), rotated MNIST and CIFAR.
+    These are the four clusters of Ghosh et al. 2020, NeurIPS (IFCA), rotated MNIST.
     """
     return np.rot90(pixels, view.client % 4, axes=(1, 2))
 
@@ -74,7 +74,7 @@ def noisy(pixels: np.ndarray, rows: np.ndarray, view: SkewedImages) -> np.ndarra
     """Add Gaussian noise of standard deviation level * client / (N - 1), on the scale 0..1.
 
     This is noise-based feature skew as in the public code of NIID-Bench (Li et al. 2022, ICDE),
-    where the level is 0.1 by default. Here an image keeps its noise in all epochs and runs.
+    whose experiments have the level 0.1. Here an image keeps its noise in all epochs and runs.
     """
     deviation = 255 * view.skew.level * view.skew.position(view.client)
     seed = torch_seed(view.skew.seed, Stream.FEATURE_SKEW, int(view.split == "test"), view.client)
