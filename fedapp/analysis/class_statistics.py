@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from clients.class_statistics import COUNTS, LABELS, MEANS, SCATTERS
-from clients.training.arrays import load_arrays, to_arrays
+from clients.training.arrays import to_arrays
 from fedapp.analysis.formulas.gaussians import ClassGaussians
 from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError
@@ -74,7 +74,7 @@ def _gather(grid: Grid, run: ActiveRun) -> None:
     """
     started, config, process = time.monotonic(), run.config, run.process
     federation = run.strategy.federation
-    load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
+    run.load_evaluated()
     model = to_array_record(to_arrays(process.slot.shared))
     merged = ClassGaussians(*process.model.get_parameter("head.weight").shape)
     problems: dict[int, str] = {}

@@ -9,6 +9,7 @@ privacy budget, or a checkpoint that cannot be written. Their order is that of t
 from dataclasses import dataclass, field
 from typing import Any
 
+from clients.training.arrays import load_arrays
 from fedapp.config.run_config import RunConfig
 from fedapp.core.files import to_json_types
 from fedapp.results.run_directory import RunDirectory
@@ -36,6 +37,10 @@ class ActiveRun:
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all rounds as in metrics.jsonl, including those not yet written."""
         return [*self.directory.rounds(), *map(to_json_types, self.unwritten)]
+
+    def load_evaluated(self) -> None:
+        """Load the newest model that the method evaluates into the process's model."""
+        load_arrays(self.process.slot.shared, self.strategy.model_to_evaluate(self.arrays))
 
 
 class Callback:

@@ -6,7 +6,6 @@ Over heterogeneous clients the accuracy changes by several points from round to 
 from functools import partial
 from typing import Any
 
-from clients.training.arrays import load_arrays
 from fedapp.core.files import safetensors_bytes, try_write, write_atomically
 from fedapp.results.final_model import kept_best, model_file
 from fedapp.results.which_model import BEST
@@ -34,7 +33,7 @@ class BestModel(Callback):
         accuracy = row["accuracy"]
         if accuracy is None or accuracy <= self._accuracy:
             return
-        load_arrays(run.process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
+        run.load_evaluated()
         metadata = {**run.process.metadata(), "round": str(row["round"]), "accuracy": str(accuracy)}
         content = safetensors_bytes(run.process.model.state_dict(), metadata)
         save = partial(write_atomically, model_file(run.directory, BEST), content)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from clients.training.arrays import load_arrays
 from fedapp.core.errors import UserError
 from fedapp.core.files import try_write, write_atomically
 from fedapp.core.paths import state_folder
@@ -51,7 +50,7 @@ class Evaluate(Callback):
         process = run.process
         if not process.method.has_global_model:
             return None
-        load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
+        run.load_evaluated()
         return evaluate_classes(
             process.model, process.data.test_batches(), process.data.dataset.num_classes
         )
@@ -208,7 +207,7 @@ class FinalModel(Callback):
         may have run in an earlier process.
         """
         process = run.process
-        load_arrays(process.slot.shared, run.strategy.model_to_evaluate(run.arrays))
+        run.load_evaluated()
         tensors = (
             process.model.state_dict() if process.heterogeneous is None else _server_tensors(run)
         )
