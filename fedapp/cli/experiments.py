@@ -72,7 +72,7 @@ def _execute(
         print(json.dumps({"combinations": summary, "runs": rows}, indent=2))
     else:
         show(f"Sweep {name}: mean ± standard deviation", sweeps.readable(summary), False)
-        for sentence in best_values(runs, summary):
+        if sentence := best_values(runs, summary):
             say(sentence)
     raise SystemExit(0 if all(row["status"] == "completed" for row in rows) else 1)
 

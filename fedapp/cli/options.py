@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click import Context, Parameter
+from click import Context, NoSuchOption, Parameter, UsageError
 from typer.core import TyperCommand, TyperOption
 
 from fedapp.config.project import app_folder
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME, SHORT = 40, 12  # characters of a cell that is not wrapped: a name; other text
 LEAST_WIDTH, UNLIMITED = 8, 10_000  # characters of a column; of a line in a pipe
+CONFIG = "config"  # the parameter of `Overrides`
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Overrides = Annotated[
@@ -75,6 +76,17 @@ class Command(TyperCommand):
             _level_option("--quiet", "WARNING", "Log warnings and errors only."),
             _level_option("--verbose", "DEBUG", "Log details."),
         ]
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse arguments; where the command has run-config keys, say how they are given."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as mistake:
+            unknown = type(mistake) in (UsageError, NoSuchOption)  # an argument or an option
+            if not unknown or all(each.name != CONFIG for each in self.params):
+                raise
+            how = "Keys of a run are given as -c \"method='fedavg' lr=0.1\""
+            raise UsageError(f"{mistake.format_message()}\n{how}", ctx) from None
 
 
 def _level_option(name: str, level: str, meaning: str) -> TyperOption:

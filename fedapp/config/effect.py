@@ -77,7 +77,7 @@ def _chooses_images(config: RunConfig, row: Method) -> bool:
 
 def _simulates_features(config: RunConfig, row: Method) -> bool:
     streams = find_dataset(config.dataset).streams
-    return not streams and not gives_images(config.partition)
+    return config.num_clients > 1 and not streams and not gives_images(config.partition)
 
 
 def _analyses(config: RunConfig, row: Method) -> bool:

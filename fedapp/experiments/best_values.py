@@ -1,4 +1,4 @@
-"""The best values of a sweep for each method, as sentences: which learning rate, for example."""
+"""The best values of a sweep for each method, in a sentence: which learning rate, for example."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +10,11 @@ from fedapp.results.formatting import percent
 _CAUTION = "these are test accuracies: choose with validation-share=0.1, and report without it"
 
 
-def best_values(runs: Sequence[SweepRun], summary: Sequence[Mapping[str, Any]]) -> list[str]:
+def best_values(runs: Sequence[SweepRun], summary: Sequence[Mapping[str, Any]]) -> str:
     """Name each method's values with the highest mean accuracy, if others were tried too.
 
     It is the mean of the last ten rounds if all runs have one, which varies less than the last.
+    The sentence is empty if no method has values to choose from.
 
     Args:
         runs: of the sweep.
@@ -34,4 +35,4 @@ def best_values(runs: Sequence[SweepRun], summary: Sequence[Mapping[str, Any]]) 
             found.append(f"{f'{method}: ' if method else ''}{words} ({percent(best[key])})")
     tested = any(not each.config.get("validation-share") for each in runs)
     caution = f"; {_CAUTION}" if tested else ", on validation images"
-    return [f"best {ACCURACIES[key]}: {', '.join(found)}{caution}"] if found else []
+    return f"best {ACCURACIES[key]}: {', '.join(found)}{caution}" if found else ""

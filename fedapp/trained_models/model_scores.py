@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from clients.training.local_training import Batches
 from fedapp.analysis.formulas.confusion import confusion_matrix, largest_confusions, rates
 from fedapp.config.resolve import parse_config
 from fedapp.core.errors import UserError
-from fedapp.core.files import json_text, write_atomically
+from fedapp.core.files import json_text, parse_object, write_atomically
 from fedapp.core.progress import tracked
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.formatting import percent
@@ -154,6 +155,8 @@ def score_model(
     with threads(trained.config.threads):
         score, matrix = _tested(trained, images.batches)
     ending = "".join(f"-{part}" for part in (name, images.ending) if part)
+    if images.ending:
+        ending = _free_ending(run, ending, images.words)
     scores = _scores(run, trained, (words, images.words, ending), score, matrix)
     title = f"{trained.config.method} on {dataset or trained.config.dataset}"
     _write(run, scores, trained.images.classes, title)
@@ -185,8 +188,19 @@ def _other(trained: TrainedModel, dataset: str, changes: Mapping[str, Any]) -> _
     """Return batches of other images, with a bar of progress."""
     folder = str(changes.get("data-dir", ""))
     found = other_images(trained, dataset, folder, bool(changes.get("download")))
-    place = f" in {folder}" if folder else ""
+    place = f" in {found.folder}" if found.folder else ""
     return _Images(_batches(trained, found), f"images of {dataset}{place}", found.name)
+
+
+def _free_ending(run: RunDirectory, ending: str, tested_on: str) -> str:
+    """Return the ending, with a number if another folder of the same last name has its files."""
+
+    def is_free(file: Path) -> bool:
+        earlier = parse_object(file.read_bytes()) or {} if file.exists() else None
+        return earlier is None or earlier.get("tested_on") == tested_on
+
+    endings = chain([ending], (f"{ending}-{number}" for number in count(2)))
+    return next(each for each in endings if is_free(run.path / f"test{each}.json"))
 
 
 def _batches(trained: TrainedModel, found: LabelledImages) -> Batches:

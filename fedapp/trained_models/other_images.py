@@ -25,11 +25,15 @@ LAYOUT = "test/CLASS/*.jpg or CLASS/*.jpg (or .png, .webp, .bmp, .tif)"
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """Images, or the paths of files, with labels [n] of the model, and a name for files."""
+    """Images, or the paths of files, with labels [n] of the model, and a name for files.
+
+    `folder` is where they were read; empty for a public data set.
+    """
 
     images: Images | list[Path]
     labels: np.ndarray
     name: str
+    folder: str = ""
 
 
 def other_images(
@@ -70,7 +74,8 @@ def _in_folders(data_dir: str, classes: Sequence[str]) -> LabelledImages:
     if not files.names:
         raise UserError(f"no images in data-dir {root}; it must be laid out as {LAYOUT}")
     paths = [folder.parent / name for name in files.names]
-    return LabelledImages(paths, files.labels, folder_name(f"{FOLDERS}-{root.name}"))
+    name = folder_name(f"{FOLDERS}-{root.name}")
+    return LabelledImages(paths, files.labels, name, str(root))
 
 
 def _check_form(data: Dataset, form: ImageFormat) -> None:

@@ -52,6 +52,7 @@ def has_effect(key: str, keys: dict[str, Any]) -> bool:
         ("proto-batch-size", {"method": "fedgen"}),
         ("feddor-scale-init", {"method": "feddor-no-dor"}),
         ("feddor-generator", {"method": "feddor"}),
+        ("feature-skew", {"method": "fedavg"}),
     ],
 )
 def test_a_key_that_a_run_reads_has_an_effect(key, keys):
@@ -95,6 +96,7 @@ def test_a_key_that_a_run_reads_has_an_effect(key, keys):
         ("feddor-generator", {"method": "feddor-no-dor"}),
         ("feddor-generator", {"method": "feddor-no-oi"}),
         ("feddor-generator", {"method": "fedtgp"}),
+        ("feature-skew", {"method": "centralised"}),
     ],
 )
 def test_a_key_that_a_run_does_not_read_has_no_effect(key, keys):

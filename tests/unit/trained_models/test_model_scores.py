@@ -121,14 +121,22 @@ def test_the_command_prints_and_writes_the_same_numbers(run):
 
 @pytest.mark.parametrize("inside", ["test", "."])
 def test_class_folders_are_tested_as_the_same_images(run, tmp_path, inside):
-    folder = tmp_path / "photos"
+    folder = tmp_path / f"photos-{len(inside)}"
     write(folder / inside)
     own, other = run.test(), run.test("images", data_dir=folder)
     assert other.confusion.tolist() == own.confusion.tolist()
     assert other.loss == pytest.approx(own.loss)
-    assert other.file == run.path / "test-images-photos.json"
+    assert other.file == run.path / f"test-images-photos-{len(inside)}.json"
     assert other.figure.is_file()
     assert own.file.is_file()
+
+
+def test_folders_of_the_same_last_name_have_files_of_their_own(run, tmp_path):
+    first, second = (write(tmp_path / name / "scans", "92") for name in ("a", "b"))
+    files = [run.test("images", data_dir=each).file.name for each in (first, second, first)]
+    numbers = "test-images-scans.json", "test-images-scans-2.json", "test-images-scans.json"
+    assert tuple(files) == numbers
+    assert json.loads((run.path / numbers[1]).read_text())["tested_on"].endswith(str(second))
 
 
 def test_some_classes_are_enough_and_matched_by_name(run, tmp_path):
