@@ -23,7 +23,18 @@ PUBLISHED, TUNED, GUESS = "published", "tuned here", "not published"
 
 # Methods that the papers of these settings do not compare with: their rates are FedAvg's.
 NOT_COMPARED = frozenset(
-    ("fedadagrad", "fedyogi", "fedadam", "fedsam", "feddecorr", "fedbn", "apfl", "pfedme", "fedala")
+    (
+        "fedadagrad",
+        "fedyogi",
+        "fedadam",
+        "fedsam",
+        "feddecorr",
+        "fedbn",
+        "apfl",
+        "pfedme",
+        "fedala",
+        "ifca",
+    )
 )
 
 

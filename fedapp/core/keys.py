@@ -10,6 +10,7 @@ Auto = Literal["auto"]
 MOST = 1e30  # of any factor; float32 ends at 3.4e38, and an Adam step can be ten times the rate
 Positive = Annotated[float, Field(gt=0, le=MOST)]
 Count = Annotated[int, Field(ge=1)]
+Clusters = Annotated[int, Field(ge=2, le=1000)]
 MOST_FEATURES = 65_536  # of a layer; more fill the memory
 Features = Annotated[int, Field(ge=1, le=MOST_FEATURES)]
 FeaturesOrNone = Annotated[int, Field(ge=0, le=MOST_FEATURES)]  # 0: none

@@ -8,10 +8,12 @@ from clients.ditto import DittoClient
 from clients.fedala import FedALAClient
 from clients.fedrep import FedRepClient
 from clients.fedrod import FedRoDClient
+from clients.ifca import IFCAClient
 from clients.per_fedavg import PerFedAvgClient
 from clients.personal_part import PersonalPartClient
 from clients.pfedme import PFedMeClient
-from fedapp.core.keys import Count, Key, Positive, Share, Unsigned, Weight
+from fedapp.core.keys import Clusters, Count, Key, Positive, Share, Unsigned, Weight
+from fedapp.methods import personal_parts as parts
 from fedapp.methods.row import (
     CLIENT_MEAN,
     ClientSpec,
@@ -22,6 +24,7 @@ from fedapp.methods.row import (
     ServerSpec,
 )
 from fedapp.models.model import ALL_BUT_NORMS
+from strategies.ifca import IFCA
 from strategies.pfedme import PFedMe
 
 PERSONAL: dict[str, Method] = {
@@ -175,5 +178,15 @@ PERSONAL: dict[str, Method] = {
             "fedala-data": Key(Share, 0.8, "FedALA: part of the images that shares are learned on"),
             "fedala-layers": Key(Count, 1, "FedALA: number of top layers with shares"),
         },
+    ),
+    "ifca": Method(
+        "A model for each cluster of clients; a client trains the one that fits it best",
+        "Ghosh et al. 2020, NeurIPS, algorithm 1, model averaging",
+        client=ClientSpec(IFCAClient),
+        server=ServerSpec(IFCA, parts=parts.ifca),
+        exchange=Exchange(sends="nothing", also_sends="model of a cluster"),
+        accuracy=CLIENT_MEAN,
+        fixed={"weights": "uniform"},
+        keys={"ifca-clusters": Key(Clusters, 4, "IFCA: number of clusters, each with a model")},
     ),
 }

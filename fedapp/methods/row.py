@@ -180,6 +180,11 @@ class Method:
         return self.accuracy == GLOBAL or self.fine_tuned
 
     @property
+    def saves_server_state(self) -> bool:
+        """Whether clients' tests need the server's state, which a run saves for later ones."""
+        return self.heterogeneous is not None or self.server.kind.keeps_models
+
+    @property
     def fine_tuned(self) -> bool:
         """Whether every client fine-tunes the final model and the run reports their accuracy."""
         return self.fine_tuning.evaluated

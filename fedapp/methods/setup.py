@@ -1,6 +1,6 @@
 """What a row uses, in addition to configuration keys, to build its strategy and clients."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ class MethodSetup:
     values: Mapping[str, Any]  # the configuration by key
     num_classes: int
     model: nn.Module  # of the first client, with initial weights
+    new_model: Callable[[int], nn.Module]  # builds the global model with the weights of a draw
     own_models: OwnModels | None = None  # set where clients have architectures of their own
 
     def number(self, key: str) -> int:

@@ -130,7 +130,7 @@ def _for_kept_models(run: RunDirectory, process: ProcessContext) -> _Sent:
     if not rounds:
         raise UserError(f"run '{run.name}' has no round, so its clients have no models")
     last, extras = rounds[-1], {}
-    if process.heterogeneous is None:
+    if not process.method.saves_server_state:
         _check_nothing_else_is_sent(process)
         load_weights(process.model, run)
         arrays = to_arrays(process.slot.shared)

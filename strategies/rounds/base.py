@@ -46,6 +46,7 @@ class ClientStrategy(RoundLoop):
     continues_without_results = False  # whether the run continues after a round without results
     newest: NewestModel | None = None  # of this process; None before the end of its first round
     trains = False  # whether the server itself trains a module after each round
+    keeps_models = False  # whether `state` has the clients' models, not the shared arrays
 
     def __init__(
         self,
@@ -80,8 +81,7 @@ class ClientStrategy(RoundLoop):
         self.min_replies, self.tolerate_failures = max(1, min_replies), tolerate_failures
         self.client_evaluation_every = client_evaluation_every
         self.state_key, self.files = state_key, files
-        self.server_round, self.last_round = 0, 0
-        self.report = RoundReport(0)
+        self.server_round, self.last_round, self.report = 0, 0, RoundReport(0)
         self._tasks_sent: dict[int, Task] = {}
         self._evaluating: dict[int, Task] = {}
         self._global: Arrays = {}

@@ -18,6 +18,7 @@ Scores = dict[str, float]
 
 _CLIENT, _EXAMPLES, _ACCURACY, _LOSS = "client", "examples", "accuracy", "loss"
 REINITIALISED = "reinitialised"  # 1: the client's state was lost; its initial model was evaluated
+CLUSTER = "cluster"  # the number of a model, which has no mean
 _OF_NEW = ("count", "accuracy_mean", "accuracy_std")  # figures of clients that never train
 _ALWAYS = {_EXAMPLES, _ACCURACY, _LOSS}
 
@@ -46,9 +47,9 @@ def summarise_clients(rows: Mapping[int, Scores], training: int | None = None) -
     """Return mean, population std, worst and quartiles of the clients' accuracies, as fractions.
 
     "client_accuracy_total" weights clients by their test examples. Every further score that all
-    clients report also has a mean over clients and a total, over its finite values. A client
-    without test examples has no accuracy and is left out; "client_count" is the number of the
-    others. The result is empty if there are none.
+    clients report, but "cluster", also has a mean over clients and a total, over its finite values.
+    A client without test examples has no accuracy and is left out; "client_count" is the number of
+    the others. The result is empty if there are none.
 
     Clients whose number is not below `training` never train. They count in "client_new_count",
     "client_new_accuracy_mean" and "client_new_accuracy_std" only.
@@ -65,6 +66,7 @@ def _summary(rows: Mapping[int, Scores]) -> dict[str, Any]:
         return {}
     columns = {name: np.array([rows[c][name] for c in clients]) for name in _scores(rows)}
     examples, reinitialised = columns.pop(_EXAMPLES), columns.pop(REINITIALISED, np.zeros(1))
+    columns.pop(CLUSTER, None)
     summary: dict[str, Any] = (
         {"client_reinitialised": int(reinitialised.sum())} if reinitialised.any() else {}
     )

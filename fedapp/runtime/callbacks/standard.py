@@ -208,9 +208,8 @@ class FinalModel(Callback):
         """
         process = run.process
         run.load_evaluated()
-        tensors = (
-            process.model.state_dict() if process.heterogeneous is None else _server_tensors(run)
-        )
+        more = process.method.saves_server_state
+        tensors = _server_tensors(run) if more else process.model.state_dict()
         run.directory.save_model(tensors, process.metadata())
 
 

@@ -123,10 +123,11 @@ class ProcessContext:
             **self.data.dataset.image_format.as_metadata(),
         }
 
-    def new_model(self) -> Model:
-        """Build the method's model with its initial weights."""
+    def new_model(self, draw: int = 0) -> Model:
+        """Build the method's model with the initial weights of a draw; clients share draw 0."""
         images = self.data.dataset.image_format
-        return load_initial(build_global_model(self.config, images, self.device), self.initial)
+        model = build_global_model(self.config, images, self.device, draw)
+        return load_initial(model, self.initial)
 
     @cached_property
     def slot(self) -> ModelSlot:
@@ -161,7 +162,8 @@ class ProcessContext:
     def setup(self) -> MethodSetup:
         """What the method's row uses to build strategy and clients."""
         classes = self.data.dataset.num_classes
-        return MethodSetup(self._values, classes, self.model, self.heterogeneous)
+        values, own = self._values, self.heterogeneous
+        return MethodSetup(values, classes, self.model, self.new_model, own)
 
     def client(
         self,

@@ -9,6 +9,7 @@ from torch import nn
 from fedapp.config.run_config import RunConfig
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
+from fedapp.core.rng import Stream, torch_seed
 from fedapp.data.image_format import ImageFormat
 from fedapp.methods.table import find_method
 from fedapp.models.model import Model, build_model
@@ -17,12 +18,18 @@ from fedapp.results.run_directory import RunDirectory
 from fedapp.results.which_model import FINAL
 
 
-def build_global_model(config: RunConfig, images: ImageFormat, device: torch.device) -> Model:
-    """Build the network of a resolved configuration for images of this form."""
+def build_global_model(
+    config: RunConfig, images: ImageFormat, device: torch.device, draw: int = 0
+) -> Model:
+    """Build the network of a resolved configuration for images of this form.
+
+    Its weights depend on the run's seed and the draw. Draw 0 is that of the global model.
+    """
     head, values = find_method(config.method).head, config.flat()
+    seed = torch_seed(config.seed, Stream.MODEL, draw) if draw else config.seed
     return build_model(
         config.model, head.kind(values), images.channels, images.side, len(images.classes),
-        config.seed, config.bn, device, head.logit_scale(values), config.bottleneck,
+        seed, config.bn, device, head.logit_scale(values), config.bottleneck,
         config.bottleneck_layers,
     )  # fmt: skip
 

@@ -44,7 +44,7 @@ def of_client(run, client, file):
     return np.mean([guess.label == name for guess, name in zip(guesses, names, strict=True)])
 
 
-@pytest.mark.parametrize("method", [*KEPT, *HETEROGENEOUS, "per-fedavg"])
+@pytest.mark.parametrize("method", [*KEPT, *HETEROGENEOUS, "per-fedavg", "ifca"])
 def test_kept_models_are_tested_as_in_the_run_and_classify_alike(method, tmp_path):
     run = run_of(tmp_path, method)
     found, last = personalise(run.path, {}, tmp_path / "models"), run.rounds()[-1]
