@@ -109,7 +109,8 @@ def _facts(resolved: "RunConfig", cost: "Forecast", workers: int) -> dict[str, s
         "time": f"about {clock(cost.seconds)} on {workers} processes, "
         f"{cost.seconds_per_round:.3g} s per round",
         "memory": f"about {megabytes(cost.memory)}",
-        "traffic": f"models of {megabytes(cost.bytes_per_round)} per round",
+        "traffic": f"models of {megabytes(cost.bytes_per_round)} per round"
+        + (f"; not counted: {cost.besides}" if cost.besides else ""),
         "client states": "none" if cost.state is None else stored_size(cost.state),
     }
 

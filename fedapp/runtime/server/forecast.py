@@ -30,7 +30,8 @@ class Forecast:
     seconds_per_round: float
     seconds: float
     memory: int  # bytes of all processes together
-    bytes_per_round: int  # that clients send and receive
+    bytes_per_round: int  # of models that clients send and receive
+    besides: str  # what else they send, which is not counted; empty: nothing
     parameters: int
     own_steps: bool  # whether the clients' steps are others than those that are measured
     state: int | None  # bytes that all clients keep on disk, at most; 0: unknown; None: none
@@ -69,6 +70,7 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
         seconds=per_round * config.num_rounds,
         memory=imported + own * (workers + 1),
         bytes_per_round=(shared + sent) * cohort,
+        besides=process.method.exchange.also_sends,
         parameters=sum(p.numel() for p in process.model.parameters()),
         own_steps=_has_own_steps(process.method.client.kind),
         state=process.state_bytes() if process.keeps else None,

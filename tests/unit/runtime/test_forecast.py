@@ -55,7 +55,14 @@ def test_check_prints_the_run_and_starts_nothing(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     for words in ("fedprox", "7 rounds", "188,810 parameters", "per second", "about"):
         assert words in done.stdout
+    assert "not counted" not in done.stdout
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_what_clients_send_besides_models_is_named_where_it_is_not_counted():
+    args = ["run", "--app", str(ROOT), "--check", "-c", "method='ifca' num-clients=10"]
+    done = CliRunner().invoke(cli.app, args)
+    assert "models of 0.0 MB per round; not counted: model of a cluster" in done.stdout
 
 
 def test_check_says_where_a_method_has_other_steps_than_it_measures():
