@@ -22,20 +22,10 @@ FEDNTD_TEST_BATCH, FEDBABU_TEST_BATCH = 50, 128
 PUBLISHED, TUNED, GUESS = "published", "tuned here", "not published"
 
 # Methods that the papers of these settings do not compare with: their rates are FedAvg's.
-NOT_COMPARED = frozenset(
-    (
-        "fedadagrad",
-        "fedyogi",
-        "fedadam",
-        "fedsam",
-        "feddecorr",
-        "fedbn",
-        "apfl",
-        "pfedme",
-        "fedala",
-        "ifca",
-    )
-)
+NOT_COMPARED = frozenset((
+    "fedadagrad", "fedyogi", "fedadam", "fedsam", "feddecorr", "fedbn", "apfl", "pfedme",
+    "fedala", "ifca",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
