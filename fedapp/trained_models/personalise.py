@@ -151,7 +151,7 @@ def _check_nothing_else_is_sent(process: ProcessContext) -> None:
         raise UserError(
             f"the server of method '{process.config.method}' ({kind.__name__}) sends clients more "
             "than the model for their tests (evaluation_extras), which a run does not save; have "
-            "the clients keep it in their states, or the strategy in its state, with keeps_models"
+            "the clients keep it in their states"
         )
 
 
