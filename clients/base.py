@@ -48,7 +48,7 @@ class LocalClient(NumPyClient):
     """
 
     takes_regulariser: ClassVar[bool] = True  # False: its loss ignores the objective
-    unfit_regularisers: ClassVar[tuple[str, ...]] = ()  # that its update would be wrong with
+    unfit_regularisers: ClassVar[Mapping[str, str]] = {}  # name -> why its update would be wrong
     unread_settings: ClassVar[tuple[str, ...]] = ()  # run-config keys that it sets itself
     kept_copies: int = 0  # arrays in its state for each trained parameter, of the same shape
     recordable: bool = False  # whether `graphs` may record its own `gradients`

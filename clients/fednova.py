@@ -1,6 +1,7 @@
 """FedNova's clients: they divide their update by their number of effective steps."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +25,9 @@ class FedNovaClient(LocalClient):
     """
 
     recordable = True
-    unfit_regularisers = ("prox",)  # a_i does not count its pull
+    unfit_regularisers: ClassVar[Mapping[str, str]] = {
+        "prox": "the number of steps that normalises its updates does not count the pull of 'prox'"
+    }
 
     def __init__(self, *args: Any, correction: str, **kwargs: Any) -> None:
         """Prepare a client; `correction` is "none" or "own", other arguments as `LocalClient`."""

@@ -1,7 +1,8 @@
 """IFCA's clients: of several received models they train the one that fits their images best."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +24,10 @@ class IFCAClient(LocalClient):
     the model that it chooses after the round.
     Source: IFCA (Ghosh et al. 2020, NeurIPS), algorithm 1.
     """
+
+    unfit_regularisers: ClassVar[Mapping[str, str]] = {
+        "moon": "a client's previous model may be that of another cluster"
+    }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -56,7 +61,7 @@ class IFCAClient(LocalClient):
     def _loss(self, number: int, server_round: int) -> float:
         self._load(number)
         score = Score()
-        for _, logits, labels in predict(self.model, self.data.examples(server_round)):
+        for _, logits, labels in predict(self.model, self.data.mixed(server_round)):
             score.add(logits, labels)
         return score.loss if math.isfinite(score.loss) else math.inf
 

@@ -27,7 +27,7 @@ SENT = {  # (what a method sends, what it also sends) -> a row of docs/security.
     ("nothing", "prototypes"): "class prototypes, no model",
     ("nothing", "prototypes, header"): "class prototypes, no model",
     ("nothing", "prototypes, counts"): "prototypes with counts",
-    ("nothing", "model of a cluster"): "one of the clusters' models",
+    ("nothing", "one of the clusters' models"): "one of the clusters' models",
     ("nothing", "mean logits"): "mean logits of each class, no model",
     ("nothing", "compressed mentee"): "a second, small model",
     ("mentee", ""): "a second, small model",

@@ -7,7 +7,6 @@ import numpy as np
 from flwr.app import RecordDict
 
 from strategies.aggregate import Arrays, Checked, ExactSum, UpdateRefused
-from strategies.rounds.named_arrays import strip_prefix
 from strategies.rounds.records import ClientResult, Task
 from strategies.rounds.uploads import UploadRounds
 
@@ -23,6 +22,7 @@ class IFCA(UploadRounds[tuple[int, Checked]]):
     """
 
     keeps_models = True
+    continues_without_results = False  # the next round would start from the same models
 
     def __init__(self, *args: Any, models: Sequence[Arrays], **kwargs: Any) -> None:
         """Prepare; `models` are the initial ones, which differ. Others as `ClientStrategy`."""
@@ -79,6 +79,8 @@ class IFCA(UploadRounds[tuple[int, Checked]]):
         }
 
     def load_state(self, state: Arrays) -> None:
-        """Restore all models."""
-        numbers = range(len(self.models))
-        self.models = [strip_prefix(state, f"{CLUSTER}{number}.") for number in numbers]
+        """Restore all models; KeyError if one is missing."""
+        self.models = [
+            {name: state[f"{CLUSTER}{number}.{name}"] for name in model}
+            for number, model in enumerate(self.models)
+        ]

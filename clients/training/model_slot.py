@@ -94,6 +94,7 @@ class ClientData:
     training: Callable[[int], Callable[[], Batches]]  # round -> the batches of its next epoch
     tuning: Callable[[int], Callable[[], Batches]]  # the same examples for personalisation
     examples: Callable[[int], Batches]  # round -> its training examples, without augmentation
+    mixed: Callable[[int], Batches]  # the same in the tests' batches, with their mix of classes
     test: Callable[[], Batches]  # the client's own test split
     num_examples: int
     class_counts: Tensor  # [C], training examples of each class in this round

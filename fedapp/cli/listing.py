@@ -28,11 +28,17 @@ def method_row(name: str, row: Method) -> dict[str, str]:
         "combined": _combination(row),
         "strategy": row.server.kind.__name__,
         "client": row.client.kind.__name__,
-        "sends": ", ".join(filter(None, (row.exchange.sends, row.exchange.also_sends))),
+        "sends": _sent(row),
         "keeps": _kept(row),
         "defaults": " ".join(f"{kebab(key)}={_text(v)}" for key, v in row.defaults.items()) or "-",
         "source": row.source,
     }
+
+
+def _sent(row: Method) -> str:
+    """Return what clients send: the shared tensors, if any, and what else."""
+    shared, also = row.exchange.sends, row.exchange.also_sends
+    return also if also and shared == "nothing" else ", ".join(filter(None, (shared, also)))
 
 
 def markdown_table() -> str:

@@ -52,7 +52,7 @@ def personalise(
     """Test the clients' personal models, and export them; writes RUN/personal.json.
 
     Every client fine-tunes the run's final model; where the method has models of the clients' own,
-    these are taken as the clients have kept them (keep-state=true).
+    these are taken as the clients have kept them (keep-state=true), if they keep any.
 
     Example: fedapp personalise runs/NAME -c "finetune-epochs=5 finetune-lr=0.001" --export models
     """

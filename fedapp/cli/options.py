@@ -85,7 +85,7 @@ class Command(TyperCommand):
             unknown = type(mistake) in (UsageError, NoSuchOption)  # an argument or an option
             if not unknown or all(each.name != CONFIG for each in self.params):
                 raise
-            how = "Keys of a run are given as -c \"method='fedavg' lr=0.1\""
+            how = "Keys of a run are given as -c \"KEY=VALUE KEY2='TEXT'\""
             raise UsageError(f"{mistake.format_message()}\n{how}", ctx) from None
 
 

@@ -109,10 +109,17 @@ def _facts(resolved: "RunConfig", cost: "Forecast", workers: int) -> dict[str, s
         "time": f"about {clock(cost.seconds)} on {workers} processes, "
         f"{cost.seconds_per_round:.3g} s per round",
         "memory": f"about {megabytes(cost.memory)}",
-        "traffic": f"models of {megabytes(cost.bytes_per_round)} per round"
-        + (f"; not counted: {cost.besides}" if cost.besides else ""),
+        "traffic": _traffic(cost),
         "client states": "none" if cost.state is None else stored_size(cost.state),
     }
+
+
+def _traffic(cost: "Forecast") -> str:
+    """Return what clients and server send in a round, and what of it is not counted."""
+    size = megabytes(cost.bytes_per_round)
+    models = f"models of {size} per round" if cost.bytes_per_round else ""
+    besides = f"not counted: {cost.besides}" if cost.besides else ""
+    return "; ".join(filter(None, (models, besides))) or "none"
 
 
 def _workers(engine: Engine | None, resources: Resources, values: Mapping[str, Any]) -> int:

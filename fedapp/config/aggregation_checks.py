@@ -94,8 +94,8 @@ def check_attack(config: RunConfig, row: Method) -> None:
         return
     if row.exchange.sends == "nothing" or issubclass(row.server.kind, FedNova):
         raise UserError(
-            f"run-config key 'attack' is '{config.attack}', which changes the model that a client "
-            f"sends, and clients of method '{config.method}' send none: set it to '{LABELS}'"
+            f"run-config key 'attack' is '{config.attack}', which changes models that a server "
+            f"averages, and that of method '{config.method}' averages none: set it to '{LABELS}'"
         )
     if config.secure_aggregation != "off":
         raise UserError(

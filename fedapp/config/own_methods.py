@@ -184,10 +184,11 @@ def _check_read(row: Method) -> None:
 
 def _check_fitting(row: Method) -> None:
     """Raise UserError if a row has a regulariser with which its client's update is wrong."""
-    if row.loss.regulariser in row.client.kind.unfit_regularisers:
+    kind, name = row.client.kind, row.loss.regulariser
+    if name is not None and (why := kind.unfit_regularisers.get(name)):
         raise UserError(
-            f"the regulariser '{row.loss.regulariser}' does not fit the client "
-            f"{row.client.kind.__name__}, whose update does not count its pull; choose another"
+            f"the regulariser '{name}' does not fit the client {kind.__name__}: {why}; choose "
+            "another"
         )
 
 

@@ -184,9 +184,9 @@ PERSONAL: dict[str, Method] = {
         "Ghosh et al. 2020, NeurIPS, algorithm 1, model averaging",
         client=ClientSpec(IFCAClient),
         server=ServerSpec(IFCA, parts=parts.ifca),
-        exchange=Exchange(sends="nothing", also_sends="model of a cluster"),
+        exchange=Exchange(sends="nothing", also_sends="one of the clusters' models"),
         accuracy=CLIENT_MEAN,
-        fixed={"weights": "uniform"},
+        fixed={"weights": "uniform", "initial_model": ""},  # all models would start from one
         keys={"ifca-clusters": Key(Clusters, 4, "IFCA: number of clusters, each with a model")},
     ),
 }

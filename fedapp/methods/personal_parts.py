@@ -3,16 +3,10 @@
 from typing import Any
 
 from clients.training.arrays import floating, to_arrays
-from fedapp.core.errors import UserError
 from fedapp.methods.setup import MethodSetup
 
 
 def ifca(setup: MethodSetup) -> dict[str, Any]:
     """Return the initial models of IFCA's clusters, the first of them the run's own."""
-    if file := setup.values["initial-model"]:
-        raise UserError(
-            f"run-config key 'initial-model' is '{file}', but the clusters' models must start from "
-            "different weights; set it to ''"
-        )
     draws = range(setup.number("ifca-clusters"))
     return {"models": [to_arrays(floating(setup.new_model(draw))) for draw in draws]}

@@ -281,8 +281,7 @@ def check_regulariser(name: str, regulariser: str) -> None:
 
 def check_fitting(name: str, regulariser: str) -> None:
     """Raise UserError if a method's updates would be wrong with a regulariser."""
-    if regulariser in find_method(name).client.kind.unfit_regularisers:
+    if why := find_method(name).client.kind.unfit_regularisers.get(regulariser):
         raise UserError(
-            f"method '{name}' normalises updates by a number of steps that does not count the pull "
-            f"of '{regulariser}', so they would be wrong together; choose another regulariser"
+            f"method '{name}' does not fit the regulariser '{regulariser}': {why}; choose another"
         )

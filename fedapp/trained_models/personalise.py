@@ -28,7 +28,7 @@ from fedapp.core.files import json_text, safetensors_bytes, write_atomically
 from fedapp.core.progress import tracked
 from fedapp.methods.fine_tuned import PROTOCOLS
 from fedapp.methods.table import find_method
-from fedapp.results.final_model import read_model
+from fedapp.results.final_model import not_its_model, read_model
 from fedapp.results.folders import check_writable, writing
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
@@ -135,11 +135,14 @@ def _for_kept_models(run: RunDirectory, process: ProcessContext) -> _Sent:
         load_weights(process.model, run)
         arrays = to_arrays(process.slot.shared)
     else:
-        tensors = read_model(run)
-        arrays = {name: tensors[name] for name in process.slot.shared}
+        tensors, shared = read_model(run), process.slot.shared
         strategy = build_strategy(process.config, process, Federation({}, {}), run.state_key())
-        if state := {name: a for name, a in tensors.items() if name not in arrays}:
-            strategy.load_state(state)
+        try:
+            arrays = {name: tensors[name] for name in shared}
+            if state := {name: array for name, array in tensors.items() if name not in shared}:
+                strategy.load_state(state)
+        except KeyError as missing:
+            raise not_its_model(run.model_path, f"it lacks {missing}") from None
         extras = strategy.evaluation_extras(range(process.config.num_clients))
     return _Sent(arrays, last["round"], last.get("lr", 0.0), extras, run.state_key())
 

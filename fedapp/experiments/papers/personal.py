@@ -21,7 +21,8 @@ def personal_keys(published: Published) -> Keys:
     A run's last round is always evaluated.
     """
     row = METHODS[method_of(published)[0]]
-    if row.exchange.sends == "nothing" and row.heterogeneous is None:
+    trains_alone = row.exchange.sends == "nothing" and not row.exchange.also_sends
+    if trains_alone and row.heterogeneous is None:
         published.notes.append(
             "clients that train alone: 160 epochs, x0.1 at 80 and 120, not stated"
         )

@@ -78,6 +78,7 @@ class FederatedData:
             training=lambda server_round: self._epochs(client, server_round, Stream.BATCHES),
             tuning=lambda server_round: self._epochs(client, server_round, Stream.TUNING),
             examples=lambda server_round: self.examples(client, server_round),
+            mixed=lambda server_round: self.own_images(client, server_round),
             test=lambda: self._as_tested("test", self._test_members(client), client),
             num_examples=len(self.partition.train[client]),
             class_counts=counts,
@@ -88,20 +89,20 @@ class FederatedData:
 
     def examples(self, client: int, server_round: int) -> Batches:
         """Return a client's training examples of a round in order, without augmentation."""
-        members, present = self.partition.train[client], self._present(client, server_round)
-        members = members if present is None else members[present.numpy()]
         return plain_batches(
-            self._seen_by(client), "train", members, EVALUATION_BATCH, self.device,
-            threads=self.settings.decode_threads,
+            self._seen_by(client), "train", self._members(client, server_round), EVALUATION_BATCH,
+            self.device, threads=self.settings.decode_threads,
         )  # fmt: skip
 
-    def own_images(self, client: int) -> Batches:
-        """Return all of a client's training images, without augmentation, batched as tests are.
+    def own_images(self, client: int, server_round: int = 0) -> Batches:
+        """Return a client's training images of a round (0: all of them), batched as tests are.
 
-        Where BatchNorm normalises by the batch, its classes are thus mixed in every batch.
+        Where BatchNorm normalises by the batch, its classes are thus mixed in every batch. They are
+        not augmented, and have wrong labels if the client trains on such.
         """
-        self._check_pair(client, len(self.partition.train[client]))
-        batches = self._as_tested("train", self.partition.train[client], client)
+        members = self._members(client, server_round)
+        self._check_pair(client, len(members))
+        batches = self._as_tested("train", members, client)
         wrong = client in self.settings.mislabelled
         return flipped(batches, self.dataset.num_classes) if wrong else batches
 
@@ -176,6 +177,11 @@ class FederatedData:
             self._seen_by(client), split, members, size or EVALUATION_BATCH, self.device,
             torch_seed(0, Stream.EVALUATION) if size else None, self.settings.decode_threads,
         )  # fmt: skip
+
+    def _members(self, client: int, server_round: int) -> np.ndarray:
+        """Return a client's training images of a round, as positions in the data set."""
+        members, present = self.partition.train[client], self._present(client, server_round)
+        return members if present is None else members[present.numpy()]
 
     def _present(self, client: int, server_round: int) -> torch.Tensor | None:
         """Return the positions of the samples that the client has in this round; None: all."""

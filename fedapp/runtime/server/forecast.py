@@ -31,7 +31,7 @@ class Forecast:
     seconds: float
     memory: int  # bytes of all processes together
     bytes_per_round: int  # of models that clients send and receive
-    besides: str  # what else they send, which is not counted; empty: nothing
+    besides: str  # what else they send, which is not counted; empty: nothing else
     parameters: int
     own_steps: bool  # whether the clients' steps are others than those that are measured
     state: int | None  # bytes that all clients keep on disk, at most; 0: unknown; None: none
@@ -70,11 +70,17 @@ def forecast(config: RunConfig, workers: int) -> Forecast:
         seconds=per_round * config.num_rounds,
         memory=imported + own * (workers + 1),
         bytes_per_round=(shared + sent) * cohort,
-        besides=process.method.exchange.also_sends,
+        besides=_besides(process),
         parameters=sum(p.numel() for p in process.model.parameters()),
         own_steps=_has_own_steps(process.method.client.kind),
         state=process.state_bytes() if process.keeps else None,
     )
+
+
+def _besides(process: ProcessContext) -> str:
+    """Return what clients send besides shared tensors, which have the scale of a head."""
+    parts = process.method.exchange.also_sends.split(", ")
+    return ", ".join(part for part in parts if part != "scale")
 
 
 def own_steps_note(cost: Forecast, config: RunConfig) -> str:

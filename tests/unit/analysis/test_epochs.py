@@ -103,7 +103,7 @@ def test_data_are_seen_between_the_epochs_of_the_first_training_only():
     log = []
     data = ClientData(
         training=lambda r: lambda: log.append(f"epoch of {r}") or [],
-        tuning=None, examples=None, test=None, num_examples=1, class_counts=None,
+        tuning=None, examples=None, mixed=None, test=None, num_examples=1, class_counts=None,
         all_counts=None,
     )  # fmt: skip
     training = watched(data, 2, lambda: log.append("seen")).training

@@ -157,6 +157,7 @@ def test_images_of_each_host_are_never_normalised_by_all_clients_images(partitio
             "mean and deviation of all clients' .* dp-noise does not hide; set it to 'symmetric'",
         ),
         ({"method": "fednova", "regulariser": "prox"}, "does not count the pull of 'prox'"),
+        ({"method": "ifca", "regulariser": "moon"}, "'moon': a client's previous model may be"),
     ],
 )
 def test_what_a_finished_run_of_an_earlier_version_did_is_refused_for_new_ones_only(keys, sentence):

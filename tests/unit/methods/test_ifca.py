@@ -12,11 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from clients.training.arrays import to_arrays
 from fedapp import server_app
+from fedapp.config.effect import without_effect
 from fedapp.config.resolve import parse_config
-from fedapp.core.errors import UserError
 from fedapp.engines.in_process import InProcessGrid
 from fedapp.interface.runs import load_run
-from fedapp.methods.personal_parts import ifca
 from fedapp.results import checkpoint
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
@@ -25,6 +24,7 @@ from fedapp.trained_models.personalise import personalise
 from strategies.ifca import CHOICE, IFCA
 from strategies.rounds.federation import Federation
 from strategies.rounds.records import REFUSED, UPLOADS, ClientResult, Task, pack_uploads
+from strategies.rounds.report import RoundDiverged
 
 SKEWED = {"method": "ifca", "partition": "iid", "feature_skew": "rotation", "lr": 0.1}
 
@@ -73,10 +73,9 @@ def test_the_models_start_from_different_weights_and_the_first_from_fedavgs(few_
     assert_same(models["cluster-0"], to_arrays(process_of(method="fedavg").slot.shared))
     weights = [model["head.weight"] for model in models.values()]
     assert len({each.tobytes() for each in weights}) == 3
-    setup = process_of(method="ifca").setup
-    given = replace(setup, values={**setup.values, "initial-model": "model.safetensors"})
-    with pytest.raises(UserError, match="the clusters' models must start from different weights"):
-        ifca(given)
+    given = parse_config(settings(method="ifca", initial_model="model.safetensors"))
+    assert given.initial_model == ""
+    assert "initial-model has no effect" in without_effect(["initial-model"], given)
 
 
 def replies(uploads: dict) -> tuple[RecordDict, list[ClientResult]]:
@@ -122,7 +121,7 @@ def test_each_model_becomes_the_plain_mean_of_those_trained_from_it():
         (choosing(1, 0, 0, 0), "'w' has shape"),
         (choosing(1, np.inf, 0), "'w' has non-finite values"),
         (choosing(1, 1e9, 0), "more than the limit"),
-        ({**choosing(1, 0, 0), "v": np.zeros(1, np.float32)}, "v"),
+        ({**choosing(1, 0, 0), "v": np.zeros(1, np.float32)}, "'v'"),
     ],
 )
 def test_an_upload_that_does_not_fit_is_refused_alone(bad, reason):
@@ -134,6 +133,35 @@ def test_an_upload_that_does_not_fit_is_refused_alone(bad, reason):
     assert reason in failure.reason
     server.end_round({})
     assert [model["w"].tolist() for model in server.models] == [[0, 0], [7, 7], [2, 0]]
+
+
+def test_a_state_without_one_of_the_models_is_not_loaded():
+    state = strategy().state()
+    del state["cluster-1.w"]
+    with pytest.raises(KeyError, match=r"cluster-1\.w"):
+        strategy().load_state(state)
+
+
+def test_a_round_in_which_all_clients_diverge_ends_the_run(few_images):
+    with pytest.raises(RoundDiverged):
+        federate(settings(**{**SKEWED, "lr": 1e9}))
+
+
+def test_images_of_all_classes_share_the_batches_by_which_batchnorm_normalises(few_images):
+    keys = {**SKEWED, "model": "mobilenet", "bn": "batch", "partition": "stratified"}
+    process = process_of(**keys, test_batch_size=6, ifca_clusters=2)
+    client = process.client(0)
+    by_test, by_class = (
+        [y for _, y in source(1)] for source in (client.data.mixed, client.data.examples)
+    )
+    assert max(map(len, by_test)) == 6 < len(by_class[0])
+    assert sorted(torch.cat(by_test)) == sorted(torch.cat(by_class))
+    assert min(len(set(labels.tolist())) for labels in by_test) > 2
+    seen = []
+    client.data = replace(client.data, mixed=lambda r: seen.append(r) or iter(()))
+    client.extras = sent_by(process)
+    client.personalise(7, 0.0)
+    assert seen == [7, 7]
 
 
 def test_the_number_of_nodes_changes_nothing(few_images):

@@ -44,6 +44,12 @@ def of_client(run, client, file):
     return np.mean([guess.label == name for guess, name in zip(guesses, names, strict=True)])
 
 
+def test_a_regulariser_that_keeps_models_needs_no_model_of_a_client(tmp_path):
+    run = train_one(tmp_path, method="per-fedavg", regulariser="moon", beta=0.9, lr=0.05)
+    found = personalise(run.path, {})
+    assert found["client_accuracy_mean"] == run.rounds()[-1]["client_accuracy_mean"]
+
+
 @pytest.mark.parametrize("method", [*KEPT, *HETEROGENEOUS, "per-fedavg", "ifca"])
 def test_kept_models_are_tested_as_in_the_run_and_classify_alike(method, tmp_path):
     run = run_of(tmp_path, method)
