@@ -2,8 +2,8 @@
 
 Evaluation, metrics.jsonl, checkpoints, trackers, measures and the report are callbacks
 (`fedapp.runtime.callbacks.standard`). A user's callback is a class with the hooks that it needs;
-the run-config key `callbacks` names it. fedapp's own may also end a run by a UserError: a spent
-privacy budget, or a checkpoint that cannot be written. Their order is that of the ServerApp.
+the run-config key `callbacks` names it. fedapp's own may also end a run by a UserError: a count
+of its noise, or a checkpoint, that cannot be written. Their order is that of the ServerApp.
 """
 
 from dataclasses import dataclass, field
