@@ -60,10 +60,10 @@ def hits(
     )
 
 
-def accuracy(model: nn.Module, data: Dataset, size: int, augmentation: str, seed: int) -> float:
+def accuracy(process: ProcessContext, size: int, augmentation: str, seed: int) -> float:
     """Return the accuracy in percent on one augmented pass over batches of `size` test images."""
-    rows = np.arange(len(data.test_labels))
-    return 100 * hits(model, data, rows, size, augmentation, seed) / len(rows)
+    rows, data = process.data.test_members(), process.data.dataset
+    return 100 * hits(process.slot.model, data, rows, size, augmentation, seed) / len(rows)
 
 
 def row(folder: Path) -> list[str]:
@@ -74,10 +74,7 @@ def row(folder: Path) -> list[str]:
     cells = [folder.name, load(process, folder)]
     for augmentation in ("none", "crop flip", str(config.augmentation)):
         passes = range(1 if augmentation == "none" else PASSES)
-        found = [
-            accuracy(process.slot.model, process.data.dataset, size, augmentation, i)
-            for i in passes
-        ]
+        found = [accuracy(process, size, augmentation, i) for i in passes]
         spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
         cells.append(f"{statistics.mean(found):.2f}{spread}")
     return cells

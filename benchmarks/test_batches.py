@@ -5,7 +5,7 @@
 RUN is a run directory; a run that is not complete is tested at its newest checkpoint. Prints a
 Markdown table with the accuracy in percent: on batches of 50, 128 and 500 images in the order of
 the test set; on batches of 50 of each client's own test images, class by class; and on one batch
-of all of them. Without BatchNorm these are equal, if all clients have as many test images. It was
+of all of them. Without BatchNorm these are equal, if every test image is one client's. It was
 written to find out what published accuracies were measured on.
 """
 
@@ -41,7 +41,7 @@ def row(folder: Path) -> list[str]:
     """Return the line of one run."""
     process = ProcessContext(parse_config(RunDirectory.load(folder).config()))
     weights, model, data = load(process, folder), process.slot.model, process.data
-    everything = [np.arange(len(data.dataset.test_labels))]
+    everything = [data.test_members()]
     own = [np.asarray(part) for part in data.partition.test]
     mixed = [accuracy(model, data.dataset, everything, size) for size in MIXED]
     by_client = [accuracy(model, data.dataset, own, size) for size in (OWN, None)]

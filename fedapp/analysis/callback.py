@@ -39,10 +39,11 @@ class Measures(Callback):
         start, number = self.start, row["round"]
         self._keep_start(run)
         every = run.config.analysis_every
-        if start is None or not (number == run.last_round or (every and number % every == 0)):
+        due = number == run.last_round or (every and number % every == 0)
+        if start is None or self.start is None or not due:
             return
         models = RoundModels(
-            number, start, run.arrays,
+            number, start, self.start.tested,
             cohort_of(run.config, number, run.config.analysis_clients), run.config.lr_at(number),
         )  # fmt: skip
         try:

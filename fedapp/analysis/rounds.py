@@ -24,7 +24,7 @@ from fedapp.analysis.measures.views import Local, Stop, View, borrowed, load, vi
 from fedapp.config.run_config import RunConfig
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.core.rng import sample_clients
+from fedapp.core.rng import Stream, numpy_rng, sample_clients
 from fedapp.runtime.process.client_roles import attack, slow_down
 from fedapp.runtime.process.context import ProcessContext
 from strategies.rounds.base import ClientStrategy
@@ -39,11 +39,19 @@ class Start:
     accepted: Mapping[int, int] = field(default_factory=dict)  # by client: its last round before
     state_key: str = ""  # the name of the clients' stored states; empty: they keep none
     missing: str = ""  # a description of lost data; empty: none is lost
+    evaluated: Arrays | None = None  # the model that is tested; None: `arrays`
 
     @classmethod
     def of(cls, strategy: ClientStrategy, arrays: Arrays) -> "Start":
         """Return the start of a strategy's next round."""
-        return cls(arrays, strategy.extras(()), dict(strategy.accepted), strategy.state_key)
+        accepted, evaluated = dict(strategy.accepted), strategy.model_to_evaluate(arrays)
+        key = strategy.state_key
+        return cls(arrays, strategy.extras(()), accepted, key, evaluated=evaluated)
+
+    @property
+    def tested(self) -> Arrays:
+        """The model that the method evaluates."""
+        return self.arrays if self.evaluated is None else self.evaluated
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class RoundModels:
 
     server_round: int
     start: Start
-    result: Arrays | None  # None: unknown
+    result: Arrays | None  # as it is tested; None: unknown
     clients: Sequence[int]
     lr: float
 
@@ -74,7 +82,8 @@ def measure_round(
     Returns:
         "round", "clients" (ids trained again), "diverged" (ids whose training failed), "seconds"
         and "training_seconds", and "measures": for each of `words` its "clients" (one row each),
-        their "mean" and "std" (population, without NaN), and "model" (of the global model).
+        their "mean" and "std" (population, without NaN), "diverged", and "model" (of the global
+        model after the round, or with "before" of the one before it, as the new one is unknown).
 
     Raises:
         UserError: local models are needed, and the data for their training are lost.
@@ -93,7 +102,9 @@ def measure_round(
                 for word, measure in measures.items():
                     rows[word].append({"client": local.client, **measure.of_client(local)})
         load(process, models.start.arrays if models.result is None else models.result)
-        summaries = {word: _summary(rows[word], measure) for word, measure in measures.items()}
+        summaries = {
+            word: _summary(rows[word], measure, costs) for word, measure in measures.items()
+        }
     return {
         "round": models.server_round,
         "clients": costs.trained,
@@ -191,7 +202,7 @@ def _view(process: ProcessContext, arrays: Arrays) -> View:
     return view_of(process)
 
 
-def _summary(rows: list[Figures], measure: Measure) -> dict[str, Any]:
+def _summary(rows: list[Figures], measure: Measure, costs: Costs) -> dict[str, Any]:
     """Collect a measure's results; without results per client "clients" is empty."""
     names = [name for name in dict.fromkeys(key for row in rows for key in row) if name != "client"]
     missing = float("nan")
@@ -201,6 +212,8 @@ def _summary(rows: list[Figures], measure: Measure) -> dict[str, Any]:
         "mean": {name: mean(values) for name, values in columns.items()},
         "std": {name: _deviation(values) for name, values in columns.items()},
         "model": measure.of_model(),
+        **({"diverged": costs.diverged} if measure.local and costs.diverged else {}),
+        **({"before": True} if measure.result is None else {}),
     }
 
 
@@ -210,7 +223,13 @@ def _deviation(values: np.ndarray) -> float:
 
 
 def cohort_of(config: RunConfig, server_round: int, limit: int) -> list[int]:
-    """Return the first `limit` clients of a round's cohort; 0: all of them."""
+    """Return at most `limit` clients of a round's cohort, drawn at random; 0: all of them.
+
+    The first ones would not stand for all where clients are in an order, as with feature skew.
+    """
     clients, share = config.training_clients, config.participation
     cohort = sample_clients(config.seed, server_round, clients, share)
-    return cohort[: limit or None]
+    if not 0 < limit < len(cohort):
+        return cohort
+    rng = numpy_rng(config.seed, Stream.ANALYSIS, server_round)
+    return sorted(rng.choice(cohort, limit, replace=False).tolist())

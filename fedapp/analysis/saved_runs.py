@@ -100,7 +100,7 @@ class SavedRun:
         models = RoundModels(
             server_round,
             self.starts[server_round - 1](),
-            result and result().arrays,
+            result and result().tested,
             cohort,
             lr,
         )

@@ -53,10 +53,17 @@ def add(run: RunDirectory, entry: Mapping[str, Any]) -> list[Entry]:
         new = to_json_types(entry)  # as `read` will return it
         before = earlier.get(new["round"], {"measures": {}})
         measures = {**before["measures"], **new["measures"]}
-        earlier[new["round"]] = {**before, **new, "measures": measures}
+        trained = new if new.get("clients") or new.get("diverged") else {**new, **_training(before)}
+        earlier[new["round"]] = {**before, **trained, "measures": measures}
         rounds = [earlier[number] for number in sorted(earlier)]
         _write(run, rounds)
     return rounds
+
+
+def _training(entry: Entry) -> Entry:
+    """Return what a round's entry says about the clients that were trained again."""
+    words = ("clients", "diverged", "training_seconds")
+    return {word: entry[word] for word in words if word in entry}
 
 
 def truncate(run: RunDirectory, after: int) -> None:

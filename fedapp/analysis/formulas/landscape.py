@@ -13,6 +13,7 @@ from torch import Tensor, nn
 RADII = (0.0, 0.1, 0.25, 0.5, 1.0)
 DRAWS = 5  # random directions
 SPAN, STEPS = 0.1, 11  # of the two-dimensional slice
+MOST_ITERATIONS, TOLERANCE = 100, 1e-3  # of the power iteration; the tolerance is relative
 
 Direction = list[Tensor]
 Loss = Callable[[], Tensor]
@@ -42,10 +43,11 @@ def gaussian_losses(
 
 
 def hessian_directions(
-    model: nn.Module, loss: Loss, generator: torch.Generator, iterations: int = 12
+    model: nn.Module, loss: Loss, generator: torch.Generator, iterations: int = MOST_ITERATIONS
 ) -> tuple[list[Direction], list[float]]:
-    """Return the two directions of largest curvature and their eigenvalues, by power iteration.
+    """Return the two directions of largest absolute curvature and their eigenvalues.
 
+    They come of a power iteration, which ends when an eigenvalue changes by less than `TOLERANCE`.
     Each product with the Hessian is a second backward pass through `loss`; the second direction is
     kept orthogonal to the first. Directions are scaled to the norm of the weights.
     """
@@ -53,10 +55,13 @@ def hessian_directions(
     values: list[float] = []
     for _ in range(2):
         vector = _orthogonal(_gaussian(model, generator), directions)
+        value = 0.0
         for _ in range(iterations):
-            product = _hessian_times(model, loss, vector)
+            product, before = _hessian_times(model, loss, vector), value
             value = _dot(product, vector) / max(_dot(vector, vector), 1e-30)
-            vector = _orthogonal(_rescaled(product, model), directions)
+            vector = _rescaled(_orthogonal(product, directions), model)
+            if abs(value - before) <= TOLERANCE * abs(value):
+                break
         directions.append(vector)
         values.append(value)
     return directions, values

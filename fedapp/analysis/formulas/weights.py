@@ -69,7 +69,11 @@ def pearson(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 class GradientDiversity:
-    """Mean ||g_k||^2 over ||mean g||^2 (Yin et al. 2018), from updates added one by one."""
+    """Mean ||g_k||^2 over ||mean g||^2, from updates added one by one.
+
+    That is K times the gradient diversity of Yin et al. 2018 (their bound of the batch size), for K
+    updates: values of different K cannot be compared.
+    """
 
     def __init__(self) -> None:
         """Start without updates."""

@@ -153,9 +153,7 @@ class Divergence(Measure):
     """
 
     title = "Weight divergence and distribution distance"
-    source = (
-        "FedNTD (Lee et al. 2022), section 5 and figure 8; Yin et al. 2018 (gradient diversity)"
-    )
+    source = "FedNTD (Lee et al. 2022), section 5, figure 8; Yin et al. 2018 (diversity, times K)"
 
     def begin(self) -> None:
         """Keep nothing yet of any client."""

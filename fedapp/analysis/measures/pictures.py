@@ -31,10 +31,15 @@ class Landscape(Measure):
     def of_model(self) -> dict[str, Any]:
         """Return losses under random perturbations, and on a slice along the largest curvature."""
         model = self.process.model.eval()
-        inputs, labels = self._sample()
+        batches = self._sample()
+        count = sum(len(labels) for _, labels in batches)
 
         def loss() -> torch.Tensor:
-            return nn.functional.cross_entropy(model(inputs)[1], labels)
+            sums = [
+                nn.functional.cross_entropy(model(inputs)[1], labels, reduction="sum")
+                for inputs, labels in batches
+            ]
+            return torch.stack(sums).sum() / count
 
         generator = torch_rng(self.process.config.seed, Stream.ANALYSIS)
         rows = landscape.gaussian_losses(model, loss, generator)
@@ -47,13 +52,12 @@ class Landscape(Measure):
             "span": landscape.SPAN,
         }
 
-    def _sample(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images and labels drawn from the whole test set, on the device."""
+    def _sample(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the tests' batches of images drawn from the whole test set, on the device."""
         data = self.process.data
         members = data.test_members()
         chosen = members[_sample_of(len(members), LANDSCAPE_IMAGES, self.process.config.seed)]
-        images, labels = zip(*data.test_batches(chosen), strict=True)
-        return torch.cat(images), torch.cat(labels)
+        return list(data.test_batches(chosen))
 
 
 class FeatureMap(Measure):

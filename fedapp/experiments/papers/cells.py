@@ -102,6 +102,8 @@ def _cell(published: Published, name: str) -> Cell:
         keys = configuration(published)
     except CannotRunError as error:
         return Cell(*identity, None, error.reason, error.detail, seeds=seeds)
+    if published.row.mean is None and not published.row.failed:
+        return Cell(*identity, None, Reason.NO_NUMBER, "the paper leaves it out", seeds=seeds)
     of_clients = "clients" in published.table.std_is
     spread = "±: over the clients of a run" if of_clients else _spread_note(published)
     tested = published_test_note(published.paper, published.table)

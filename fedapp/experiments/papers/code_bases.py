@@ -22,8 +22,12 @@ from fedapp.methods.table import METHODS
 FEDDR_BY_FEDNTD = {"table3-sharding", "table3-lda", "table4-elapsed", "arxiv-table9-elapsed"}
 FEDNTD_BY_FEDALIGN = {"table13-fedalign"}
 FEDNTD_SPREAD = (
-    "over initial weights and batches alone, as the authors' code has one partition for all seeds "
-    "and draws cohorts by the round only; here the seed decides both"
+    "over initial weights and batches alone, as the FedNTD authors' code has one partition for all "
+    "seeds and draws cohorts by the round only; here the seed decides both"
+)
+FEDORGP_SPREAD = (
+    "over little more than rounding, if as in FedORGP's public code all trials have the same "
+    "initial weights and batches; here the seed decides the weights"
 )
 
 AUGMENTED_TEST = (
@@ -85,13 +89,12 @@ def batch_order_keys(published: Published) -> Keys:
 
 def spread_over_seeds(paper: Paper, table: Table) -> str:
     """Return what a table's spreads over seeds cover, if it is less than a seed determines here."""
-    return FEDNTD_SPREAD if _measured_by_fedntd(paper, table) else ""
+    if paper.name == "feddor":
+        return FEDORGP_SPREAD
+    return FEDNTD_SPREAD if code_base(paper, table) is CodeBase.FEDNTD else ""
 
 
 def published_test_note(paper: Paper, table: Table) -> str:
     """Return what is known of the test images of a table's accuracies, if they differ from ours."""
-    return AUGMENTED_TEST if _measured_by_fedntd(paper, table) else ""
-
-
-def _measured_by_fedntd(paper: Paper, table: Table) -> bool:
-    return paper.name == "fedntd" and code_base(paper, table) is CodeBase.FEDNTD
+    by_fedntd = paper.name == "fedntd" and code_base(paper, table) is CodeBase.FEDNTD
+    return AUGMENTED_TEST if by_fedntd else ""

@@ -24,7 +24,8 @@ def personal_keys(published: Published) -> Keys:
     trains_alone = row.exchange.sends == "nothing" and not row.exchange.also_sends
     if trains_alone and row.heterogeneous is None:
         published.notes.append(
-            "clients that train alone: 160 epochs, x0.1 at 80 and 120, not stated"
+            "clients that train alone: 160 epochs, x0.1 at 80 and 120, batch 50, momentum 0.9 are "
+            "not stated"
         )
         return ALONE
     if row.accuracy == CLIENT_MEAN and not row.fine_tuned:

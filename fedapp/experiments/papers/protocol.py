@@ -35,6 +35,7 @@ class Reason(StrEnum):
     """Why no run can reproduce a published number."""
 
     SETTING_ROW = "a setting, not a result"
+    NO_NUMBER = "no number published"
     METHOD = "method not in fedapp"
     DATASET = "data set not in fedapp"
     MODEL = "model not in fedapp"

@@ -141,6 +141,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     values = [value for _, value in read if value is not None]
     mean = statistics.mean(values) if values else None
     published = cell.row.mean
+    compared = mean is not None and published is not None and not cell.row.failed
     return {
         "paper": cell.paper,
         "table": cell.table,
@@ -152,7 +153,7 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "published failed": cell.row.failed,
         "mean": mean,
         "std": _over_clients(done) if cell.spread_of_clients else _over_seeds(measure, values),
-        "difference": None if mean is None or published is None else mean - published,
+        "difference": mean - published if compared else None,
         "seeds": _seeds(run for run, value in read if value is not None),
         "unmeasured seeds": _seeds(run for run, value in read if value is None),
         "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),

@@ -12,7 +12,7 @@ class PairedDifference:
 
     difference: float
     standard_error: float
-    p_value: float | None  # two-sided paired t-test; None if all differences are equal
+    p_value: float | None  # two-sided paired t-test; None if all differences are equal, but not 0
     seeds: tuple[int, ...]
 
 
@@ -26,8 +26,8 @@ def paired_difference(
     differences = [one[seed] - other[seed] for seed in seeds]
     error = statistics.stdev(differences) / math.sqrt(len(seeds))
     mean = statistics.fmean(differences)
-    if error < 1e-12:  # only rounding error: the test would divide 0 by 0
-        return PairedDifference(mean, 0.0, None, seeds)
+    if error < 1e-12:  # only rounding error: the test would divide by 0
+        return PairedDifference(mean, 0.0, 1.0 if abs(mean) < 1e-12 else None, seeds)
     from scipy.stats import ttest_rel
 
     test = ttest_rel([one[seed] for seed in seeds], [other[seed] for seed in seeds])
@@ -35,7 +35,11 @@ def paired_difference(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p values for their number (Holm 1979); None stays None and is not counted."""
+    """Adjust p values for their number (Holm 1979).
+
+    None, of a constant difference, stays None: it counts as the smallest p, so that the others are
+    adjusted for the number of the others.
+    """
     known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     highest = 0.0

@@ -240,7 +240,8 @@ def describe_choice(word: str, entries: Sequence[Row]) -> str:
     last = measured[-1]
     numbers = store.figures({"measures": {word: last["measures"][word]}})
     values = ", ".join(f"{key.split('/')[1]} {value:.3g}" for key, value in numbers.items())
-    return f"{word} after round {last['round']}: {values or 'see the plot'}."
+    when = f"{'in' if last['measures'][word].get('before') else 'after'} round {last['round']}"
+    return f"{word} {when}: {values or 'see the plot'}."
 
 
 def write_plots(run: RunDirectory) -> list[Path]:

@@ -40,8 +40,9 @@ class Evaluate(Callback):
         method = run.process.method
         row["accuracy"], row["loss"] = self._headline(run, evaluation)
         row["class_accuracy"] = evaluation and evaluation.class_accuracy
-        if method.accuracy != GLOBAL and run.strategy.report.unevaluated:
-            row["unevaluated"] = run.strategy.report.unevaluated
+        lacking = [c for c in run.strategy.report.unevaluated if c < run.config.training_clients]
+        if method.accuracy != GLOBAL and lacking:  # those of `accuracy`: no new clients
+            row["unevaluated"] = lacking
         if evaluation is not None and method.accuracy != GLOBAL:
             row |= {"global_accuracy": evaluation.accuracy, "global_loss": evaluation.loss}
 

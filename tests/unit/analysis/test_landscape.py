@@ -27,16 +27,18 @@ def generator() -> torch.Generator:
 
 def test_power_iteration_finds_the_two_steepest_directions():
     bowl = Bowl()
-    directions, values = landscape.hessian_directions(bowl, bowl.loss, generator(), iterations=60)
-    assert values == pytest.approx([10.0, 4.0], rel=1e-4)
+    directions, values = landscape.hessian_directions(bowl, bowl.loss, generator())
+    assert values == pytest.approx([10.0, 4.0], rel=1e-3)
     (first,), (second,) = directions
-    assert abs(first[0]) == pytest.approx(2, rel=1e-3)  # the norm of the weights
-    assert abs(second[1]) == pytest.approx(2, rel=1e-3)
+    assert abs(first[0]) == pytest.approx(2, rel=1e-2)
+    assert abs(second[1]) == pytest.approx(2, rel=1e-2)
+    assert first.norm() == pytest.approx(2)  # the norm of the weights
+    assert second.norm() == pytest.approx(2)
 
 
 def test_slice_is_lowest_at_the_model_and_steeper_along_the_first_direction():
     bowl = Bowl()
-    directions, _ = landscape.hessian_directions(bowl, bowl.loss, generator(), iterations=60)
+    directions, _ = landscape.hessian_directions(bowl, bowl.loss, generator())
     grid = landscape.slice_losses(bowl, bowl.loss, directions)
     middle = landscape.STEPS // 2
     assert grid.argmin() == middle * landscape.STEPS + middle

@@ -111,6 +111,13 @@ def test_holm_against_a_worked_example():
     assert adjusted == [pytest.approx(0.03), pytest.approx(0.06), None, pytest.approx(0.06), 0.02]
 
 
+def test_equal_results_have_p_1_and_count_among_the_comparisons():
+    same = paired_difference({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6})
+    assert (same.difference, same.p_value) == (0, 1)
+    assert paired_difference({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5}).p_value is None
+    assert holm([0.02, 0.03, 1.0]) == [pytest.approx(0.06), pytest.approx(0.06), 1]
+
+
 @given(st.lists(st.floats(0, 1)))
 def test_holm_never_lowers_a_p_value_and_keeps_their_order(p_values):
     adjusted = holm(p_values)
@@ -250,7 +257,9 @@ def test_differences_are_sentences_with_the_larger_group_first(make_run):
     (sentence,) = sentences(compare(runs))
     assert sentence.startswith("feddr+ is 11.00 points above fedavg (2 seeds, p = ")
     equal = [make_run(0.5, method="fedavg", seed=s, lr=lr) for lr in (0.1, 0.2) for s in (0, 1)]
-    assert sentences(compare(equal)) == ["fedavg lr=0.1 and fedavg lr=0.2 end equal (2 seeds)."]
+    assert sentences(compare(equal)) == [
+        "fedavg lr=0.1 and fedavg lr=0.2 end equal (2 seeds, p = 1 after Holm's correction)."
+    ]
     assert sentences(compare([*runs, *equal]))[3:] == ["The table has 3 more."]
 
 
