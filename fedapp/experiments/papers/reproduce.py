@@ -26,6 +26,7 @@ from fedapp.experiments.jobs import (
 from fedapp.experiments.papers.cells import Cell
 from fedapp.experiments.papers.metrics import PAPER_METRICS, PaperMetric, Summary
 from fedapp.experiments.papers.plan import PlannedRun, Request, resolved, runs_of
+from fedapp.experiments.papers.tables import Row
 from fedapp.results.outcome import outcome
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.earlier_run import changed_file
@@ -140,20 +141,18 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     read = [(run, measure.read(summary)) for run, summary in done]
     values = [value for _, value in read if value is not None]
     mean = statistics.mean(values) if values else None
-    published = cell.row.mean
-    compared = mean is not None and published is not None and not cell.row.failed
     return {
         "paper": cell.paper,
         "table": cell.table,
         "cell": cell.name,
         "changes": runs[0].request.label(),
         "metric": cell.row.metric,
-        "published mean": published,
+        "published mean": cell.row.mean,
         "published std": cell.row.std,
         "published failed": cell.row.failed,
         "mean": mean,
         "std": _over_clients(done) if cell.spread_of_clients else _over_seeds(measure, values),
-        "difference": mean - published if compared else None,
+        "difference": _difference(mean, cell.row),
         "seeds": _seeds(run for run, value in read if value is not None),
         "unmeasured seeds": _seeds(run for run, value in read if value is None),
         "at-chance seeds": _seeds(run for run, summary in done if summary.get("at_chance")),
@@ -166,6 +165,11 @@ def result(cell: Cell, runs: Sequence[PlannedRun]) -> dict[str, Any]:
         "note": "; ".join(filter(None, [cell.row.note, measure.note, *cell.notes])),
         "command": runs[0].command(),
     }
+
+
+def _difference(mean: float | None, row: Row) -> float | None:
+    """Return ours minus the published mean; None if there is none of a training that worked."""
+    return None if mean is None or row.mean is None or row.failed else mean - row.mean
 
 
 def _over_seeds(measure: PaperMetric, values: Sequence[float]) -> float | None:
