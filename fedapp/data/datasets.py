@@ -11,6 +11,7 @@ from typing import Any
 
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import OWN, UserError, unknown
+from fedapp.data.array_checks import check_arrays, check_statistics
 from fedapp.data.dataset import Dataset
 from fedapp.data.partition.client_folders import ClientFolders
 from fedapp.data.readers.cache import with_digest
@@ -133,6 +134,8 @@ def load_dataset(name: str, data_dir: str = "", download: bool = False, **option
     mean = tuple(float(value) for value in arrays.pop("mean"))
     std = tuple(float(value) for value in arrays.pop("std"))
     digest = str(arrays.pop("digest", ""))
+    check_arrays(name, arrays, len(names))
+    check_statistics(name, mean, std)
     known = DATASETS.get(settings_name(name), info)  # a copy on the hub is pooled as the original
     return Dataset(
         name, names, mean, std, **arrays, pools_test=known.pools_test, digest=digest,

@@ -52,10 +52,10 @@ def batch_bounds(
     """Cut 0..num_samples into batches [start, stop), merging a last batch of one sample.
 
     Batch normalisation needs a variance, which a batch of one does not have. Only a data set of a
-    single sample gives such a batch, and without `keep_single` it gives none.
+    single sample, and `batch_size` 1, give such batches; without `keep_single` the former has none.
     """
     starts = list(range(0, num_samples, batch_size)) if keep_single or num_samples > 1 else []
-    if len(starts) > 1 and num_samples - starts[-1] == 1:
+    if batch_size > 1 and len(starts) > 1 and num_samples - starts[-1] == 1:
         starts.pop()
     return list(zip(starts, [*starts[1:], num_samples], strict=True)) if starts else []
 

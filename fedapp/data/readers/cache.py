@@ -20,7 +20,7 @@ from fedapp.core.locks import lock_file
 from fedapp.core.paths import cache_folder
 
 # Part of every key: increase it when the content of an entry, or its computation, changes.
-_VERSION = 3
+_VERSION = 4
 _LIST = "arrays.json"  # the file of an entry that lists its arrays
 
 

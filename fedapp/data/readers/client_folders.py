@@ -5,6 +5,7 @@ same mistakes. So a simulation of the hosts gives the model that they will train
 """
 
 import os
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def _all_classes(root: Path, clients: Sequence[str]) -> list[str]:
             f"the clients in data-dir {root} have one class folder, '{classes[0]}', but must have "
             f"two or more: {LAYOUT}"
         )
+    known: dict[str, str] = {}
+    for name in classes:
+        other = known.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if other != name:
+            raise UserError(
+                f"the clients in data-dir {root} have class folders '{other}' and '{name}', which "
+                "differ in spelling alone; rename one, or list all classes in run-config key "
+                "'classes'"
+            )
     return classes
 
 

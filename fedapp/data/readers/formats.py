@@ -83,6 +83,10 @@ class CifarFormat:
             raise damaged(path, f"'{self.label_key}' must be whole numbers") from None
 
 
+# The files of these sets, in these folders, have the same names; their first ten labels differ.
+_FIRST_LABELS = {"5041921314": "MNIST/raw", "9003027255": "FashionMNIST/raw"}
+
+
 @dataclass(frozen=True)
 class IdxFormat:
     """Big-endian arrays after a magic number and their shape (LeCun et al., 1998)."""
@@ -105,6 +109,10 @@ class IdxFormat:
                 raise damaged(labels_path, f"{len(labels)} labels for {len(images)} images")
             arrays[f"{split}_images"] = images[..., None]
             arrays[f"{split}_labels"] = labels.astype(np.int64)
+        first = "".join(map(str, arrays["train_labels"][:10]))
+        if _FIRST_LABELS.get(first, self.folder) != self.folder:
+            path = paths["train-labels-idx1-ubyte"]
+            raise damaged(path, f"these are the files of {_FIRST_LABELS[first]}, named alike")
         return arrays
 
 

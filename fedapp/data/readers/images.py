@@ -84,14 +84,14 @@ def _divided(root: Path, share: float) -> tuple[list[str], dict[str, ImageFiles]
 
     The class folders are in `root`, or in its folder "train".
     """
-    if (root / "test").is_dir():
+    if _is_split(root / "test"):
         raise UserError(
             f"run-config key 'test-share' is {share:g}, but data-dir {root} has a folder 'test' "
             "with test images; set it to 0"
         )
     if not root.is_dir():
         raise UserError(f"there is no data-dir {root}; it must have folders CLASS/*.jpg")
-    inside = "train/" if (root / "train").is_dir() else ""
+    inside = "train/" if _is_split(root / "train") else ""
     classes = class_folders(root / inside)
     _check_two(classes, root / inside)
     files = images_by_class(root, [f"{inside}{name}" for name in classes])
@@ -99,16 +99,24 @@ def _divided(root: Path, share: float) -> tuple[list[str], dict[str, ImageFiles]
     return classes, {"train": files.part(~is_test), "test": files.part(is_test)}
 
 
+def _is_split(folder: Path) -> bool:
+    """Return whether a folder may have class folders: one with images is a class, named anyhow."""
+    return folder.is_dir() and not any(each.suffix.lower() in SUFFIXES for each in folder.iterdir())
+
+
 def class_folders(folder: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted, without hidden ones.
 
-    Raises UserError for a link to nothing: a class would be missing, and all later labels wrong.
+    Raises UserError for a link to nothing (a class would be missing, and all later labels wrong),
+    and for an image beside the folders, which would be left out.
     """
     with os.scandir(folder) as entries:
         visible = [each for each in entries if not each.name.startswith(".")]
         for each in visible:
             if each.is_symlink() and not Path(each.path).exists():
                 raise UserError(f"{each.path} is a link to nothing; mount its target or remove it")
+            if each.name.lower().endswith(SUFFIXES) and each.is_file():
+                raise UserError(f"{each.path} belongs to no class; move it into a class folder")
         return sorted(each.name for each in visible if each.is_dir())
 
 

@@ -42,7 +42,7 @@ def to_bytes(name: str, image: Image, side: int | None = None) -> np.ndarray:
     from PIL.Image import Resampling
 
     check_depth(name, image)
-    plain = _upright(image).convert(_mode(image))
+    plain = _opaque(_upright(image)).convert(_mode(image))
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Resampling.BILINEAR)
     return _pixels(plain)
@@ -69,7 +69,7 @@ def central_square(name: str, image: Image, side: int, mode: str = "") -> np.nda
     check_depth(name, image)
     mode = mode or _mode(image)
     image.draft(None, (2 * side, 2 * side))
-    plain = _upright(image).convert(mode)
+    plain = _opaque(_upright(image)).convert(mode)
     return _pixels(ImageOps.fit(plain, (side, side), Resampling.BILINEAR))
 
 
@@ -90,8 +90,18 @@ def _upright(image: Image) -> Image:
         return image
 
 
+def _opaque(image: Image) -> Image:
+    """Return an image on white where it is transparent: its hidden pixels are often black."""
+    import PIL.Image
+
+    if not image.has_transparency_data:
+        return image
+    white = PIL.Image.new("RGBA", image.size, "white")
+    return PIL.Image.alpha_composite(white, image.convert("RGBA"))
+
+
 def _mode(image: Image) -> str:
-    return "L" if image.mode in ("1", "L") else "RGB"
+    return "L" if image.mode in ("1", "L", "LA") else "RGB"
 
 
 def _pixels(plain: Image) -> np.ndarray:

@@ -70,9 +70,7 @@ class PublicFiles:
                 shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
                 scratch.mkdir(parents=True)
                 fetch(str(scratch), download=True)
-                shutil.copytree(
-                    scratch / folder, root / folder, dirs_exist_ok=True, copy_function=shutil.move
-                )
+                _move(scratch / folder, root / folder)
                 shutil.rmtree(scratch, ignore_errors=True)
             except Exception as error:  # network, disk and checksum errors of many types
                 reason = " ".join(str(error).split())
@@ -102,6 +100,15 @@ class PublicFiles:
         if len(arrays["classes"]) != self.num_classes:
             raise UserError(f"the files in {folder} do not name {self.num_classes} classes")
         return arrays
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a folder in one step where there is none yet, so that no part of it is ever found."""
+    if target.exists():
+        shutil.copytree(source, target, dirs_exist_ok=True, copy_function=shutil.move)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
 
 
 CIFAR10 = PublicFiles(

@@ -168,9 +168,9 @@ def changed(**arrays):
 
 def test_images_that_the_model_does_not_know_are_refused(run, monkeypatch):
     names = np.array([*"012345678", "ten"])
-    large = np.zeros((359, 9, 9, 1), np.uint8)
+    large, many = (np.zeros((count, 9, 9, 1), np.uint8) for count in (359, 1438))
     monkeypatch.setitem(DATASETS, "named", changed(classes=names))
-    monkeypatch.setitem(DATASETS, "large", changed(train_images=large, test_images=large))
+    monkeypatch.setitem(DATASETS, "large", changed(train_images=many, test_images=large))
     nothing = {"test_images": large[:0, :8, :8], "test_labels": np.zeros(0, np.int64)}
     monkeypatch.setitem(DATASETS, "empty", changed(**nothing))
     with pytest.raises(UserError, match=r"class 'ten' of dataset 'named' is none of the model's"):
