@@ -13,6 +13,7 @@ from fedapp.config.measures import measures_of_models
 from fedapp.core.errors import UserError
 from fedapp.core.files import try_write
 from fedapp.results import measures_file
+from fedapp.results.folders import writing
 from fedapp.results.trackers import Tracker
 from fedapp.runtime.callbacks.base import ActiveRun, Callback
 
@@ -29,7 +30,8 @@ class Measures(Callback):
     def run_begins(self, run: ActiveRun) -> None:
         """Keep the start of the first round; remove later rounds from analysis.json."""
         self._keep_start(run)
-        measures_file.truncate(run.directory, run.first_round - 1)
+        with writing(run.directory.path):
+            measures_file.truncate(run.directory, run.first_round - 1)
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Measure the round if it is due, and log the cost.

@@ -17,6 +17,8 @@ from fedapp.runtime.process.context import ProcessContext
 from strategies.aggregate import Arrays
 from strategies.rounds.base import ClientStrategy
 
+ENDINGS = (KeyboardInterrupt, SystemExit)  # a run was asked to end: Ctrl-C, SIGTERM by Flower
+
 
 @dataclass
 class ActiveRun:

@@ -3,6 +3,7 @@
 Over heterogeneous clients the accuracy changes by several points from round to round.
 """
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,8 @@ from fedapp.core.files import safetensors_bytes, try_write, write_atomically
 from fedapp.results.final_model import kept_best, model_file
 from fedapp.results.which_model import BEST
 from fedapp.runtime.callbacks.base import ActiveRun, Callback
+
+log = logging.getLogger(__name__)
 
 
 class BestModel(Callback):
@@ -27,6 +30,12 @@ class BestModel(Callback):
         best = kept_best(run.directory)
         if best is not None and best.server_round < run.first_round:
             self._accuracy = best.accuracy
+        elif best is not None and run.first_round > 1:
+            log.warning(
+                "best.safetensors was of round %d, which is trained again; that of the rounds "
+                "before %d is lost, and the best one from there on is kept",
+                best.server_round, run.first_round,
+            )  # fmt: skip
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Write the model if the round was tested, with a higher accuracy; or report a failure."""

@@ -38,6 +38,9 @@ class Checkpoints(Callback):
         One is also due when the last one is five minutes old.
         """
         every, number = run.config.checkpoint_every, row["round"]
+        untested = row["accuracy"] is None and bool(row.get("unevaluated"))
+        if untested and number == run.last_round:
+            return  # the run fails for it, and a resumed run tests it again
         if not every or (run.strategy.report.errors and not run.config.tolerate_failures):
             return
         fingerprint, state = run.config.fingerprint(), run.strategy.save()

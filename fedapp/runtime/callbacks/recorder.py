@@ -12,7 +12,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.core.errors import UserError, out_of_memory
 from fedapp.core.files import try_write
 from fedapp.results.run_directory import RunDirectory
-from fedapp.runtime.callbacks.base import ActiveRun, Callback
+from fedapp.runtime.callbacks.base import ENDINGS, ActiveRun, Callback
 from fedapp.runtime.callbacks.row import round_row, trained_row
 from fedapp.runtime.callbacks.summary import refused, summarise
 from fedapp.runtime.process.context import ProcessContext
@@ -101,29 +101,30 @@ class Recorder:
         finite: the same run would fail again.
 
         Raises:
-            KeyboardInterrupt: a callback of a completed run was interrupted; the summary says so,
-                and the other callbacks have acted.
+            KeyboardInterrupt, SystemExit: a callback of a completed run was interrupted; the
+                summary says so, and the other callbacks have acted.
         """
         if not hasattr(self, "run"):
             return ""  # interrupted before the first round began
         self._keep_trained_round()
         summary = summarise(self.run, status, reason) | {"diverged": diverged}
+        asked: BaseException | None = None
         for callback in self.callbacks:
             try:
                 callback.run_ends(self.run, summary)
-            except KeyboardInterrupt:
-                if status != "completed" or summary["status"] == "interrupted":
+            except ENDINGS as interruption:
+                if status != "completed" or asked is not None:
                     raise  # the run has ended early, or this is not the first one: at once
-                summary["status"] = "interrupted"
+                summary["status"], asked = "interrupted", interruption
             except Exception as error:  # the other files must still be written
                 sentence = str(error) if isinstance(error, UserError) else out_of_memory(error)
                 log.error("%s", sentence or "the end of the run failed", exc_info=not sentence)
                 if summary["status"] == "completed":
                     summary |= {"status": "failed", "reason": sentence or repr(error)}
-        if status == "completed" and summary["status"] == "interrupted":
+        if asked is not None:
             # it may have been written as completed, and the clients' states are still there
             try_write("summary.json", lambda: self.directory.write_summary(summary))
-            raise KeyboardInterrupt
+            raise asked
         is_lost = status == "completed" and summary["status"] == "failed"
         return str(summary["reason"]) if is_lost else ""
 

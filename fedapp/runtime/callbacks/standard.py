@@ -21,7 +21,7 @@ from fedapp.results.plots.measure_plots import write_plots
 from fedapp.results.plots.rendering import png
 from fedapp.results.report.report import write_report
 from fedapp.results.trackers import Tracker
-from fedapp.runtime.callbacks.base import ActiveRun, Callback
+from fedapp.runtime.callbacks.base import ENDINGS, ActiveRun, Callback
 from fedapp.runtime.process.evaluation import Evaluation, evaluate_classes
 from strategies.rounds.interruption import uninterrupted
 from strategies.rounds.records import UNEXPORTED
@@ -104,6 +104,12 @@ class MetricsFile(Callback):
 
 class ClientScores(Callback):
     """Writes the newest scores of every client to client_scores.json."""
+
+    def run_begins(self, run: ActiveRun) -> None:
+        """Remove scores of rounds that this process trains again."""
+        with suppress(UserError, OSError):
+            if run.directory.client_scores().get("round", 0) >= run.first_round:
+                (run.directory.path / "client_scores.json").unlink(missing_ok=True)
 
     def round_ends(self, run: ActiveRun, row: dict[str, Any]) -> None:
         """Write the file if the round evaluated the clients; a failure is reported."""
@@ -189,7 +195,7 @@ class FinalModel(Callback):
         """Write the file; without it the run has failed, and an earlier end's model is removed."""
         try:
             written = try_write("model.safetensors", lambda: self._save(run))
-        except KeyboardInterrupt:
+        except ENDINGS:
             self._remove_earlier(run)
             raise
         if not written:

@@ -144,8 +144,9 @@ def _check_files(path: Path, config: RunConfig) -> None:
 
 def _check_states(run: RunDirectory, config: RunConfig) -> None:
     """Raise UserError if an ended run cannot go on because its clients' states are removed."""
-    ended = outcome(run) and not run.config().get("keep-state")
-    if ended and kept_by_clients(config.flat()) and config.state_missing == "error":
+    before, how = run.config(), outcome(run)
+    kept = before.get("keep-state") or (how == "diverged" and before.get("tolerate-failures"))
+    if how and not kept and kept_by_clients(config.flat()) and config.state_missing == "error":
         raise UserError(
             f"resume: {run.path.absolute()} has {outcome(run)}, and its clients' states were "
             "removed at its end because keep-state was false: train from the start with another "

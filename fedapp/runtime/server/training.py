@@ -15,6 +15,7 @@ from fedapp.core.extension_files import own_mistake
 from fedapp.models.groups import find_group
 from fedapp.results.checkpoint import Checkpoint
 from fedapp.results.run_directory import RunDirectory
+from fedapp.runtime.callbacks.base import ENDINGS
 from fedapp.runtime.callbacks.recorder import Recorder
 from fedapp.runtime.node.identity import shared_properties
 from fedapp.runtime.process.context import ProcessContext
@@ -64,7 +65,7 @@ def train(grid: Grid, recorder: Recorder, saved: Checkpoint | None) -> None:
         if is_own and (sentence := own_mistake(error)):
             recorder.finish("failed", sentence)
             raise UserError(sentence) from None
-        recorder.finish("interrupted", "" if isinstance(error, KeyboardInterrupt) else repr(error))
+        recorder.finish("interrupted", "" if isinstance(error, ENDINGS) else repr(error))
         raise
     if problem := recorder.finish("completed", _ended_by(config, allowed, last)):
         raise UserError(problem)

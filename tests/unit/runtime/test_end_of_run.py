@@ -90,14 +90,18 @@ def stop(train, tmp_path, monkeypatch):
 
 
 def test_a_run_that_is_killed_while_its_model_is_written_does_not_count_as_completed(train, stop):
-    run = stop(SystemExit)
+    class Killed(BaseException):
+        """The end of the process at this place: nothing after it runs."""
+
+    run = stop(Killed)
     assert run.model_path.exists(), "that of round 1"
     assert not has_model(run)
     assert has_model(train(num_rounds=2, checkpoint_every=1, resume="auto"))
 
 
-def test_an_interruption_of_the_model_leaves_no_earlier_one(train, stop):
-    run = stop(KeyboardInterrupt)
+@pytest.mark.parametrize("asked", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_of_the_model_leaves_no_earlier_one(train, stop, asked):
+    run = stop(asked)
     assert (run.summary()["status"], run.summary()["rounds"]) == ("interrupted", 2)
     assert not run.model_path.exists(), "it would be that of round 1"
     assert train(num_rounds=2, checkpoint_every=1, resume="auto").model_path.exists()
