@@ -1,5 +1,6 @@
-"""Tests and scores of rounds that a resumed run trains or tests again."""
+"""What a resumed run trains or tests again, and what it finds: states, scores, the best model."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,8 @@ from fedapp.core.errors import UserError
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.callbacks import best_model
 from fedapp.runtime.callbacks.standard import ClientScores
+from strategies.rounds.base import ClientStrategy
+from strategies.rounds.report import RoundDiverged
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
@@ -33,6 +36,27 @@ def test_a_last_round_that_no_client_could_test_is_repeated_by_a_resumed_run(tmp
     whole = train_one(tmp_path / "whole", **keys)
     assert parts.rounds()[-1]["accuracy"] == whole.rounds()[-1]["accuracy"]
     assert parts.model_path.read_bytes() == whole.model_path.read_bytes()
+
+
+@pytest.mark.parametrize("keeping", [{}, {"keep_state": True}, {"tolerate_failures": True}])
+def test_a_diverged_run_resumes_if_its_clients_states_were_kept(tmp_path, monkeypatch, keeping):
+    aggregate = ClientStrategy.aggregate_train
+
+    def diverging(self, server_round, replies):
+        if server_round == 2:
+            raise RoundDiverged("the mean is not finite")
+        return aggregate(self, server_round, replies)
+
+    train = partial(train_one, tmp_path, method="scaffold", **keeping)
+    with monkeypatch.context() as patched:
+        patched.setattr(ClientStrategy, "aggregate_train", diverging)
+        with pytest.raises(UserError, match="the mean is not finite"):
+            train()
+    if keeping:
+        assert train(resume="auto").summary()["status"] == "completed"
+    else:
+        with pytest.raises(UserError, match="its clients' states were removed at its end"):
+            train(resume="auto")
 
 
 @pytest.mark.parametrize(("first", "stays"), [(3, True), (2, False), (1, False)])
