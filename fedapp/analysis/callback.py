@@ -42,10 +42,10 @@ class Measures(Callback):
         self._keep_start(run)
         every = run.config.analysis_every
         due = number == run.last_round or (every and number % every == 0)
-        if start is None or self.start is None or not due:
+        if start is None or not due:
             return
         models = RoundModels(
-            number, start, self.start.tested,
+            number, start, run.strategy.model_to_evaluate(run.arrays),
             cohort_of(run.config, number, run.config.analysis_clients), run.config.lr_at(number),
         )  # fmt: skip
         try:

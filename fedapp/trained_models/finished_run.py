@@ -6,10 +6,8 @@ from typing import Any
 
 from clients.base import LocalClient
 from clients.state.store import StateError
-from fedapp.config.run_config import RunConfig
 from fedapp.core.arrays import Arrays
 from fedapp.core.errors import UserError
-from fedapp.methods.table import kept_by_clients
 from fedapp.results.run_directory import RunDirectory
 from fedapp.runtime.process.context import ProcessContext
 from fedapp.runtime.process.earlier_run import check_extension
@@ -41,11 +39,6 @@ def run_values(
     return {**run.config(), "initial-model": "", **overrides}
 
 
-def keeps_models(config: RunConfig) -> bool:
-    """Return whether clients keep state that their tests need; a regulariser's is not."""
-    return bool(kept_by_clients({**config.flat(), "regulariser": "none"}))
-
-
 def client_after(
     process: ProcessContext,
     client: int,
@@ -62,7 +55,8 @@ def client_after(
     memory = process.memory(client, state_key, server_round + 1)
     own = process.client(client, memory, extras, server_round)
     try:
-        lacks = memory is not None and keeps_models(process.config) and not own.stored_state
+        needs = process.method.kept(None, process.config.flat())  # without a regulariser's state
+        lacks = memory is not None and needs and not own.stored_state
         return None if lacks and client < process.config.training_clients else own
     except StateError as error:
         raise UserError(f"client {client}'s model cannot be read: {error}") from None
